@@ -1,0 +1,76 @@
+"""Checkpoints that cannot lose their heads."""
+
+import os
+
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+HEADS_PREFIX = "ngram_heads."
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")
+
+
+class CheckpointMixin:
+    """
+    Loads a plain backbone's checkpoint with fresh heads, and refuses one of ours whose heads are missing or not those
+    that the configuration asks for.
+    """
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs):
+        returns_loading_info = kwargs.pop("output_loading_info", False)
+        hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        try:
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
+        except Exception as error:
+            # The class is safetensors' own, which a checkpoint's code does not import.
+            if type(error).__name__ != "SafetensorError":
+                raise
+            raise OSError(
+                f"The weights of {pretrained_model_name_or_path} are damaged ({error}): save or download them again."
+            ) from error
+        expected = {name for name in model.state_dict() if name.startswith(HEADS_PREFIX)}
+        missing = {name for name in info["missing_keys"] if name.startswith(HEADS_PREFIX)}
+        unexpected = {name for name in info["unexpected_keys"] if name.startswith(HEADS_PREFIX)}
+        if missing or unexpected:
+            saved_size = _saved_ngram_size(pretrained_model_name_or_path, hub_arguments)
+            # Complete heads, or none at all in a checkpoint that never had any; nothing in between.
+            if saved_size is not None or unexpected or missing != expected:
+                raise ValueError(
+                    _refusal(pretrained_model_name_or_path, model.config, saved_size, missing, unexpected)
+                )
+            logger.warning(
+                f"{pretrained_model_name_or_path} has no N-gram heads: {len(model.ngram_heads)} fresh heads were "
+                f"added (ngram_size={model.config.ngram_size}). Train them before using the ensemble."
+            )
+        return (model, info) if returns_loading_info else model
+
+
+def _saved_ngram_size(name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
+    """The N that a checkpoint's own configuration declares; `None` if it declares none."""
+    if name_or_path is None:
+        return None
+    return PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)[0].get("ngram_size")
+
+
+def _refusal(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:
+    """Says which heads were asked for, which the checkpoint has, and what to do."""
+    asked = f"`ngram_size={config.ngram_size}` asks for {config.ngram_size - 1} heads"
+    if saved_size is not None and saved_size != config.ngram_size:
+        return (
+            f"{name_or_path} was saved with `ngram_size={saved_size}`, but {asked}: load it without `ngram_size`, or "
+            "its trunk alone with the plain class of Transformers."
+        )
+    numbers = {"lacks head": missing, "has a surplus head": unexpected}
+    details = " and ".join(
+        f"{what} {', '.join(sorted({str(int(name.split('.')[1]) + 1) for name in names}))}"
+        for what, names in numbers.items()
+        if names
+    )
+    return (
+        f"The weights in {name_or_path} do not have the heads they should: {asked}, and the file {details}. Use the "
+        "complete checkpoint, or load its trunk alone with the plain class of Transformers."
+    )

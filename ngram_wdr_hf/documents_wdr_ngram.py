@@ -1,0 +1,68 @@
+"""Where documents begin and end in a batch: no head may predict across padding or into another document."""
+
+import torch
+
+
+def run_lengths(
+    position_ids: torch.Tensor,
+    is_real: torch.Tensor | None = None,
+    is_linked: torch.Tensor | None = None,
+    previous_run: torch.Tensor | None = None,
+    previous_position: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""
+    For each token, how many tokens of its document have been read, itself included; 0 for padding. Head n has
+    something to say about what follows time t exactly when `run[t] > n`.
+
+    Args:
+        position_ids (`torch.LongTensor` of shape `(batch_size, T)`):
+            A token belongs to the document of the token before it if its position is one higher.
+        is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*): False for padding.
+        is_linked (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
+            False for a token that may not attend to the token before it.
+        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The run of the token before the first.
+        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*): And its position.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch_size, T)`.
+    """
+    steps = torch.arange(position_ids.shape[1], device=position_ids.device)
+    if previous_run is None:
+        previous_run = previous_position = position_ids.new_zeros(position_ids.shape[0])
+    position_before = torch.cat([previous_position[:, None], position_ids[:, :-1]], dim=1)
+    real = torch.ones_like(position_ids, dtype=torch.bool) if is_real is None else is_real
+    real_before = torch.cat([previous_run[:, None] > 0, real[:, :-1]], dim=1)
+    continues = (position_ids == position_before + 1) & real & real_before
+    if is_linked is not None:
+        continues = continues & is_linked
+    # The step at which each token's document began, negative if it began before the first token here.
+    began = torch.where(continues, -previous_run[:, None], steps).cummax(dim=1).values
+    return torch.where(real, steps + 1 - began, 0)
+
+
+def read_attention_mask(
+    attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    r"""
+    What an attention mask says about the last `length` tokens.
+
+    Args:
+        attention_mask (`torch.Tensor`, *optional*):
+            The usual `(batch_size, past_length + length)` mask of ones and zeros, or a prepared
+            `(batch_size, 1, length, key_length)` mask: boolean, or added to the attention scores. Anything else
+            (a mask without tensor form) says nothing; `position_ids` then speak alone.
+        length (`int`): How many new tokens there are.
+        past_length (`int` or `torch.LongTensor`): How many tokens the cache holds before them.
+
+    Returns:
+        `(is_real, is_linked)` as `run_lengths` takes them.
+    """
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim not in (2, 4):
+        return None, None
+    if attention_mask.ndim == 2:
+        return attention_mask[:, -length:].bool(), None
+    allowed = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
+    steps = torch.arange(length, device=allowed.device)
+    own = steps + past_length
+    # The token before the very first one does not exist; `run_lengths` starts a document there anyway.
+    return allowed[:, 0, steps, own], allowed[:, 0, steps, (own - 1).clamp(min=0)]

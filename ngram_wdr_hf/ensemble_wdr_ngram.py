@@ -1,0 +1,161 @@
+"""The ensemble: the next-word prediction, refined by what the heads said earlier about the same word."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.generation import LogitsProcessor, LogitsProcessorList
+
+from .configuration_wdr_ngram import check_fraction
+from .heads_wdr_ngram import NgramHead, predict_from_past
+
+
+def ensemble(
+    heads: Sequence[NgramHead],
+    hidden_states: torch.Tensor,
+    embeddings: torch.Tensor | None,
+    runs: torch.Tensor,
+    ensemble_lambda: float,
+) -> torch.Tensor:
+    r"""
+    `ê_ens[t] = (1-λ) h[t] + λ/(N-1) sum_n ê_n[t-n]` for the last K times. Where head n has no past prediction in the
+    same document, the main prediction `h[t]` stands in for it.
+
+    Args:
+        heads (`Sequence[NgramHead]`): The N - 1 heads.
+        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`):
+            The hidden states up to now, T at least K; before the last K is the past that the heads look back on.
+        embeddings (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
+            The output embeddings of the tokens at the same times, for WDR heads.
+        runs (`torch.LongTensor` of shape `(batch_size, K)`): `run_lengths` of the last K times.
+        ensemble_lambda (`float`): The paper's λ.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, K, d)`.
+    """
+    length, kept = hidden_states.shape[1], runs.shape[1]
+    main = hidden_states[:, length - kept :]
+    mixed = (1 - ensemble_lambda) * main
+    for n, head in enumerate(heads, start=1):
+        prediction = predict_from_past(head, n, hidden_states, embeddings, first=max(n, length - kept))
+        prediction = F.pad(prediction, (0, 0, kept - prediction.shape[1], 0))
+        prediction = torch.where((runs > n)[..., None], prediction, main)
+        mixed = mixed.add(prediction, alpha=ensemble_lambda / len(heads))
+    return mixed
+
+
+class NgramHistoryLayer(DynamicLayer):
+    """
+    What the ensemble remembers, as one more layer of the key-value cache, so that whatever happens to the cache
+    (reordering, cropping, selection, reset) happens to it.
+
+    `keys` are the hidden states, `(batch_size, 1, T, d)`; `values` the tokens' records, `(batch_size, 1, T, 3)`:
+    token id, run length and position.
+    """
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        self.values = self.values.to(value_states.dtype)
+
+    def last_record(self) -> torch.Tensor | None:
+        """The record of the last token, `(batch_size, 3)`; `None` if there is none."""
+        return self.values[:, 0, -1] if self.get_seq_length() > 0 else None
+
+    def recent(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last `length` hidden states and records, fewer if there are fewer."""
+        return self.keys[:, 0, -length:], self.values[:, 0, -length:]
+
+
+class StaticNgramHistoryLayer(StaticLayer):
+    """`NgramHistoryLayer` for static caches: of fixed size, and fit for `torch.compile`."""
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        # Zeros are what a token without a past has: a run of length 0.
+        self.values = self.values.to(value_states.dtype)
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(self.values)
+
+    def last_record(self) -> torch.Tensor | None:
+        return self.recent(1)[1][:, 0] if self.is_initialized else None
+
+    def recent(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last `length` hidden states and records; the first ones repeat where there are fewer."""
+        steps = torch.arange(length, device=self.keys.device) + self.cumulative_length - length
+        steps = steps.clamp(min=0)
+        return self.keys[:, 0].index_select(1, steps), self.values[:, 0].index_select(1, steps)
+
+
+def history_of(cache: Cache | None) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+    """The history that rides in `cache`, put there if need be; `None` without a cache."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if cache is None:
+        return None
+    if not isinstance(cache.layers[-1], (NgramHistoryLayer, StaticNgramHistoryLayer)):
+        is_static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
+        history = StaticNgramHistoryLayer(cache.get_max_length()) if is_static else NgramHistoryLayer()
+        cache.layers.append(history)
+    return cache.layers[-1]
+
+
+class NgramEnsembleLogitsProcessor(LogitsProcessor):
+    r"""
+    The ensemble as a logits processor, for a model whose own λ is 0:
+
+    ```python
+    model.generate(**inputs, logits_processor=[NgramEnsembleLogitsProcessor(model, ensemble_lambda=0.4)])
+    ```
+
+    gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, whichever the decoding strategy.
+    `generate` of our models reads λ from the processor and lets the forward do the work, where the hidden states and
+    the past predictions are; nothing is kept in the processor or the model, and one model can serve several threads.
+
+    Called by hand, `processor(input_ids, scores)` reads `input_ids` anew from the first token on (no padding), and
+    returns log-probabilities if `scores` are log-probabilities, logits otherwise.
+
+    Args:
+        model (`PreTrainedModel`): A model with N-gram heads.
+        ensemble_lambda (`float`): The paper's λ, from 0 to 1.
+    """
+
+    def __init__(self, model, ensemble_lambda: float):
+        if not len(getattr(model, "ngram_heads", ())):
+            raise ValueError(
+                f"NgramEnsembleLogitsProcessor needs a model with N-gram heads, and this {type(model).__name__} has "
+                "none: load or train one with `ngram_size` of at least 2."
+            )
+        self.model = model
+        self.ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
+
+    @torch.no_grad()
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        inputs = {"input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
+        main = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
+        refined = self.model(**inputs, ensemble_lambda=self.ensemble_lambda).logits[:, -1]
+        # Adding the difference keeps what other processors did to `scores`, a token they forbade included.
+        refined = scores + (refined - main).to(scores.dtype)
+        are_log_probabilities = bool((scores.logsumexp(-1).abs() < 1e-3).all())
+        return refined.log_softmax(-1) if are_log_probabilities else refined
+
+
+def split_ensemble_processors(
+    model, processors: LogitsProcessorList | None
+) -> tuple[LogitsProcessorList, float | None]:
+    """Separates the ensemble processor, of which there may be one, from the others: they, and its λ."""
+    # By name: a checkpoint that brings its own code has its own class of that name.
+    name = NgramEnsembleLogitsProcessor.__name__
+    others = LogitsProcessorList()
+    ensemble_lambda = None
+    for processor in processors or ():
+        if all(cls.__name__ != name for cls in type(processor).__mro__):
+            others.append(processor)
+        elif ensemble_lambda is not None:
+            raise ValueError(f"Two processors of class {name} were given: one is enough.")
+        # A wrapper (PEFT's, say) hands out the heads of the model inside it.
+        elif processor.model.ngram_heads is not model.ngram_heads:
+            raise ValueError(f"The {name} was made for another model: make one for the model that generates.")
+        else:
+            ensemble_lambda = processor.ensemble_lambda
+    return others, ensemble_lambda

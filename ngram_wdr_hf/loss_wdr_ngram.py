@@ -1,0 +1,159 @@
+"""The N-gram training loss, computed chunk by chunk: the logits of a few hundred rows are alive at a time."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch.nn import LinearCrossEntropyOptions
+
+IGNORE_INDEX = -100
+
+# Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations.
+CHUNK_ELEMENTS = 2**24
+LARGEST_CHUNK = 1024
+
+
+def head_weights(ngram_size: int) -> list[float]:
+    """The weight of the next word and of each head in the loss: a half for the first, a half shared by the others."""
+    if ngram_size == 1:
+        return [1.0]
+    return [0.5] + [0.5 / (ngram_size - 1)] * (ngram_size - 1)
+
+
+def ngram_loss(
+    predictions: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""
+    `1/2 L_0 + 1/(2(N-1)) sum_n L_n`, every `L_n` a sum over its targets divided by one common count.
+
+    Args:
+        predictions (`Sequence[torch.Tensor]`):
+            The predicted embeddings of the next word and of each head, `(..., d)` each.
+        targets (`Sequence[torch.LongTensor]`):
+            Their target tokens, of the same leading shape; -100 where there is none.
+        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding `W`, shared by all.
+        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias, shared by all.
+        label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
+        num_items_in_batch (`int` or `torch.Tensor`, *optional*):
+            The count to divide by, as Trainer gives it; the number of next-word targets by default.
+
+    Returns:
+        The loss, and a detached `(N,)` tensor: the unsmoothed mean NLL of the next word and of each head.
+    """
+    rows = [prediction.reshape(-1, prediction.shape[-1]) for prediction in predictions]
+    targets = [target.reshape(-1) for target in targets]
+    rows, weight, bias = _autocast([*rows, weight, bias], len(rows))
+
+    weights = head_weights(len(rows))
+    total, nll_sums = _ChunkedNLL.apply(weight, bias, weights, targets, *rows)
+    if label_smoothing:
+        total = total + label_smoothing * _smoothing(rows, targets, weights, weight, bias)
+
+    counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
+    if num_items_in_batch is None:
+        num_items_in_batch = counts[0].clamp(min=1)
+    return total / num_items_in_batch, nll_sums / counts.clamp(min=1)
+
+
+def mean_nll(
+    predictions: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The second value of `ngram_loss` alone, without gradients; empty for no predictions."""
+    if not predictions:
+        return weight.new_empty(0)
+    with torch.no_grad():
+        return ngram_loss(predictions, targets, weight, bias)[1]
+
+
+def chunk_rows(vocab_size: int) -> int:
+    """How many rows of logits to compute at a time."""
+    return max(1, min(LARGEST_CHUNK, CHUNK_ELEMENTS // vocab_size))
+
+
+class _ChunkedNLL(torch.autograd.Function):
+    """
+    The weighted sum of the heads' NLL sums, and the sums themselves (not differentiable).
+
+    `linear_cross_entropy` finds the gradients together with the loss. Doing so head after head and adding the weight
+    gradients up here keeps one `(vocab_size, d)` gradient for all heads instead of one for each.
+    """
+
+    @staticmethod
+    @torch.compiler.disable
+    def forward(ctx, weight, bias, weights, targets, *rows):
+        needs_weight, needs_bias, _, _, *needs_rows = ctx.needs_input_grad
+        weight = weight.detach().requires_grad_(needs_weight)
+        bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
+        options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight.shape[0]), chunking_method=None)
+        # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
+        reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
+
+        nll_sums, row_grads, shared_grads = [], [], {}
+        for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
+            row = row.detach().requires_grad_(needs_row)
+            with torch.enable_grad():
+                nll = F.linear_cross_entropy(
+                    row,
+                    weight,
+                    target,
+                    linear_bias=bias,
+                    reduction=reduction,
+                    ignore_index=IGNORE_INDEX,
+                    options=options,
+                )
+                nll = nll if reduction == "sum" else nll.float().sum()
+            nll_sums.append(nll.detach())
+            leaves = {"row": row, "weight": weight, "bias": bias}
+            leaves = {name: leaf for name, leaf in leaves.items() if leaf is not None and leaf.requires_grad}
+            grads = {}
+            if leaves:
+                grad_output = nll.new_tensor(head_weight)
+                grads = dict(zip(leaves, torch.autograd.grad(nll, list(leaves.values()), grad_output), strict=True))
+            row_grads.append(grads.pop("row", None))
+            for name, grad in grads.items():
+                shared_grads[name] = shared_grads[name].add_(grad) if name in shared_grads else grad
+
+        ctx.save_for_backward(shared_grads.get("weight"), shared_grads.get("bias"), *row_grads)
+        nll_sums = torch.stack(nll_sums)
+        total = (nll_sums * nll_sums.new_tensor(weights)).sum()
+        ctx.mark_non_differentiable(nll_sums)
+        return total, nll_sums
+
+    @staticmethod
+    def backward(ctx, grad_total, _):
+        weight_grad, bias_grad, *row_grads = (
+            None if grad is None else grad * grad_total.to(grad.dtype) for grad in ctx.saved_tensors
+        )
+        return weight_grad, bias_grad, None, None, *row_grads
+
+
+def _smoothing(rows, targets, weights, weight, bias) -> torch.Tensor:
+    """
+    What label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit, which
+    needs two dot products a row and no further logits.
+    """
+    counted = torch.cat([(target != IGNORE_INDEX) * w for target, w in zip(targets, weights, strict=True)])
+    rows, targets = torch.cat(rows) * counted[:, None], torch.cat(targets).clamp(min=0)
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    target_logits = (rows * F.embedding(targets, weight)).sum(dtype=dtype)
+    mean_logits = (rows.sum(0, dtype=dtype) * weight.mean(0, dtype=dtype)).sum()
+    if bias is not None:
+        target_logits = target_logits + (counted * (bias[targets] - bias.mean())).sum(dtype=dtype)
+    return target_logits - mean_logits
+
+
+def _autocast(tensors: list[torch.Tensor | None], num_rows: int):
+    """Under `torch.autocast`, brings everything to the precision that matrix products have there."""
+    device_type = tensors[0].device.type
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        tensors = [tensor if tensor is None else tensor.to(dtype) for tensor in tensors]
+    return tensors[:num_rows], tensors[num_rows], tensors[num_rows + 1]

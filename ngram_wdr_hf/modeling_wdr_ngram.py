@@ -1,0 +1,296 @@
+"""The mixin that gives a causal language model of Transformers its N-gram heads."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils import can_return_tuple, logging
+
+from .checkpoint_wdr_ngram import CheckpointMixin
+from .documents_wdr_ngram import read_attention_mask, run_lengths
+from .ensemble_wdr_ngram import ensemble, history_of
+from .generation_wdr_ngram import NgramGenerationMixin
+from .heads_wdr_ngram import NgramHead, predict_from_past
+from .loss_wdr_ngram import IGNORE_INDEX, mean_nll, ngram_loss
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
+    r"""
+    The backbone's output, and:
+
+    head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
+        Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+    """
+
+    head_losses: torch.FloatTensor | None = None
+
+
+class NgramMixin(CheckpointMixin, NgramGenerationMixin):
+    r"""
+    Put before a causal language model of Transformers, it adds the N-gram heads, their loss and the ensemble:
+    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. The backbone's base model and its output embedding
+    are called as they are, and `forward` takes the backbone's own arguments and one more:
+
+    ensemble_lambda (`float`, *optional*):
+        The paper's λ for this call; the configuration's by default. `generate` passes it on.
+
+    In training mode with labels, `loss` is the N-gram loss and no logits are computed. Otherwise `logits` are those of
+    the ensembled prediction, and with labels `loss` is its mean next-word NLL: `exp(loss)` is the perplexity that the
+    paper reports.
+
+    With heads, no prediction crosses padding or a document's boundary (`position_ids` that restart), the next word's
+    included. Without heads (`ngram_size=1`) the labels alone say what is a target, as in the backbone.
+    """
+
+    ngram_output_class = NgramCausalLMOutput
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        backbone_forward = getattr(super(), "forward", None)
+        if backbone_forward is not None and "forward" not in cls.__dict__:
+            cls.forward = _forward_like(backbone_forward)
+
+    def __init__(self, config: PreTrainedConfig, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        width = self.get_output_embeddings().weight.shape[1]
+        self.ngram_heads = nn.ModuleList(
+            NgramHead(width, config.ngram_head_activation) for _ in range(config.ngram_size - 1)
+        )
+        # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+        self.loss_type = "ForCausalLM"
+        self.post_init()
+
+    @can_return_tuple
+    def _ngram_forward(
+        self,
+        labels: torch.LongTensor | None = None,
+        shift_labels: torch.LongTensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        ensemble_lambda: float | None = None,
+        **inputs,
+    ) -> NgramCausalLMOutput:
+        ensemble_lambda = self.resolve_lambda(ensemble_lambda)
+        next_tokens = self._next_tokens(labels, shift_labels)
+        has_targets = next_tokens is not None
+        self._check_inputs(inputs, next_tokens, ensemble_lambda)
+
+        past = inputs.get("past_key_values")
+        # A static cache counts in place, so the count is copied before the backbone moves it on.
+        past_length = 0 if past is None else past.get_seq_length() + 0
+        outputs = self.base_model(**inputs, return_dict=True)
+        hidden_states = outputs.last_hidden_state  # (batch_size, T, d)
+        past = past if outputs.past_key_values is None else outputs.past_key_values
+
+        loss = logits = head_losses = None
+        if has_targets and self.training:
+            predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
+            targets = self._targets(next_tokens, self._records(hidden_states, inputs, past_length))
+            loss, head_losses = ngram_loss(
+                predictions, targets, *self._logit_layer(), self.config.label_smoothing, num_items_in_batch
+            )
+        else:
+            # The loss needs every position's logits; they are cut down afterwards.
+            predictions = self._next_word_predictions(
+                hidden_states, inputs, past, past_length, ensemble_lambda, 0 if has_targets else logits_to_keep
+            )
+            logits = self.get_output_embeddings()(predictions)
+            if has_targets:
+                targets = self._targets(next_tokens, self._records(hidden_states, inputs, past_length))
+                loss, head_losses = self._evaluate(
+                    logits, hidden_states, inputs, targets, num_items_in_batch, is_ensemble=ensemble_lambda > 0
+                )
+                logits = slice_logits_to_keep(logits, logits_to_keep)
+            elif self.training and self.ngram_heads and ensemble_lambda == 0:
+                logger.warning_once(
+                    "A forward in training mode without labels computes no N-gram loss, so the heads get no gradient: "
+                    "pass `labels` to train them, or call `model.eval()` first."
+                )
+
+        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return self.ngram_output_class(loss=loss, logits=logits, head_losses=head_losses, **fields)
+
+    def _next_word_predictions(
+        self,
+        hidden_states: torch.Tensor,
+        inputs: dict[str, Any],
+        cache: Cache | None,
+        past_length: int | torch.Tensor,
+        ensemble_lambda: float,
+        logits_to_keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """What goes into the logit layer, for the positions to keep."""
+        if ensemble_lambda == 0:
+            return slice_logits_to_keep(hidden_states, logits_to_keep)
+        history = history_of(cache)
+        records = self._records(hidden_states, inputs, past_length, history and history.last_record())
+        # The last positions can be had from the last few hidden states; any others need them all.
+        length = hidden_states.shape[1]
+        kept = min(logits_to_keep or length, length) if isinstance(logits_to_keep, int) else length
+        recent_states, recent_records = hidden_states, records
+        if history is not None:
+            history.update(hidden_states[:, None], records[:, None])
+            recent_states, recent_records = history.recent(kept + len(self.ngram_heads))
+        predictions = ensemble(
+            self.ngram_heads,
+            recent_states,
+            self._target_embeddings(recent_records[..., 0]),
+            records[:, length - kept :, 1],
+            ensemble_lambda,
+        )
+        return predictions if isinstance(logits_to_keep, int) else slice_logits_to_keep(predictions, logits_to_keep)
+
+    def _evaluate(
+        self,
+        logits: torch.Tensor,
+        hidden_states: torch.Tensor,
+        inputs: dict[str, Any],
+        targets: list[torch.LongTensor],
+        num_items_in_batch: int | torch.Tensor | None,
+        is_ensemble: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean next-word NLL of `logits`, over the targets or Trainer's count, and `head_losses`."""
+        count = (targets[0] != IGNORE_INDEX).sum().clamp(min=1)
+        scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+        nll = F.cross_entropy(scores, targets[0].flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+        loss = nll / (count if num_items_in_batch is None else num_items_in_batch)
+        predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
+        # Without the ensemble, the first of them is what the logits have just been made of.
+        known = [] if is_ensemble else [(nll / count).detach()[None]]
+        head_losses = mean_nll(predictions[len(known) :], targets[len(known) :], *self._logit_layer())
+        return loss, torch.cat([*known, head_losses])
+
+    def _records(
+        self,
+        hidden_states: torch.Tensor,
+        inputs: dict[str, Any],
+        past_length: int | torch.Tensor,
+        last_record: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """For each token its id, its run length and its position, `(batch_size, T, 3)`; `None` without heads."""
+        if not self.ngram_heads:
+            return None
+        batch_size, length = hidden_states.shape[:2]
+        position_ids = inputs.get("position_ids")
+        if position_ids is None:
+            position_ids = torch.arange(length, device=hidden_states.device)[None] + past_length
+        position_ids = position_ids.expand(batch_size, length)
+        input_ids = inputs.get("input_ids")
+        if input_ids is None:
+            # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
+            input_ids = runs = torch.zeros_like(position_ids)
+        else:
+            is_real, is_linked = read_attention_mask(inputs.get("attention_mask"), length, past_length)
+            previous = () if last_record is None else last_record[:, 1:].unbind(-1)
+            runs = run_lengths(position_ids, is_real, is_linked, *previous)
+        return torch.stack([input_ids, runs, position_ids], dim=-1)
+
+    def _head_predictions(self, hidden_states: torch.Tensor, inputs: dict[str, Any]) -> list[torch.Tensor]:
+        """For each head n, what it says n steps before about the word after each of the times n, ..., T-1."""
+        embeddings = self._target_embeddings(inputs.get("input_ids"))
+        return [
+            predict_from_past(head, n, hidden_states, embeddings, first=n)
+            for n, head in enumerate(self.ngram_heads, start=1)
+        ]
+
+    def _targets(self, next_tokens: torch.LongTensor, records: torch.Tensor | None) -> list[torch.Tensor]:
+        """For the next word and each head, the tokens to predict, aligned with the predictions; -100 where none."""
+        if records is None:
+            return [next_tokens]
+        runs = records[..., 1]
+        # The token after t belongs to t's document if it continues a run; of the one after the last nothing is known.
+        is_followed = F.pad(runs[:, 1:] > 1, (0, 1), value=True)
+        next_tokens = next_tokens.masked_fill((runs == 0) | ~is_followed, IGNORE_INDEX)
+        return [
+            next_tokens[:, n:].masked_fill(runs[:, n:] <= n, IGNORE_INDEX) for n in range(len(self.ngram_heads) + 1)
+        ]
+
+    def _target_embeddings(self, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
+        """The output embeddings `e(x)` that the WDR arithmetic works on, detached; `None` for simple heads."""
+        if self.config.ngram_target == "simple" or not self.ngram_heads:
+            return None
+        # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
+        return F.embedding(token_ids, self.get_output_embeddings().weight.detach())
+
+    def _logit_layer(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output embedding `W` and the logit bias."""
+        layer = self.get_output_embeddings()
+        return layer.weight, layer.bias
+
+    def _next_tokens(
+        self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
+    ) -> torch.LongTensor | None:
+        """For each position the token that follows it, -100 where it is no target."""
+        if shift_labels is not None:
+            return shift_labels.long()
+        return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
+
+    def _check_inputs(
+        self,
+        inputs: dict[str, Any],
+        next_tokens: torch.LongTensor | None,
+        ensemble_lambda: float,
+    ) -> None:
+        input_ids, inputs_embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
+        if input_ids is not None:
+            _check_token_ids("input_ids", input_ids, self.get_input_embeddings().weight.shape[0])
+        if next_tokens is None:
+            return
+        tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
+        if next_tokens.shape != tokens_shape:
+            raise ValueError(
+                f"`labels` must have the shape of the tokens they label, {tuple(tokens_shape)}, got "
+                f"{tuple(next_tokens.shape)}."
+            )
+        _check_token_ids("labels", next_tokens, self.get_output_embeddings().weight.shape[0], IGNORE_INDEX)
+        needs_ids = self.config.ngram_target == "wdr" or (not self.training and ensemble_lambda > 0)
+        if input_ids is None and self.ngram_heads and needs_ids:
+            raise ValueError(
+                "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass `input_ids` "
+                "instead of `inputs_embeds`."
+            )
+
+
+def _forward_like(backbone_forward: Callable) -> Callable:
+    """A `forward` with the backbone's own signature, which Transformers and Trainer read, and `ensemble_lambda`."""
+    signature = inspect.signature(backbone_forward)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "ensemble_lambda"]
+    added = inspect.Parameter(
+        "ensemble_lambda", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=float | None
+    )
+    has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    parameters.insert(len(parameters) - has_kwargs, added)
+    names = [parameter.name for parameter in parameters if parameter.kind is added.kind][1:]
+
+    def forward(self, *args, **kwargs):
+        if len(args) > len(names):
+            raise TypeError(f"forward takes at most {len(names)} positional arguments, got {len(args)}.")
+        return self._ngram_forward(**dict(zip(names, args)), **kwargs)  # noqa: B905 (fewer arguments are fine)
+
+    forward.__signature__ = signature.replace(parameters=parameters)
+    forward.__doc__ = NgramMixin.__doc__
+    return forward
+
+
+def _check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int = 0) -> None:
+    """Raises a `ValueError` for ids outside the vocabulary, where looking does not stall an accelerator."""
+    if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
+        return
+    if token_ids.max() >= vocab_size or token_ids.masked_fill(token_ids == allowed, 0).min() < 0:
+        raise ValueError(
+            f"`{name}` must lie in the vocabulary of {vocab_size} tokens, got ids from {token_ids.min()} to "
+            f"{token_ids.max()}: is this the tokenizer the model was trained with?"
+        )

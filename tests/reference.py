@@ -1,0 +1,131 @@
+"""The method, written out position by position: slow, and easy to compare with the paper."""
+
+import torch
+import torch.nn.functional as F
+
+
+def documents(batch_size, length, attention_mask=None, position_ids=None) -> list[list[int]]:
+    """A number for each token, the same for the tokens of one document; -1 for padding."""
+    numbers = []
+    for b in range(batch_size):
+        row, number = [], 0
+        for t in range(length):
+            if attention_mask is not None and attention_mask[b, t] == 0:
+                row.append(-1)
+                number += 1
+                continue
+            if t > 0 and position_ids is not None and position_ids[b, t] != position_ids[b, t - 1] + 1:
+                number += 1
+            row.append(number)
+        numbers.append(row)
+    return numbers
+
+
+def extrapolation(embeddings: torch.Tensor) -> torch.Tensor:
+    """The conjugate term of n embeddings: where the n-th difference of the next embedding would be zero."""
+    last_column = []
+    column = list(embeddings)
+    while column:
+        last_column.append(column[-1])
+        column = [after - before for before, after in zip(column, column[1:], strict=False)]
+    return sum(last_column)
+
+
+def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
+    """ê of head n at position t of row b: its guess of token t+1+n."""
+    prediction = model.ngram_heads[n - 1](hidden[b, t])
+    if model.config.ngram_target == "wdr":
+        known = model.lm_head.weight[input_ids[b, t + 1 : t + 1 + n]]
+        prediction = prediction + extrapolation(known.detach() if detach else known)
+    return prediction
+
+
+def training_loss(
+    model, input_ids, labels, attention_mask=None, position_ids=None, num_items=None, detach=True, **inputs
+):
+    """The training loss and the mean NLL of the next word and each head."""
+    batch_size, length = input_ids.shape
+    hidden = model.transformer(
+        input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
+    ).last_hidden_state
+    size = model.config.ngram_size
+    numbers = documents(batch_size, length, attention_mask, position_ids)
+    sums, nlls, counts = [], [], []
+    for n in range(size):
+        total, nll, count = hidden.new_zeros(()), hidden.new_zeros(()), 0
+        for b in range(batch_size):
+            for t in range(length - 1 - n):
+                target = labels[b, t + 1 + n]
+                same_document = numbers[b][t] != -1 and all(
+                    numbers[b][i] == numbers[b][t] for i in range(t, t + n + 2)
+                )
+                # The plain model leaves it to the labels.
+                if target == -100 or not (same_document or size == 1):
+                    continue
+                prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, input_ids, b, t, n, detach)
+                logits = model.lm_head(prediction)
+                total = total + F.cross_entropy(logits, target, label_smoothing=model.config.label_smoothing)
+                nll = nll + F.cross_entropy(logits, target).detach()
+                count += 1
+        sums.append(total)
+        nlls.append(nll / max(count, 1))
+        counts.append(count)
+    divisor = max(counts[0], 1) if num_items is None else num_items
+    loss = sums[0] / divisor
+    if size > 1:
+        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (size - 1))
+    return loss, torch.stack(nlls)
+
+
+def ensembled_logits(
+    model, input_ids, ensemble_lambda, attention_mask=None, position_ids=None, first_known=0, **inputs
+):
+    """The logits of the ensemble at every position; tokens before `first_known` count as unknown."""
+    batch_size, length = input_ids.shape
+    hidden = model.transformer(
+        input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
+    ).last_hidden_state
+    numbers = documents(batch_size, length, attention_mask, position_ids)
+    size = model.config.ngram_size
+    logits = []
+    for b in range(batch_size):
+        for t in range(length):
+            mixed = hidden[b, t]
+            if size > 1:
+                mixed = (1 - ensemble_lambda) * mixed
+                for n in range(1, size):
+                    past = range(t - n, t + 1)
+                    has_spoken = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
+                    said = head_prediction(model, hidden, input_ids, b, t - n, n) if has_spoken else hidden[b, t]
+                    mixed = mixed + ensemble_lambda / (size - 1) * said
+            logits.append(model.lm_head(mixed))
+    return torch.stack(logits).view(batch_size, length, -1)
+
+
+def next_word_nll(logits, labels, attention_mask=None, position_ids=None):
+    """The mean next-word NLL of `logits`, for a model with heads."""
+    batch_size, length = labels.shape
+    numbers = documents(batch_size, length, attention_mask, position_ids)
+    nlls = [
+        F.cross_entropy(logits[b, t], labels[b, t + 1])
+        for b in range(batch_size)
+        for t in range(length - 1)
+        if labels[b, t + 1] != -100 and numbers[b][t] == numbers[b][t + 1] != -1
+    ]
+    return torch.stack(nlls).mean() if nlls else logits.new_zeros(())
+
+
+def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens):
+    """Beam search without an end token that computes everything from the first token on at every step."""
+    results = []
+    for row in input_ids:
+        beams = [(0.0, row)]
+        for _ in range(max_new_tokens):
+            candidates = []
+            for score, tokens in beams:
+                logits = ensembled_logits(model, tokens[None], ensemble_lambda)[0, -1]
+                for token, log_probability in enumerate(logits.log_softmax(-1).tolist()):
+                    candidates.append((score + log_probability, torch.cat([tokens, tokens.new_tensor([token])])))
+            beams = sorted(candidates, key=lambda candidate: -candidate[0])[:num_beams]
+        results.append(beams)
+    return results
