@@ -96,7 +96,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         loss = logits = head_losses = None
         if has_targets and self.training:
             predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
-            targets = self._targets(next_tokens, self._records(hidden_states, inputs, past_length))
+            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
             loss, head_losses = ngram_loss(
                 predictions, targets, *self._logit_layer(), self.config.label_smoothing, num_items_in_batch
             )
@@ -107,7 +107,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
             )
             logits = self.get_output_embeddings()(predictions)
             if has_targets:
-                targets = self._targets(next_tokens, self._records(hidden_states, inputs, past_length))
+                targets = self._targets(next_tokens, hidden_states, inputs, past_length)
                 loss, head_losses = self._evaluate(
                     logits, hidden_states, inputs, targets, num_items_in_batch, is_ensemble=ensemble_lambda > 0
                 )
@@ -134,7 +134,8 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         if ensemble_lambda == 0:
             return slice_logits_to_keep(hidden_states, logits_to_keep)
         history = history_of(cache)
-        records = self._records(hidden_states, inputs, past_length, history and history.last_record())
+        last_record = None if history is None else history.last_record()
+        records = self._records(hidden_states, inputs, past_length, last_record)
         # The last positions can be had from the last few hidden states; any others need them all.
         length = hidden_states.shape[1]
         kept = min(logits_to_keep or length, length) if isinstance(logits_to_keep, int) else length
@@ -176,25 +177,32 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         hidden_states: torch.Tensor,
         inputs: dict[str, Any],
         past_length: int | torch.Tensor,
+        last_record: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What the history keeps of each token: its id, its run length and its position, `(batch_size, T, 3)`."""
+        input_ids = inputs.get("input_ids")
+        runs, position_ids = self._runs(hidden_states, inputs, past_length, last_record)
+        if input_ids is None:
+            # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
+            input_ids = runs = torch.zeros_like(position_ids)
+        return torch.stack([input_ids, runs, position_ids], dim=-1)
+
+    def _runs(
+        self,
+        hidden_states: torch.Tensor,
+        inputs: dict[str, Any],
+        past_length: int | torch.Tensor,
         last_record: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """For each token its id, its run length and its position, `(batch_size, T, 3)`; `None` without heads."""
-        if not self.ngram_heads:
-            return None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens' `run_lengths` and their positions, `(batch_size, T)` each."""
         batch_size, length = hidden_states.shape[:2]
         position_ids = inputs.get("position_ids")
         if position_ids is None:
             position_ids = torch.arange(length, device=hidden_states.device)[None] + past_length
         position_ids = position_ids.expand(batch_size, length)
-        input_ids = inputs.get("input_ids")
-        if input_ids is None:
-            # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
-            input_ids = runs = torch.zeros_like(position_ids)
-        else:
-            is_real, is_linked = read_attention_mask(inputs.get("attention_mask"), length, past_length)
-            previous = () if last_record is None else last_record[:, 1:].unbind(-1)
-            runs = run_lengths(position_ids, is_real, is_linked, *previous)
-        return torch.stack([input_ids, runs, position_ids], dim=-1)
+        is_real, is_linked = read_attention_mask(inputs.get("attention_mask"), length, past_length)
+        previous = () if last_record is None else last_record[:, 1:].unbind(-1)
+        return run_lengths(position_ids, is_real, is_linked, *previous), position_ids
 
     def _head_predictions(self, hidden_states: torch.Tensor, inputs: dict[str, Any]) -> list[torch.Tensor]:
         """For each head n, what it says n steps before about the word after each of the times n, ..., T-1."""
@@ -204,11 +212,17 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
             for n, head in enumerate(self.ngram_heads, start=1)
         ]
 
-    def _targets(self, next_tokens: torch.LongTensor, records: torch.Tensor | None) -> list[torch.Tensor]:
+    def _targets(
+        self,
+        next_tokens: torch.LongTensor,
+        hidden_states: torch.Tensor,
+        inputs: dict[str, Any],
+        past_length: int | torch.Tensor,
+    ) -> list[torch.LongTensor]:
         """For the next word and each head, the tokens to predict, aligned with the predictions; -100 where none."""
-        if records is None:
+        if not self.ngram_heads:
             return [next_tokens]
-        runs = records[..., 1]
+        runs, _ = self._runs(hidden_states, inputs, past_length)
         # The token after t belongs to t's document if it continues a run; of the one after the last nothing is known.
         is_followed = F.pad(runs[:, 1:] > 1, (0, 1), value=True)
         next_tokens = next_tokens.masked_fill((runs == 0) | ~is_followed, IGNORE_INDEX)

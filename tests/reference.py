@@ -1,5 +1,7 @@
 """The method, written out position by position: slow, and easy to compare with the paper."""
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 
@@ -27,7 +29,7 @@ def extrapolation(embeddings: torch.Tensor) -> torch.Tensor:
     column = list(embeddings)
     while column:
         last_column.append(column[-1])
-        column = [after - before for before, after in zip(column, column[1:], strict=False)]
+        column = [after - before for before, after in itertools.pairwise(column)]
     return sum(last_column)
 
 
