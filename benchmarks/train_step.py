@@ -1,0 +1,143 @@
+"""
+Time and peak memory of a training step with N-gram heads, against stock GPT-2 in the same process.
+
+    python benchmarks/train_step.py                      # both sizes, about 10 minutes on 2 cores
+    python benchmarks/train_step.py --size small         # V=10,000 d=256
+    python benchmarks/train_step.py --size large --repeats 5
+
+A step is forward and backward, without the optimizer. Steps of the models are interleaved and the medians compared:
+the ratio of times stands beside the ratio of floating-point operations, which it should not exceed. Memory is what a
+process's resident set grows by during a step, each model in a process of its own.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+
+SIZES = {
+    "small": {
+        "model": {"vocab_size": 10_000, "n_embd": 256, "n_layer": 6, "n_head": 4, "n_inner": 2100, "n_positions": 256},
+        "batch": (16, 256),
+    },
+    "large": {
+        "model": {"vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 256},
+        "batch": (4, 256),
+    },
+}
+NGRAM_SIZES = (1, 2, 4)
+# GPT-2's `gelu_new` is the same function in several unfused steps, and would hide the cost of the heads.
+COMMON = {"activation_function": "gelu_pytorch_tanh", "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+
+
+def build(size: str, ngram_size: int | None) -> torch.nn.Module:
+    """A model in training mode; `None` for stock GPT-2."""
+    torch.manual_seed(0)
+    fields = {**SIZES[size]["model"], **COMMON}
+    if ngram_size is None:
+        return GPT2LMHeadModel(GPT2Config(**fields)).train()
+    return WDRNgramGPT2LMHeadModel(WDRNgramConfig(**fields, ngram_size=ngram_size)).train()
+
+
+def batch(size: str) -> torch.Tensor:
+    return torch.randint(0, SIZES[size]["model"]["vocab_size"], SIZES[size]["batch"])
+
+
+def step(model: torch.nn.Module, ids: torch.Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    model(ids, labels=ids).loss.backward()
+
+
+def operations(size: str, ngram_size: int) -> float:
+    """Multiplications of a forward, for one token; the backward has twice as many, for all alike."""
+    model, (_, length) = SIZES[size]["model"], SIZES[size]["batch"]
+    width, vocab_size = model["n_embd"], model["vocab_size"]
+    attention = 4 * width**2 + 2 * length * width
+    feed_forward = 2 * width * model.get("n_inner", 4 * width)
+    trunk = model["n_layer"] * (attention + feed_forward) + width * vocab_size
+    return trunk + (ngram_size - 1) * (2 * width**2 + width * vocab_size)
+
+
+def measure_times(size: str, repeats: int) -> dict[int | None, float]:
+    """The median seconds of a step; `None` is stock GPT-2."""
+    ids = batch(size)
+    models = {ngram_size: build(size, ngram_size) for ngram_size in (None, *NGRAM_SIZES)}
+    times = {ngram_size: [] for ngram_size in models}
+    for repeat in range(repeats + 1):
+        for ngram_size, model in models.items():
+            start = time.perf_counter()
+            step(model, ids)
+            # The first round warms up.
+            if repeat > 0:
+                times[ngram_size].append(time.perf_counter() - start)
+            model.zero_grad(set_to_none=True)
+    return {ngram_size: statistics.median(seconds) for ngram_size, seconds in times.items()}
+
+
+def resident(field: str) -> float:
+    """A field of the process's memory status, in MiB."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def measure_memory(size: str, ngram_size: int | None) -> float:
+    """MiB that a step needs beyond the model's own, in this process."""
+    model, ids = build(size, ngram_size), batch(size)
+    # Code and work space that any first step loads are not the step's.
+    tiny = torch.randn(8, 8, requires_grad=True)
+    (tiny @ tiny).sum().backward()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    step(model, ids)
+    return resident("VmHWM") - before
+
+
+def memory_in_new_process(size: str, ngram_size: int | None) -> float:
+    command = [sys.executable, __file__, "--size", size, "--memory-of", json.dumps(ngram_size)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def report(size: str, repeats: int) -> bool:
+    fields, (rows, length) = SIZES[size]["model"], SIZES[size]["batch"]
+    print(f"\nV={fields['vocab_size']:,} d={fields['n_embd']} layers={fields['n_layer']}, {rows} x {length} tokens")
+    print(f"{'model':<12}{'step':>9}{'time ratio':>13}{'limit':>8}{'memory':>12}{'memory ratio':>14}{'limit':>8}")
+    times = measure_times(size, repeats)
+    memory = {ngram_size: memory_in_new_process(size, ngram_size) for ngram_size in times}
+    is_within = True
+    for ngram_size, seconds in times.items():
+        name = "stock GPT-2" if ngram_size is None else f"N={ngram_size}"
+        line = f"{name:<12}{seconds:>8.2f}s"
+        if ngram_size is None:
+            line += f"{'':>21}{memory[None]:>8.0f} MiB"
+        else:
+            ratio, limit = seconds / times[None], operations(size, ngram_size) / operations(size, 1)
+            memory_ratio = memory[ngram_size] / memory[None]
+            line += f"{ratio:>13.2f}{limit:>8.2f}{memory[ngram_size]:>8.0f} MiB{memory_ratio:>14.2f}{1.0:>8.2f}"
+            is_within = is_within and ratio <= limit and memory_ratio <= 1.0
+        print(line, flush=True)
+    return is_within
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, action="append", help="which size to measure (default: both)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each model (default: 5)")
+    parser.add_argument("--memory-of", type=json.loads, default=False, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of is not False:
+        print(measure_memory(arguments.size[0], arguments.memory_of))
+        return
+    results = [report(size, arguments.repeats) for size in arguments.size or SIZES]
+    print("\nWithin the limits." if all(results) else "\nNOT within the limits.")
+
+
+if __name__ == "__main__":
+    main()

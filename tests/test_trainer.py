@@ -1,0 +1,118 @@
+"""The stock Trainer, on tiny models."""
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+
+from . import reference
+from .test_loss import gradients
+from .tiny import random_ids, tiny_model
+
+# Rows of very different lengths, some of whose words are no targets.
+LENGTHS = [9, 3, 6, 2, 8, 9, 1, 4]
+
+
+def rows() -> list[dict]:
+    rows = []
+    for i, length in enumerate(LENGTHS):
+        ids = random_ids(1, 9, seed=i)[0]
+        labels = ids.clone()
+        labels[length:] = -100
+        labels[i % 3 + 1] = -100
+        rows.append({"input_ids": ids, "labels": labels, "attention_mask": (torch.arange(9) < length).long()})
+    return rows
+
+
+def train(model, tmp_path, data=None, **arguments) -> Trainer:
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 1,
+        "learning_rate": 1.0,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **arguments,
+    }
+    trainer = Trainer(model, TrainingArguments(tmp_path, **arguments), train_dataset=rows() if data is None else data)
+    trainer.train()
+    return trainer
+
+
+def change(model, trained) -> dict[str, torch.Tensor]:
+    """One step of plain gradient descent at rate 1 moves each parameter by its gradient."""
+    before = dict(model.named_parameters())
+    return {name: before[name] - parameter for name, parameter in trained.named_parameters()}
+
+
+@pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.1, "ngram_target": "simple"}, {"ngram_size": 1}])
+def test_gradient_accumulation_is_exact(tmp_path, fields):
+    start = tiny_model(torch.float64, **fields)
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
+    if start.config.ngram_size == 1:
+        expected = gradients(start, start.train()(**batch).loss)
+    else:
+        # The count that Trainer passes: every label that is some position's next word.
+        num_items = (batch["labels"][:, 1:] != -100).sum()
+        expected = gradients(start, reference.training_loss(start, **batch, num_items=num_items)[0])
+    for arguments in (
+        {"per_device_train_batch_size": 8},
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3},
+        {"per_device_train_batch_size": 8, "gradient_checkpointing": True},
+    ):
+        model = tiny_model(torch.float64, **fields)
+        train(model, tmp_path, **arguments)
+        for name, moved in change(start, model).items():
+            torch.testing.assert_close(moved, expected[name])
+
+
+def test_evaluation_is_the_ensembles(tmp_path):
+    model = tiny_model(torch.float64, ensemble_lambda=0.4)
+    seen = {}
+
+    def metrics(prediction):
+        seen["logits"], seen["labels"] = torch.as_tensor(prediction.predictions), torch.as_tensor(prediction.label_ids)
+        return {}
+
+    arguments = TrainingArguments(
+        tmp_path, per_device_eval_batch_size=8, report_to="none", use_cpu=True, disable_tqdm=True
+    )
+    trainer = Trainer(model, arguments, eval_dataset=rows(), compute_metrics=metrics)
+    loss = trainer.evaluate()["eval_loss"]
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **batch)
+    torch.testing.assert_close(seen["logits"], logits)
+    assert torch.equal(seen["labels"], labels)
+    assert loss == pytest.approx(reference.next_word_nll(logits, labels, batch["attention_mask"]).item())
+
+
+def test_training_lowers_every_heads_loss_and_is_saved(tmp_path):
+    """Rows that repeat can be learned by heart: the next word and the words after it."""
+    model = tiny_model(n_embd=32, initializer_range=0.05)
+    ids = random_ids(4, 12)
+    data = [{"input_ids": row, "labels": row} for row in ids] * 2
+    before = model(ids, labels=ids).head_losses
+    trainer = train(model, tmp_path, data, max_steps=60, learning_rate=1e-2, optim="adamw_torch", num_train_epochs=60)
+    after = model.eval()(ids, labels=ids).head_losses
+    assert (after < before / 2).all()
+    trainer.save_model(tmp_path / "model")
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(loaded(ids, labels=ids).head_losses, after)
+
+
+def test_trainers_own_label_smoothing_is_loud(tmp_path, transformers_log):
+    """It takes the labels away from the model, which then cannot train its heads."""
+    logging.warning_once.cache_clear()
+    start, model = tiny_model(), tiny_model()
+    train(model, tmp_path, label_smoothing_factor=0.1)
+    assert "the heads get no gradient" in transformers_log.text
+    assert all(not moved.any() for name, moved in change(start, model).items() if name.startswith("ngram_heads"))
