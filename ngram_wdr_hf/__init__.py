@@ -2,7 +2,7 @@
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from .arithmetic_wdr_ngram import conjugate, wdr
+from .arithmetic import conjugate, wdr
 from .ensemble_wdr_ngram import NgramEnsembleLogitsProcessor
 from .gpt2_wdr_ngram import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 

@@ -1,6 +1,7 @@
 """Where documents begin and end in a batch: no head may predict across padding or into another document."""
 
 import torch
+import torch.nn.functional as F
 
 
 def run_lengths(
@@ -26,18 +27,24 @@ def run_lengths(
     Returns:
         `torch.LongTensor` of shape `(batch_size, T)`.
     """
-    steps = torch.arange(position_ids.shape[1], device=position_ids.device)
     if previous_run is None:
         previous_run = previous_position = position_ids.new_zeros(position_ids.shape[0])
-    position_before = torch.cat([previous_position[:, None], position_ids[:, :-1]], dim=1)
-    real = torch.ones_like(position_ids, dtype=torch.bool) if is_real is None else is_real
-    real_before = torch.cat([previous_run[:, None] > 0, real[:, :-1]], dim=1)
-    continues = (position_ids == position_before + 1) & real & real_before
+    if position_ids.shape[1] == 1:
+        # A step of decoding, where every operation counts: what follows, for one token.
+        continues = position_ids == previous_position[:, None] + 1
+        runs = torch.where(continues if is_linked is None else continues & is_linked, previous_run[:, None] + 1, 1)
+        return runs if is_real is None else torch.where(is_real, runs, 0)
+    continues = position_ids == torch.cat([previous_position[:, None], position_ids[:, :-1]], dim=1) + 1
     if is_linked is not None:
         continues = continues & is_linked
-    # The step at which each token's document began, negative if it began before the first token here.
+    if is_real is not None:
+        continues = continues & F.pad(is_real[:, :-1], (1, 0), value=True)
+    # The step at which each token's document began, not positive if it began before the first token here: a previous
+    # run of 0, of padding or of nothing at all, begins one at step 0 as well.
+    steps = torch.arange(position_ids.shape[1], device=position_ids.device)
     began = torch.where(continues, -previous_run[:, None], steps).cummax(dim=1).values
-    return torch.where(real, steps + 1 - began, 0)
+    runs = steps + 1 - began
+    return runs if is_real is None else torch.where(is_real, runs, 0)
 
 
 def read_attention_mask(

@@ -34,15 +34,15 @@ def ensemble(
     Returns:
         `torch.Tensor` of shape `(batch_size, K, d)`.
     """
-    length, kept = hidden_states.shape[1], runs.shape[1]
-    main = hidden_states[:, length - kept :]
-    mixed = (1 - ensemble_lambda) * main
-    for n, head in enumerate(heads, start=1):
-        prediction = predict_from_past(head, n, hidden_states, embeddings, first=max(n, length - kept))
-        prediction = F.pad(prediction, (0, 0, kept - prediction.shape[1], 0))
-        prediction = torch.where((runs > n)[..., None], prediction, main)
-        mixed = mixed.add(prediction, alpha=ensemble_lambda / len(heads))
-    return mixed
+    kept = runs.shape[1]
+    first = hidden_states.shape[1] - kept
+    main = hidden_states[:, first:]
+    total = 0.0
+    for n, prediction in enumerate(predict_from_past(heads, hidden_states, embeddings, first), start=1):
+        if prediction.shape[1] < kept:
+            prediction = F.pad(prediction, (0, 0, kept - prediction.shape[1], 0))
+        total = torch.where((runs > n)[..., None], prediction, main) + total
+    return torch.lerp(main, total / len(heads), ensemble_lambda)
 
 
 class NgramHistoryLayer(DynamicLayer):

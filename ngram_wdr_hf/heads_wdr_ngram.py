@@ -1,10 +1,10 @@
 """The added heads: small MLPs that predict words further ahead from the hidden state of the next-word prediction."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-
-from .arithmetic_wdr_ngram import conjugate_of_known
 
 
 class NgramHead(nn.Module):
@@ -21,25 +21,33 @@ class NgramHead(nn.Module):
 
 
 def predict_from_past(
-    head: NgramHead, n: int, hidden_states: torch.Tensor, embeddings: torch.Tensor | None, first: int
-) -> torch.Tensor:
+    heads: Sequence[NgramHead], hidden_states: torch.Tensor, embeddings: torch.Tensor | None, first: int = 0
+) -> list[torch.Tensor]:
     r"""
-    What head n said, n steps before, about the word that comes after each of the times `first, ..., T-1`.
+    What each head n said, n steps before, about the word that comes after each of the times `first, ..., T-1`. There
+    is nothing from before the first hidden state, so head n begins at time n at the earliest.
 
     Args:
-        head (`NgramHead`): Head n.
-        n (`int`): How many steps before the head spoke.
+        heads (`Sequence[NgramHead]`): The N - 1 heads.
         hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): The hidden states `h`.
         embeddings (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
             The output embeddings of the tokens read at each time, for WDR heads; `None` for simple heads.
-        first (`int`): The first time of interest, at least n.
+        first (`int`, *optional*, defaults to 0): The first time of interest.
 
     Returns:
-        `torch.Tensor` of shape `(batch_size, max(T - first, 0), d)`: the predicted embedding `ê`.
+        `list[torch.Tensor]` of shapes `(batch_size, max(T - max(first, n), 0), d)`: the predicted embeddings `ê_n`.
     """
-    count = max(hidden_states.shape[1] - first, 0)
-    prediction = head(hidden_states.narrow(1, min(first - n, hidden_states.shape[1]), count))
-    if embeddings is not None and count > 0:
-        # Time t knows x[t-n+1..t]; they turn the predicted n-level difference into a predicted embedding.
-        prediction = prediction + conjugate_of_known(embeddings[:, first - n + 1 :], n)
-    return prediction
+    length = hidden_states.shape[1]
+    predictions = []
+    difference = conjugate = None
+    for n, head in enumerate(heads, start=1):
+        begin = min(max(first, n), length)
+        prediction = head(hidden_states[:, max(begin - n, 0) : max(length - n, 0)])
+        if embeddings is not None:
+            # Time t knows x[t-n+1..t]; they turn the n-level difference that head n predicts into an embedding. The
+            # conjugate term of one level more is the last one's plus the next difference: both end at time T-1.
+            difference = embeddings if n == 1 else difference[:, 1:] - difference[:, :-1]
+            conjugate = difference if n == 1 else conjugate[:, 1:] + difference
+            prediction = prediction + conjugate[:, conjugate.shape[1] - prediction.shape[1] :]
+        predictions.append(prediction)
+    return predictions

@@ -92,36 +92,16 @@ class _ChunkedNLL(torch.autograd.Function):
         needs_weight, needs_bias, _, _, *needs_rows = ctx.needs_input_grad
         weight = weight.detach().requires_grad_(needs_weight)
         bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
-        options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight.shape[0]), chunking_method=None)
-        # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
-        reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
-
-        nll_sums, row_grads, shared_grads = [], [], {}
+        nll_sums, row_grads, weight_grad, bias_grad = [], [], None, None
         for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
             row = row.detach().requires_grad_(needs_row)
-            with torch.enable_grad():
-                nll = F.linear_cross_entropy(
-                    row,
-                    weight,
-                    target,
-                    linear_bias=bias,
-                    reduction=reduction,
-                    ignore_index=IGNORE_INDEX,
-                    options=options,
-                )
-                nll = nll if reduction == "sum" else nll.float().sum()
-            nll_sums.append(nll.detach())
-            leaves = {"row": row, "weight": weight, "bias": bias}
-            leaves = {name: leaf for name, leaf in leaves.items() if leaf is not None and leaf.requires_grad}
-            grads = {}
-            if leaves:
-                grad_output = nll.new_tensor(head_weight)
-                grads = dict(zip(leaves, torch.autograd.grad(nll, list(leaves.values()), grad_output), strict=True))
-            row_grads.append(grads.pop("row", None))
-            for name, grad in grads.items():
-                shared_grads[name] = shared_grads[name].add_(grad) if name in shared_grads else grad
-
-        ctx.save_for_backward(shared_grads.get("weight"), shared_grads.get("bias"), *row_grads)
+            nll_sum, grads = _nll_and_gradients([row, weight, bias], target, head_weight)
+            nll_sums.append(nll_sum)
+            row_grads.append(grads[0])
+            weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
+            # Let go of this head's gradient before the next one's is made.
+            del grads
+        ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
         nll_sums = torch.stack(nll_sums)
         total = (nll_sums * nll_sums.new_tensor(weights)).sum()
         ctx.mark_non_differentiable(nll_sums)
@@ -133,6 +113,32 @@ class _ChunkedNLL(torch.autograd.Function):
             None if grad is None else grad * grad_total.to(grad.dtype) for grad in ctx.saved_tensors
         )
         return weight_grad, bias_grad, None, None, *row_grads
+
+
+def _nll_and_gradients(
+    leaves: list[torch.Tensor | None], target: torch.LongTensor, head_weight: float
+) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """The NLL sum of a head's rows, and its gradients times `head_weight` for rows, output embedding and bias."""
+    rows, weight, bias = leaves
+    options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight.shape[0]), chunking_method=None)
+    # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
+    reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
+    with torch.enable_grad():
+        nll = F.linear_cross_entropy(
+            rows, weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORE_INDEX, options=options
+        )
+        nll = nll if reduction == "sum" else nll.float().sum()
+    wanted = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
+    grads: list[torch.Tensor | None] = [None, None, None]
+    if wanted:
+        found = torch.autograd.grad(nll, [leaves[i] for i in wanted], nll.new_tensor(head_weight))
+        for i, grad in zip(wanted, found, strict=True):
+            grads[i] = grad
+    return nll.detach(), grads
+
+
+def _add_to(total: torch.Tensor | None, term: torch.Tensor | None) -> torch.Tensor | None:
+    return term if total is None else total.add_(term)
 
 
 def _smoothing(rows, targets, weights, weight, bias) -> torch.Tensor:

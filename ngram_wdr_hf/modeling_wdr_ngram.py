@@ -139,10 +139,12 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         # The last positions can be had from the last few hidden states; any others need them all.
         length = hidden_states.shape[1]
         kept = min(logits_to_keep or length, length) if isinstance(logits_to_keep, int) else length
-        recent_states, recent_records = hidden_states, records
-        if history is not None:
+        window = kept + len(self.ngram_heads)
+        if history is None:
+            recent_states, recent_records = hidden_states[:, -window:], records[:, -window:]
+        else:
             history.update(hidden_states[:, None], records[:, None])
-            recent_states, recent_records = history.recent(kept + len(self.ngram_heads))
+            recent_states, recent_records = history.recent(window)
         predictions = ensemble(
             self.ngram_heads,
             recent_states,
@@ -207,10 +209,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
     def _head_predictions(self, hidden_states: torch.Tensor, inputs: dict[str, Any]) -> list[torch.Tensor]:
         """For each head n, what it says n steps before about the word after each of the times n, ..., T-1."""
         embeddings = self._target_embeddings(inputs.get("input_ids"))
-        return [
-            predict_from_past(head, n, hidden_states, embeddings, first=n)
-            for n, head in enumerate(self.ngram_heads, start=1)
-        ]
+        return predict_from_past(self.ngram_heads, hidden_states, embeddings)
 
     def _targets(
         self,
@@ -232,7 +231,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
 
     def _target_embeddings(self, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
         """The output embeddings `e(x)` that the WDR arithmetic works on, detached; `None` for simple heads."""
-        if self.config.ngram_target == "simple" or not self.ngram_heads:
+        if not self.ngram_heads or self.config.ngram_target == "simple":
             return None
         # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
         return F.embedding(token_ids, self.get_output_embeddings().weight.detach())
@@ -260,7 +259,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
         if input_ids is not None:
-            _check_token_ids("input_ids", input_ids, self.get_input_embeddings().weight.shape[0])
+            _check_token_ids("input_ids", input_ids, self.config.vocab_size)
         if next_tokens is None:
             return
         tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
@@ -269,7 +268,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
                 f"`labels` must have the shape of the tokens they label, {tuple(tokens_shape)}, got "
                 f"{tuple(next_tokens.shape)}."
             )
-        _check_token_ids("labels", next_tokens, self.get_output_embeddings().weight.shape[0], IGNORE_INDEX)
+        _check_token_ids("labels", next_tokens, self.config.vocab_size, IGNORE_INDEX)
         needs_ids = self.config.ngram_target == "wdr" or (not self.training and ensemble_lambda > 0)
         if input_ids is None and self.ngram_heads and needs_ids:
             raise ValueError(
@@ -299,12 +298,16 @@ def _forward_like(backbone_forward: Callable) -> Callable:
     return forward
 
 
-def _check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int = 0) -> None:
+def _check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
     """Raises a `ValueError` for ids outside the vocabulary, where looking does not stall an accelerator."""
     if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
         return
-    if token_ids.max() >= vocab_size or token_ids.masked_fill(token_ids == allowed, 0).min() < 0:
+    if allowed is not None:
+        token_ids = token_ids.masked_fill(token_ids == allowed, 0)
+    # One token, a step of decoding, needs no search.
+    lowest, highest = (token_ids.item(),) * 2 if token_ids.numel() == 1 else (x.item() for x in token_ids.aminmax())
+    if lowest < 0 or highest >= vocab_size:
         raise ValueError(
-            f"`{name}` must lie in the vocabulary of {vocab_size} tokens, got ids from {token_ids.min()} to "
-            f"{token_ids.max()}: is this the tokenizer the model was trained with?"
+            f"`{name}` must lie in the vocabulary of {vocab_size} tokens, got ids from {lowest} to {highest}: is this "
+            "the tokenizer the model was trained with?"
         )

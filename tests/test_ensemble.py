@@ -237,6 +237,18 @@ def test_ensemble_begins_where_the_past_is_unknown(target):
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("chunks", [[1] * 12, [5, 1, 1, 5]], ids=str)
+@torch.no_grad()
+def test_cross_attention(chunks, target):
+    """GPT-2 as a decoder has a cache for each of its attentions; the history rides in the one that grows."""
+    model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4, add_cross_attention=True)
+    ids, encoder = random_ids(2, 12), torch.randn(2, 5, 16, dtype=torch.float64)
+    uncached = model(ids, encoder_hidden_states=encoder, use_cache=False).logits
+    cache = model(ids[:, :1], encoder_hidden_states=encoder).past_key_values
+    cache.reset()
+    torch.testing.assert_close(cached_logits(model, ids, chunks, cache, encoder_hidden_states=encoder), uncached)
+
+
 @torch.no_grad()
 def test_lambda_can_change_on_the_way(target):
     model = tiny_model(torch.float64, ngram_target=target)

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
 
 from . import reference
 from .test_loss import gradients
@@ -107,6 +108,25 @@ def test_training_lowers_every_heads_loss_and_is_saved(tmp_path):
     trainer.save_model(tmp_path / "model")
     loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "model")
     torch.testing.assert_close(loaded(ids, labels=ids).head_losses, after)
+
+
+def test_adapters_train_with_the_heads(tmp_path):
+    """PEFT wraps the model: LoRA on the trunk, the heads trained in full, and the ensemble through the wrapper."""
+    start = tiny_model()
+    heads = [f"ngram_heads.{n}" for n in range(3)]
+    model = get_peft_model(
+        tiny_model(), LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True)
+    )
+    train(model, tmp_path, max_steps=2, learning_rate=0.1)
+    merged = model.eval().merge_and_unload()
+    moved = change(start, merged)
+    assert all(moved[name].any() == ("c_attn.weight" in name or "ngram_heads" in name) for name in moved)
+    ids = random_ids(2, 5)
+    by_argument = merged.generate(ids, ensemble_lambda=0.4, max_new_tokens=6, do_sample=False)
+    processor = NgramEnsembleLogitsProcessor(model, 0.4)
+    assert torch.equal(
+        model.generate(ids, logits_processor=[processor], max_new_tokens=6, do_sample=False), by_argument
+    )
 
 
 def test_trainers_own_label_smoothing_is_loud(tmp_path, transformers_log):

@@ -40,21 +40,9 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
         `torch.Tensor` of shape `(..., T, d)`.
     """
     _check_level(n, lowest=1)
-    last = embeddings[..., -1:, :]
-    continuation = [2**k * last for k in range(1, n)]
-    return conjugate_of_known(torch.cat([embeddings, *continuation], dim=-2), n)
-
-
-def conjugate_of_known(embeddings: torch.Tensor, n: int) -> torch.Tensor:
-    """`conjugate` at the `T - n + 1` positions that need no continuation: each one reads n embeddings that exist."""
-    length = max(embeddings.shape[-2] - n + 1, 0)
-    # The nearest word, e[t+n-1], comes first: its coefficient is always n.
-    total = n * embeddings.narrow(-2, min(n - 1, embeddings.shape[-2]), length)
-    for i in range(2, n + 1):
-        total = total.add(
-            embeddings.narrow(-2, min(n - i, embeddings.shape[-2]), length), alpha=-((-1) ** i) * comb(n, i)
-        )
-    return total
+    length, last = embeddings.shape[-2], embeddings[..., -1:, :]
+    continued = torch.cat([embeddings, *(2**k * last for k in range(1, n))], dim=-2)
+    return -sum(comb(n, i) * (-1) ** i * continued.narrow(-2, n - i, length) for i in range(1, n + 1))
 
 
 def _check_level(n: int, lowest: int) -> None:
