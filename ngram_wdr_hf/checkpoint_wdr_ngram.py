@@ -33,10 +33,11 @@ class CheckpointMixin:
                 f"The weights of {pretrained_model_name_or_path} are damaged ({error}): save or download them again."
             ) from error
         expected = {name for name in model.state_dict() if name.startswith(HEADS_PREFIX)}
-        missing = {name for name in info["missing_keys"] if name.startswith(HEADS_PREFIX)}
+        mismatched = {key[0] for key in info["mismatched_keys"]}
+        missing = {name for name in info["missing_keys"] | mismatched if name.startswith(HEADS_PREFIX)}
         unexpected = {name for name in info["unexpected_keys"] if name.startswith(HEADS_PREFIX)}
         if missing or unexpected:
-            saved_size = _saved_ngram_size(pretrained_model_name_or_path, hub_arguments)
+            saved_size = cls._saved_ngram_size(pretrained_model_name_or_path, hub_arguments)
             # Complete heads, or none at all in a checkpoint that never had any; nothing in between.
             if saved_size is not None or unexpected or missing != expected:
                 raise ValueError(
@@ -48,12 +49,17 @@ class CheckpointMixin:
             )
         return (model, info) if returns_loading_info else model
 
-
-def _saved_ngram_size(name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
-    """The N that a checkpoint's own configuration declares; `None` if it declares none."""
-    if name_or_path is None:
-        return None
-    return PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)[0].get("ngram_size")
+    @classmethod
+    def _saved_ngram_size(cls, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
+        """The N that a checkpoint of ours declares in its own configuration; `None` for any other checkpoint."""
+        if name_or_path is None:
+            return None
+        try:
+            saved, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
+        except (OSError, TypeError):  # weights without a configuration, which the caller has given
+            return None
+        # The plain class keeps our fields when it saves our trunk, and the trunk has no heads to lose.
+        return saved.get("ngram_size") if saved.get("model_type") == cls.config_class.model_type else None
 
 
 def _refusal(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:

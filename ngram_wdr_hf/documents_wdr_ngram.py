@@ -66,10 +66,16 @@ def read_attention_mask(
     """
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim not in (2, 4):
         return None, None
-    if attention_mask.ndim == 2:
-        return attention_mask[:, -length:].bool(), None
-    allowed = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
-    steps = torch.arange(length, device=allowed.device)
+    steps = torch.arange(length, device=attention_mask.device)
     own = steps + past_length
+    if attention_mask.ndim == 2:
+        # A mask of the new tokens alone, of all up to now, or as wide as a static cache.
+        if attention_mask.shape[1] > length:
+            attention_mask = attention_mask.index_select(1, own)
+        return attention_mask.bool(), None
+    allowed = attention_mask
+    if allowed.dtype != torch.bool:
+        # Added to the scores, a finite bias is no prohibition.
+        allowed = allowed > torch.finfo(allowed.dtype).min / 2
     # The token before the very first one does not exist; `run_lengths` starts a document there anyway.
     return allowed[:, 0, steps, own], allowed[:, 0, steps, (own - 1).clamp(min=0)]

@@ -58,17 +58,25 @@ class NgramHistoryLayer(DynamicLayer):
         super().lazy_initialization(key_states, value_states)
         self.values = self.values.to(value_states.dtype)
 
+    def crop(self, tokens_to_remove: int) -> None:
+        # An empty layer would keep its batch size through whatever happens next.
+        if abs(tokens_to_remove) >= self.get_seq_length():
+            self.reset()
+        else:
+            super().crop(tokens_to_remove)
+
     def last_record(self) -> torch.Tensor | None:
         """The record of the last token, `(batch_size, 3)`; `None` if there is none."""
         return self.values[:, 0, -1] if self.get_seq_length() > 0 else None
 
-    def recent(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last `length` hidden states and records, fewer if there are fewer."""
-        return self.keys[:, 0, -length:], self.values[:, 0, -length:]
+    def extend(self, hidden_states: torch.Tensor, records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds new hidden states and records; returns them with what there is before them."""
+        keys, values = self.update(hidden_states[:, None], records[:, None])
+        return keys[:, 0], values[:, 0]
 
 
 class StaticNgramHistoryLayer(StaticLayer):
-    """`NgramHistoryLayer` for static caches: of fixed size, and fit for `torch.compile`."""
+    """`NgramHistoryLayer` for static caches, which are not cropped: it keeps as much as the heads look back on."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -78,25 +86,29 @@ class StaticNgramHistoryLayer(StaticLayer):
             torch._dynamo.mark_static_address(self.values)
 
     def last_record(self) -> torch.Tensor | None:
-        return self.recent(1)[1][:, 0] if self.is_initialized else None
+        return self.values[:, 0, -1] if self.is_initialized else None
 
-    def recent(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last `length` hidden states and records; the first ones repeat where there are fewer."""
-        steps = torch.arange(length, device=self.keys.device) + self.cumulative_length - length
-        steps = steps.clamp(min=0)
-        return self.keys[:, 0].index_select(1, steps), self.values[:, 0].index_select(1, steps)
+    def extend(self, hidden_states: torch.Tensor, records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(hidden_states[:, None], records[:, None])
+        states = torch.cat([self.keys[:, 0], hidden_states], dim=1)
+        records = torch.cat([self.values[:, 0], records], dim=1)
+        # In place: compiled code knows the addresses.
+        self.keys.copy_(states[:, None, -self.max_cache_len :])
+        self.values.copy_(records[:, None, -self.max_cache_len :])
+        self.cumulative_length.add_(hidden_states.shape[1])
+        return states, records
 
 
-def history_of(cache: Cache | None) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
-    """The history that rides in `cache`, put there if need be; `None` without a cache."""
+def history_of(cache: Cache | None, num_heads: int) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+    """The history that rides in `cache`, put there if need be; `None` without a cache in use."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    if cache is None:
+    if cache is None or not cache.layers:
         return None
     if not isinstance(cache.layers[-1], (NgramHistoryLayer, StaticNgramHistoryLayer)):
         is_static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
-        history = StaticNgramHistoryLayer(cache.get_max_length()) if is_static else NgramHistoryLayer()
-        cache.layers.append(history)
+        cache.layers.append(StaticNgramHistoryLayer(num_heads) if is_static else NgramHistoryLayer())
     return cache.layers[-1]
 
 

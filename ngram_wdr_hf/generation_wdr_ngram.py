@@ -44,6 +44,11 @@ class NgramGenerationMixin:
                 processor.model = partial(self, ensemble_lambda=(model_kwargs or {}).get("ensemble_lambda"))
         return processors
 
+    def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
+        # What drafts has a λ of its own, or none.
+        others = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
+
     def init_continuous_batching(self, *args, **kwargs):
         self._refuse_paged_ensemble(None)
         return super().init_continuous_batching(*args, **kwargs)

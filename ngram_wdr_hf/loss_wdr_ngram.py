@@ -11,6 +11,8 @@ IGNORE_INDEX = -100
 # Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations.
 CHUNK_ELEMENTS = 2**24
 LARGEST_CHUNK = 1024
+# Gradients of a mean over many rows are too small for float16.
+FLOAT16_SCALE = 1024.0
 
 
 def head_weights(ngram_size: int) -> list[float]:
@@ -48,16 +50,24 @@ def ngram_loss(
     rows = [prediction.reshape(-1, prediction.shape[-1]) for prediction in predictions]
     targets = [target.reshape(-1) for target in targets]
     rows, weight, bias = _autocast([*rows, weight, bias], len(rows))
+    if not torch.is_grad_enabled():
+        # An autograd function still sees which tensors want gradients, and would find them for nothing.
+        rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
 
     weights = head_weights(len(rows))
-    total, nll_sums = _ChunkedNLL.apply(weight, bias, weights, targets, *rows)
-    if label_smoothing:
-        total = total + label_smoothing * _smoothing(rows, targets, weights, weight, bias)
-
     counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
-    if num_items_in_batch is None:
-        num_items_in_batch = counts[0].clamp(min=1)
-    return total / num_items_in_batch, nll_sums / counts.clamp(min=1)
+    divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
+    loss, nll_sums = _ChunkedNLL.apply(weight, bias, weights, divisor, targets, *rows)
+    if label_smoothing:
+        loss = loss + label_smoothing / divisor * _smoothing(rows, targets, weights, weight, bias)
+    return loss, nll_sums / counts.clamp(min=1)
+
+
+def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:
+    """A count to divide by: a batch without targets has a loss of 0, not of 0/0."""
+    if isinstance(count, torch.Tensor):
+        return count.to(device).clamp(min=1).reshape(())
+    return max(count, 1)
 
 
 def mean_nll(
@@ -70,7 +80,8 @@ def mean_nll(
     if not predictions:
         return weight.new_empty(0)
     with torch.no_grad():
-        return ngram_loss(predictions, targets, weight, bias)[1]
+        _, nlls = ngram_loss(predictions, targets, weight, bias)
+    return nlls
 
 
 def chunk_rows(vocab_size: int) -> int:
@@ -80,7 +91,7 @@ def chunk_rows(vocab_size: int) -> int:
 
 class _ChunkedNLL(torch.autograd.Function):
     """
-    The weighted sum of the heads' NLL sums, and the sums themselves (not differentiable).
+    The weighted sum of the heads' NLL sums over the divisor, and the sums themselves (not differentiable).
 
     `linear_cross_entropy` finds the gradients together with the loss. Doing so head after head and adding the weight
     gradients up here keeps one `(vocab_size, d)` gradient for all heads instead of one for each.
@@ -88,14 +99,16 @@ class _ChunkedNLL(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    def forward(ctx, weight, bias, weights, targets, *rows):
-        needs_weight, needs_bias, _, _, *needs_rows = ctx.needs_input_grad
+    def forward(ctx, weight, bias, weights, divisor, targets, *rows):
+        needs_weight, needs_bias, _, _, _, *needs_rows = ctx.needs_input_grad
         weight = weight.detach().requires_grad_(needs_weight)
         bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
+        # The gradients are kept as those of a mean, which no dtype is too narrow for, times what float16 needs.
+        ctx.scale = FLOAT16_SCALE if weight.dtype == torch.float16 else 1.0
         nll_sums, row_grads, weight_grad, bias_grad = [], [], None, None
         for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
             row = row.detach().requires_grad_(needs_row)
-            nll_sum, grads = _nll_and_gradients([row, weight, bias], target, head_weight)
+            nll_sum, grads = _nll_and_gradients([row, weight, bias], target, ctx.scale * head_weight / divisor)
             nll_sums.append(nll_sum)
             row_grads.append(grads[0])
             weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
@@ -103,22 +116,22 @@ class _ChunkedNLL(torch.autograd.Function):
             del grads
         ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
         nll_sums = torch.stack(nll_sums)
-        total = (nll_sums * nll_sums.new_tensor(weights)).sum()
+        total = (nll_sums * nll_sums.new_tensor(weights)).sum() / divisor
         ctx.mark_non_differentiable(nll_sums)
         return total, nll_sums
 
     @staticmethod
     def backward(ctx, grad_total, _):
         weight_grad, bias_grad, *row_grads = (
-            None if grad is None else grad * grad_total.to(grad.dtype) for grad in ctx.saved_tensors
+            None if grad is None else grad * (grad_total / ctx.scale).to(grad.dtype) for grad in ctx.saved_tensors
         )
-        return weight_grad, bias_grad, None, None, *row_grads
+        return weight_grad, bias_grad, None, None, None, *row_grads
 
 
 def _nll_and_gradients(
-    leaves: list[torch.Tensor | None], target: torch.LongTensor, head_weight: float
+    leaves: list[torch.Tensor | None], target: torch.LongTensor, factor: float | torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """The NLL sum of a head's rows, and its gradients times `head_weight` for rows, output embedding and bias."""
+    """The NLL sum of a head's rows, and its gradients times `factor` for rows, output embedding and bias."""
     rows, weight, bias = leaves
     options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight.shape[0]), chunking_method=None)
     # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
@@ -131,7 +144,7 @@ def _nll_and_gradients(
     wanted = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
     grads: list[torch.Tensor | None] = [None, None, None]
     if wanted:
-        found = torch.autograd.grad(nll, [leaves[i] for i in wanted], nll.new_tensor(head_weight))
+        found = torch.autograd.grad(nll, [leaves[i] for i in wanted], torch.ones_like(nll) * factor)
         for i, grad in zip(wanted, found, strict=True):
             grads[i] = grad
     return nll.detach(), grads
@@ -146,9 +159,9 @@ def _smoothing(rows, targets, weights, weight, bias) -> torch.Tensor:
     What label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit, which
     needs two dot products a row and no further logits.
     """
-    counted = torch.cat([(target != IGNORE_INDEX) * w for target, w in zip(targets, weights, strict=True)])
-    rows, targets = torch.cat(rows) * counted[:, None], torch.cat(targets).clamp(min=0)
     dtype = torch.promote_types(weight.dtype, torch.float32)
+    counted = torch.cat([(target != IGNORE_INDEX).to(dtype) * w for target, w in zip(targets, weights, strict=True)])
+    rows, targets = torch.cat(rows) * counted[:, None], torch.cat(targets).clamp(min=0)
     target_logits = (rows * F.embedding(targets, weight)).sum(dtype=dtype)
     mean_logits = (rows.sum(0, dtype=dtype) * weight.mean(0, dtype=dtype)).sum()
     if bias is not None:

@@ -15,11 +15,12 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple, logging
 
 from .checkpoint_wdr_ngram import CheckpointMixin
+from .configuration_wdr_ngram import check_fraction
 from .documents_wdr_ngram import read_attention_mask, run_lengths
 from .ensemble_wdr_ngram import ensemble, history_of
 from .generation_wdr_ngram import NgramGenerationMixin
 from .heads_wdr_ngram import NgramHead, predict_from_past
-from .loss_wdr_ngram import IGNORE_INDEX, mean_nll, ngram_loss
+from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, mean_nll, ngram_loss
 
 logger = logging.get_logger(__name__)
 
@@ -58,10 +59,13 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         backbone_forward = getattr(super(), "forward", None)
-        if backbone_forward is not None and "forward" not in cls.__dict__:
+        # A subclass may have a forward of its own; only the backbone's is replaced.
+        if backbone_forward is not None and cls.forward is backbone_forward:
             cls.forward = _forward_like(backbone_forward)
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
+        # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
+        config.validate_ngram_fields()
         super().__init__(config, *args, **kwargs)
         width = self.get_output_embeddings().weight.shape[1]
         self.ngram_heads = nn.ModuleList(
@@ -97,9 +101,8 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         if has_targets and self.training:
             predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
             targets = self._targets(next_tokens, hidden_states, inputs, past_length)
-            loss, head_losses = ngram_loss(
-                predictions, targets, *self._logit_layer(), self.config.label_smoothing, num_items_in_batch
-            )
+            smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
+            loss, head_losses = ngram_loss(predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch)
         else:
             # The loss needs every position's logits; they are cut down afterwards.
             predictions = self._next_word_predictions(
@@ -112,10 +115,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
                     logits, hidden_states, inputs, targets, num_items_in_batch, is_ensemble=ensemble_lambda > 0
                 )
                 logits = slice_logits_to_keep(logits, logits_to_keep)
-            elif self.training and self.ngram_heads and ensemble_lambda == 0:
+            elif self.training and self.ngram_heads:
                 logger.warning_once(
-                    "A forward in training mode without labels computes no N-gram loss, so the heads get no gradient: "
-                    "pass `labels` to train them, or call `model.eval()` first."
+                    "A forward in training mode without labels computes no N-gram loss, so the heads get no gradient "
+                    "from it: pass `labels` to train them, or call `model.eval()` first."
                 )
 
         fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
@@ -133,22 +136,20 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         """What goes into the logit layer, for the positions to keep."""
         if ensemble_lambda == 0:
             return slice_logits_to_keep(hidden_states, logits_to_keep)
-        history = history_of(cache)
+        history = history_of(cache, len(self.ngram_heads))
         last_record = None if history is None else history.last_record()
         records = self._records(hidden_states, inputs, past_length, last_record)
+        states_so_far, records_so_far = (
+            (hidden_states, records) if history is None else history.extend(hidden_states, records)
+        )
         # The last positions can be had from the last few hidden states; any others need them all.
         length = hidden_states.shape[1]
         kept = min(logits_to_keep or length, length) if isinstance(logits_to_keep, int) else length
         window = kept + len(self.ngram_heads)
-        if history is None:
-            recent_states, recent_records = hidden_states[:, -window:], records[:, -window:]
-        else:
-            history.update(hidden_states[:, None], records[:, None])
-            recent_states, recent_records = history.recent(window)
         predictions = ensemble(
             self.ngram_heads,
-            recent_states,
-            self._target_embeddings(recent_records[..., 0]),
+            states_so_far[:, -window:],
+            self._target_embeddings(records_so_far[:, -window:, 0]),
             records[:, length - kept :, 1],
             ensemble_lambda,
         )
@@ -164,10 +165,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         is_ensemble: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean next-word NLL of `logits`, over the targets or Trainer's count, and `head_losses`."""
-        count = (targets[0] != IGNORE_INDEX).sum().clamp(min=1)
+        count = at_least_one((targets[0] != IGNORE_INDEX).sum(), logits.device)
         scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
         nll = F.cross_entropy(scores, targets[0].flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
-        loss = nll / (count if num_items_in_batch is None else num_items_in_batch)
+        loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, logits.device))
         predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
         # Without the ensemble, the first of them is what the logits have just been made of.
         known = [] if is_ensemble else [(nll / count).detach()[None]]
@@ -239,6 +240,11 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
     def _logit_layer(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output embedding `W` and the logit bias."""
         layer = self.get_output_embeddings()
+        if hasattr(layer, "base_layer"):
+            raise ValueError(
+                "The N-gram loss reads the output embedding's weights and cannot see an adapter on it: take it out of "
+                "the adapter's `target_modules` (with PEFT, train it in full by `modules_to_save`)."
+            )
         return layer.weight, layer.bias
 
     def _next_tokens(

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
-from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel
 
 from .tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
 
@@ -26,6 +27,38 @@ def test_unknown_target_and_activation():
         WDRNgramConfig(ngram_target="difference")
     with pytest.raises(ValueError, match="`ngram_head_activation` must be the name of a Transformers activation"):
         WDRNgramConfig(ngram_head_activation="reluu")
+
+
+BAD_FIELDS = [
+    ("ngram_size", 0),
+    ("ngram_size", True),
+    ("ngram_size", 2.0),
+    ("ngram_size", "4"),
+    ("ngram_target", "difference"),
+    ("ngram_head_activation", "reluu"),
+    ("ensemble_lambda", 3),
+    ("label_smoothing", 5),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_FIELDS)
+def test_fields_given_on_loading(tmp_path, name, value):
+    plain_model().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, **{name: value})
+
+
+def test_label_smoothing_set_later():
+    model, ids = tiny_model().train(), random_ids(1, 5)
+    model.config.label_smoothing = 5
+    with pytest.raises(ValueError, match="`label_smoothing` must be a number from 0 to 1, got 5"):
+        model(ids, labels=ids)
+
+
+def test_adapter_on_the_output_embedding():
+    model = get_peft_model(tiny_model().train(), LoraConfig(target_modules=["c_attn", "lm_head"], fan_in_fan_out=True))
+    with pytest.raises(ValueError, match="cannot see an adapter"):
+        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
 
 
 @pytest.mark.parametrize("value", [-0.1, 2, "much"])

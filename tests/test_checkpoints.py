@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 
-from .tiny import VOCAB_SIZE, plain_model, random_ids, tiny_model
+from .tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
 
 
 def assert_same_state(model, other):
@@ -153,6 +153,34 @@ def test_another_number_of_heads_is_refused(tmp_path, size):
     assert_refused(tmp_path, f"saved with `ngram_size=4`, but `ngram_size={size}` asks for", ngram_size=size)
     rewrite_config(tmp_path, ngram_size=size)
     assert_refused(tmp_path, "the file (lacks|has a surplus) head")
+
+
+def test_heads_of_another_shape_are_refused(tmp_path):
+    """Even where Transformers is told to put up with other shapes: a head made anew is a head lost."""
+    tiny_model().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    state = load_file(path)
+    state["ngram_heads.1.fc_in.weight"] = torch.zeros(16, 8)
+    save_file(state, path, metadata={"format": "pt"})
+    assert_refused(tmp_path, "the file lacks head 2", ignore_mismatched_sizes=True)
+
+
+def test_another_n_by_way_of_the_trunk(tmp_path):
+    """The plain class keeps our fields in the configuration it saves, but no heads: fresh ones can be had."""
+    model = tiny_model(ngram_size=4)
+    model.save_pretrained(tmp_path / "ours")
+    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "trunk")
+    other = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "trunk", ngram_size=3)
+    assert len(other.ngram_heads) == 2
+    ids = random_ids(1, 5)
+    assert torch.equal(other(ids).logits, model(ids).logits)
+
+
+def test_weights_without_a_configuration(tmp_path):
+    plain_model().save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    model = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, config=WDRNgramConfig(**SIZES, ngram_size=3))
+    assert len(model.ngram_heads) == 2
 
 
 def test_damaged_weights(tmp_path):

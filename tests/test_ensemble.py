@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import DynamicCache, StaticCache
 
 from . import reference
@@ -250,6 +251,44 @@ def test_cross_attention(chunks, target):
 
 
 @torch.no_grad()
+def test_mask_as_wide_as_a_static_cache(target):
+    model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
+    ids = random_ids(2, 9)
+    wide, cache = torch.zeros(2, 16, dtype=torch.long), StaticCache(config=model.config, max_cache_len=16)
+    wide[:, :9] = 1
+    first = model(ids[:, :6], attention_mask=wide, past_key_values=cache).logits
+    rest = model(ids[:, 6:], attention_mask=wide, past_key_values=cache).logits
+    torch.testing.assert_close(torch.cat([first, rest], 1), model(ids, use_cache=False).logits)
+
+
+def test_biases_in_a_mask_are_no_boundaries(target):
+    """A mask added to the attention scores may prefer near words without forbidding the others."""
+    model, ids = tiny_model(torch.float64, ngram_target=target), random_ids(1, 8)
+    steps = torch.arange(8)
+    distances = (steps[:, None] - steps[None]).double()
+    mask = (-0.1 * distances).masked_fill(distances < 0, torch.finfo(torch.float64).min)[None, None]
+    output = model.train()(ids, labels=ids, attention_mask=mask, use_cache=False)
+    # All targets count: 7 next words, 6 second words, ...
+    hidden = model.transformer(ids, attention_mask=mask, use_cache=False).last_hidden_state
+    nll = F.cross_entropy(model.lm_head(hidden)[0, :-1], ids[0, 1:])
+    torch.testing.assert_close(output.head_losses[0], nll.detach())
+    assert (output.head_losses > 0).all()
+
+
+@torch.no_grad()
+def test_history_shorter_than_what_is_cropped(target):
+    """Tokens read without the ensemble are not in the history; cropping past its beginning empties it."""
+    model = tiny_model(torch.float64, ngram_target=target)
+    ids, cache = random_ids(3, 7), DynamicCache()
+    model(ids[:, :5], past_key_values=cache, ensemble_lambda=0.0)
+    model(ids[:, 5:], past_key_values=cache, ensemble_lambda=0.4)
+    cache.crop(-3)
+    cache.batch_select_indices(torch.tensor([0, 1]))
+    actual = cached_logits(model, ids[:2, 4:], [1, 2], cache, ensemble_lambda=0.4)
+    torch.testing.assert_close(actual, reference.ensembled_logits(model, ids[:2], 0.4, first_known=4)[:, 4:])
+
+
+@torch.no_grad()
 def test_lambda_can_change_on_the_way(target):
     model = tiny_model(torch.float64, ngram_target=target)
     ids, cache = random_ids(2, 9), DynamicCache()
@@ -290,7 +329,7 @@ def test_logits_to_keep(logits_to_keep, target):
 @torch.no_grad()
 def test_compiled_forward(kind, target):
     model = tiny_model(ngram_target=target, ensemble_lambda=0.4)
-    compiled = torch.compile(model, backend="eager", fullgraph=kind == "static")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=kind == "static")
     ids = random_ids(2, 9)
     cache = DynamicCache() if kind == "dynamic" else StaticCache(config=model.config, max_cache_len=12)
     expected = model(ids).logits
@@ -307,6 +346,29 @@ def test_compiled_training_forward():
     torch.testing.assert_close(loss, model(ids, labels=ids).loss)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_training_without_labels_under_gradient_checkpointing():
+    """The backbone leaves the cache empty then, and there is nothing to ride in."""
+    model = tiny_model(ensemble_lambda=0.4).train()
+    model.gradient_checkpointing_enable()
+    logits = model(random_ids(1, 5), past_key_values=DynamicCache()).logits
+    torch.testing.assert_close(logits, model.eval()(random_ids(1, 5)).logits)
+
+
+def test_forward_of_a_subclass_is_its_own():
+    calls = []
+
+    class Louder(type(tiny_model())):
+        def forward(self, *args, **kwargs):
+            calls.append("louder")
+            return super().forward(*args, **kwargs)
+
+    class Loudest(Louder):
+        pass
+
+    Loudest(tiny_model().config)(random_ids(1, 4))
+    assert calls == ["louder"]
 
 
 def test_tuple_output():

@@ -134,13 +134,9 @@ def test_cached_equals_recomputed(name, prompts):
     assert not torch.allclose(plain.logits[0], cached.logits[0])
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ["greedy", "beam search", "several beams", "early stopping beams"])
 def test_batch_equals_rows_alone(name):
-    if "do_sample" in STRATEGIES[name]:
-        rows_differ = {"do_sample": False}
-        options = {**STRATEGIES[name], **rows_differ, "num_return_sequences": 1}
-    else:
-        options = STRATEGIES[name]
+    options = STRATEGIES[name]
     model = tiny_model(torch.float64, ensemble_lambda=0.4)
     rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 1)]
     ids, mask = left_pad(rows)
@@ -148,8 +144,7 @@ def test_batch_equals_rows_alone(name):
     count = options.get("num_return_sequences", 1)
     for b, row in enumerate(rows):
         alone = model.generate(row[None], max_new_tokens=8, **options)[:, len(row) :]
-        together = batch[b * count : (b + 1) * count, 6 : 6 + alone.shape[1]]
-        assert torch.equal(together, alone)
+        assert torch.equal(batch[b * count : (b + 1) * count, 6 : 6 + alone.shape[1]], alone)
 
 
 @pytest.mark.parametrize("name", ["greedy", "sampling", "beam search"])
@@ -198,20 +193,30 @@ def test_prompt_of_embeddings(target):
         torch.testing.assert_close(output.logits[step], logits.float())
 
 
-@pytest.mark.parametrize("lookback", [{"prompt_lookup_num_tokens": 3}, {"assistant": True}])
+@pytest.mark.parametrize("by", ["configuration", "argument", "processor"])
+@pytest.mark.parametrize("drafts", ["prompt", "plain model", "model with heads"])
 @pytest.mark.parametrize("do_sample", [False, True])
-def test_assisted_generation(lookback, do_sample):
+def test_assisted_generation(drafts, by, do_sample):
     """Drafts are rejected and the cache cropped on the way; the text is the ensemble's all the same."""
-    model = tiny_model(ensemble_lambda=0.4)
-    options = dict(lookback)
-    if options.pop("assistant", False):
-        options["assistant_model"] = plain_model(seed=3)
+    model = tiny_model()
     ids = random_ids(1, 4).repeat(1, 4)
-    assisted = generate(model, ids, max_new_tokens=16, do_sample=do_sample, **options, **NO_END)
+    options = {"max_new_tokens": 16, "do_sample": do_sample, **NO_END}
+    expected = generate(model, ids, ensemble_lambda=0.4, **options)
+    if drafts == "prompt":
+        options["prompt_lookup_num_tokens"] = 3
+    else:
+        options["assistant_model"] = plain_model(seed=3) if drafts == "plain model" else tiny_model(seed=3)
+    if by == "configuration":
+        model.config.ensemble_lambda = 0.4
+    elif by == "argument":
+        options["ensemble_lambda"] = 0.4
+    else:
+        options["logits_processor"] = [NgramEnsembleLogitsProcessor(model, 0.4)]
+    assisted = generate(model, ids, **options)
     if do_sample:
         assert assisted.sequences.shape == (1, 32)
     else:
-        assert_same_generation(assisted, generate(model, ids, max_new_tokens=16, **NO_END))
+        assert_same_generation(assisted, expected)
 
 
 def test_assistant_with_heads_for_a_plain_model():
@@ -285,10 +290,8 @@ def test_continuous_batching():
     for prompt, output in zip(prompts, outputs.values(), strict=True):
         alone = model.generate(torch.tensor([prompt]), generation_config=settings)[0, len(prompt) :]
         assert output.generated_tokens == alone.tolist()
-    for refused in (model, tiny_model(ensemble_lambda=0.4)):
-        refused.config.ensemble_lambda = 0.4
-        with pytest.raises(ValueError, match="Continuous batching"):
-            refused.generate_batch(prompts, generation_config=settings)
+    with pytest.raises(ValueError, match="Continuous batching"):
+        tiny_model(ensemble_lambda=0.4).generate_batch(prompts, generation_config=settings)
     with pytest.raises(ValueError, match="Continuous batching"):
         tiny_model(ensemble_lambda=0.4).init_continuous_batching()
     with pytest.raises(ValueError, match="Continuous batching"):

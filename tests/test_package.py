@@ -4,10 +4,12 @@ import itertools
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from .tiny import plain_model
 
@@ -57,12 +59,6 @@ def test_ci_is_the_readmes_test_command():
 
 
 def test_pinned_versions_satisfy_the_bounds():
-    from packaging.requirements import Requirement
-
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
     requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]

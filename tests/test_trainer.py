@@ -74,6 +74,13 @@ def test_gradient_accumulation_is_exact(tmp_path, fields):
             torch.testing.assert_close(moved, expected[name])
 
 
+def test_a_batch_without_targets_harms_nothing(tmp_path):
+    start, model = tiny_model(), tiny_model()
+    ids = random_ids(4, 9)
+    train(model, tmp_path, [{"input_ids": row, "labels": torch.full_like(row, -100)} for row in ids])
+    assert all(not moved.any() for moved in change(start, model).values())
+
+
 def test_evaluation_is_the_ensembles(tmp_path):
     model = tiny_model(torch.float64, ensemble_lambda=0.4)
     seen = {}
