@@ -286,7 +286,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
 def _forward_like(backbone_forward: Callable) -> Callable:
     """A `forward` with the backbone's own signature, which Transformers and Trainer read, and `ensemble_lambda`."""
     signature = inspect.signature(backbone_forward)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "ensemble_lambda"]
+    parameters = list(signature.parameters.values())
     added = inspect.Parameter(
         "ensemble_lambda", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=float | None
     )
