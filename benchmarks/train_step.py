@@ -55,7 +55,6 @@ def batch(size: str) -> torch.Tensor:
 
 
 def step(model: torch.nn.Module, ids: torch.Tensor) -> None:
-    model.zero_grad(set_to_none=True)
     model(ids, labels=ids).loss.backward()
 
 

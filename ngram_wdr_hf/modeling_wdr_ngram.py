@@ -98,9 +98,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         past = past if outputs.past_key_values is None else outputs.past_key_values
 
         loss = logits = head_losses = None
+        if has_targets:
+            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
         if has_targets and self.training:
             predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
-            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
             smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
             loss, head_losses = ngram_loss(predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch)
         else:
@@ -110,7 +111,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
             )
             logits = self.get_output_embeddings()(predictions)
             if has_targets:
-                targets = self._targets(next_tokens, hidden_states, inputs, past_length)
                 loss, head_losses = self._evaluate(
                     logits, hidden_states, inputs, targets, num_items_in_batch, is_ensemble=ensemble_lambda > 0
                 )
