@@ -8,41 +8,29 @@ from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, S
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from .configuration_wdr_ngram import check_fraction
-from .heads_wdr_ngram import NgramHead, predict_from_past
 
 
-def ensemble(
-    heads: Sequence[NgramHead],
-    hidden_states: torch.Tensor,
-    embeddings: torch.Tensor | None,
-    runs: torch.Tensor,
-    ensemble_lambda: float,
-) -> torch.Tensor:
+def mean_of_past(main: torch.Tensor, past_predictions: Sequence[torch.Tensor], runs: torch.Tensor) -> torch.Tensor:
     r"""
-    `ê_ens[t] = (1-λ) h[t] + λ/(N-1) sum_n ê_n[t-n]` for the last K times. Where head n has no past prediction in the
-    same document, the main prediction `h[t]` stands in for it.
+    `1/(N-1) sum_n ê_n[t-n]`, which the ensemble mixes with the main prediction: `ê_ens = (1-λ) h + λ` times it. Where
+    head n has no past prediction in the same document, the main prediction stands in for it.
 
     Args:
-        heads (`Sequence[NgramHead]`): The N - 1 heads.
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`):
-            The hidden states up to now, T at least K; before the last K is the past that the heads look back on.
-        embeddings (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
-            The output embeddings of the tokens at the same times, for WDR heads.
-        runs (`torch.LongTensor` of shape `(batch_size, K)`): `run_lengths` of the last K times.
-        ensemble_lambda (`float`): The paper's λ.
+        main (`torch.Tensor` of shape `(batch_size, K, d)`): The hidden states `h` of the last K times.
+        past_predictions (`Sequence[torch.Tensor]`):
+            What each head said before about the word after those times, as `predict_from_past` gives it.
+        runs (`torch.LongTensor` of shape `(batch_size, K)`): `run_lengths` of the same times.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, K, d)`.
     """
-    kept = runs.shape[1]
-    first = hidden_states.shape[1] - kept
-    main = hidden_states[:, first:]
+    kept = main.shape[1]
     total = 0.0
-    for n, prediction in enumerate(predict_from_past(heads, hidden_states, embeddings, first), start=1):
+    for n, prediction in enumerate(past_predictions, start=1):
         if prediction.shape[1] < kept:
             prediction = F.pad(prediction, (0, 0, kept - prediction.shape[1], 0))
         total = torch.where((runs > n)[..., None], prediction, main) + total
-    return torch.lerp(main, total / len(heads), ensemble_lambda)
+    return total / len(past_predictions)
 
 
 class NgramHistoryLayer(DynamicLayer):

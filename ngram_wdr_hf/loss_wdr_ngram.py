@@ -84,6 +84,42 @@ def mean_nll(
     return nlls
 
 
+@torch.no_grad()
+def grid_nll(
+    main: torch.Tensor,
+    past: torch.Tensor,
+    targets: torch.LongTensor,
+    lambdas: Sequence[float],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""
+    The sum of the next word's NLL under `(1-λ) main + λ past`, for every λ: as the mix is linear, so are its logits,
+    and two products with the output embedding serve all of them.
+
+    Args:
+        main (`torch.Tensor` of shape `(..., d)`): The main predictions.
+        past (`torch.Tensor` of shape `(..., d)`): `mean_of_past` for the same times.
+        targets (`torch.LongTensor`): Their target tokens, of the same leading shape; -100 where there is none.
+        lambdas (`Sequence[float]`): The values of λ.
+        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding.
+        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias.
+
+    Returns:
+        `torch.Tensor` of shape `(len(lambdas),)`.
+    """
+    is_target = targets != IGNORE_INDEX
+    sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
+    size = chunk_rows(weight.shape[0])
+    chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
+    for main_rows, past_rows, target in zip(*chunks, strict=True):
+        main_logits = F.linear(main_rows, weight, bias).to(sums.dtype)
+        past_logits = F.linear(past_rows, weight, bias).to(sums.dtype)
+        for i, value in enumerate(lambdas):
+            sums[i] += F.cross_entropy(torch.lerp(main_logits, past_logits, value), target, reduction="sum")
+    return sums
+
+
 def chunk_rows(vocab_size: int) -> int:
     """How many rows of logits to compute at a time."""
     return max(1, min(LARGEST_CHUNK, CHUNK_ELEMENTS // vocab_size))

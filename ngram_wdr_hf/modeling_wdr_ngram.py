@@ -1,7 +1,7 @@
 """The mixin that gives a causal language model of Transformers its N-gram heads."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +12,16 @@ from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
 from transformers.modeling_utils import slice_logits_to_keep
-from transformers.utils import can_return_tuple, logging
+from transformers.utils import can_return_tuple
 
 from .checkpoint_wdr_ngram import CheckpointMixin
 from .configuration_wdr_ngram import check_fraction
 from .documents_wdr_ngram import read_attention_mask, run_lengths
-from .ensemble_wdr_ngram import ensemble, history_of
+from .ensemble_wdr_ngram import history_of, mean_of_past
 from .generation_wdr_ngram import NgramGenerationMixin
 from .heads_wdr_ngram import NgramHead, predict_from_past
-from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, mean_nll, ngram_loss
-
-logger = logging.get_logger(__name__)
+from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, grid_nll, mean_nll, ngram_loss
+from .watch_wdr_ngram import HeadWatchMixin
 
 
 @dataclass
@@ -37,14 +36,15 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     head_losses: torch.FloatTensor | None = None
 
 
-class NgramMixin(CheckpointMixin, NgramGenerationMixin):
+class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     r"""
     Put before a causal language model of Transformers, it adds the N-gram heads, their loss and the ensemble:
     `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. The backbone's base model and its output embedding
     are called as they are, and `forward` takes the backbone's own arguments and one more:
 
-    ensemble_lambda (`float`, *optional*):
-        The paper's λ for this call; the configuration's by default. `generate` passes it on.
+    ensemble_lambda (`float` or `Sequence[float]`, *optional*):
+        The paper's λ for this call; the configuration's by default. `generate` passes it on. With several values, in
+        evaluation mode with labels, `loss` has one value for each, found in one pass, and no logits are returned.
 
     In training mode with labels, `loss` is the N-gram loss and no logits are computed. Otherwise `logits` are those of
     the ensembled prediction, and with labels `loss` is its mean next-word NLL: `exp(loss)` is the perplexity that the
@@ -73,6 +73,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         )
         # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
         self.loss_type = "ForCausalLM"
+        self._watch_backbone()
         self.post_init()
 
     @can_return_tuple
@@ -82,13 +83,12 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         shift_labels: torch.LongTensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        ensemble_lambda: float | None = None,
+        ensemble_lambda: float | Sequence[float] | None = None,
         **inputs,
     ) -> NgramCausalLMOutput:
-        ensemble_lambda = self.resolve_lambda(ensemble_lambda)
         next_tokens = self._next_tokens(labels, shift_labels)
-        has_targets = next_tokens is not None
-        self._check_inputs(inputs, next_tokens, ensemble_lambda)
+        lambdas = self._resolve_lambdas(ensemble_lambda, next_tokens)
+        self._check_inputs(inputs, next_tokens, lambdas)
 
         past = inputs.get("past_key_values")
         # A static cache counts in place, so the count is copied before the backbone moves it on.
@@ -98,44 +98,52 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         past = past if outputs.past_key_values is None else outputs.past_key_values
 
         loss = logits = head_losses = None
-        if has_targets:
-            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
-        if has_targets and self.training:
-            predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
-            smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
-            loss, head_losses = ngram_loss(predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch)
+        if next_tokens is None:
+            main, mean, _ = self._look_back(hidden_states, inputs, past, past_length, lambdas, logits_to_keep)
+            logits = self._logits(main, mean, lambdas)
         else:
-            # The loss needs every position's logits; they are cut down afterwards.
-            predictions = self._next_word_predictions(
-                hidden_states, inputs, past, past_length, ensemble_lambda, 0 if has_targets else logits_to_keep
-            )
-            logits = self.get_output_embeddings()(predictions)
-            if has_targets:
-                loss, head_losses = self._evaluate(
-                    logits, hidden_states, inputs, targets, num_items_in_batch, is_ensemble=ensemble_lambda > 0
+            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
+            if self.training:
+                predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
+                smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
+                loss, head_losses = ngram_loss(
+                    predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch
                 )
-                logits = slice_logits_to_keep(logits, logits_to_keep)
-            elif self.training and self.ngram_heads:
-                logger.warning_once(
-                    "A forward in training mode without labels computes no N-gram loss, so the heads get no gradient "
-                    "from it: pass `labels` to train them, or call `model.eval()` first."
-                )
+            else:
+                # The loss needs every position's logits; they are cut down afterwards.
+                main, mean, said = self._look_back(hidden_states, inputs, past, past_length, lambdas)
+                said = self._head_predictions(hidden_states, inputs) if said is None else said
+                loss, head_losses, logits = self._evaluate(main, mean, said, targets, lambdas, num_items_in_batch)
+                logits = None if logits is None else slice_logits_to_keep(logits, logits_to_keep)
 
         fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return self.ngram_output_class(loss=loss, logits=logits, head_losses=head_losses, **fields)
 
-    def _next_word_predictions(
+    def _resolve_lambdas(
+        self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
+    ) -> list[float] | float:
+        """The λ of this call, or a list of them."""
+        if not isinstance(ensemble_lambda, (list, tuple)):
+            return self.resolve_lambda(ensemble_lambda)
+        if self.training or next_tokens is None or not ensemble_lambda:
+            raise ValueError("Several values of `ensemble_lambda` at once are for evaluation mode, with `labels`.")
+        return [self.resolve_lambda(value) for value in ensemble_lambda]
+
+    def _look_back(
         self,
         hidden_states: torch.Tensor,
         inputs: dict[str, Any],
         cache: Cache | None,
         past_length: int | torch.Tensor,
-        ensemble_lambda: float,
-        logits_to_keep: int | torch.Tensor,
-    ) -> torch.Tensor:
-        """What goes into the logit layer, for the positions to keep."""
-        if ensemble_lambda == 0:
-            return slice_logits_to_keep(hidden_states, logits_to_keep)
+        lambdas: list[float] | float,
+        logits_to_keep: int | torch.Tensor = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor] | None]:
+        """
+        For the positions to keep: the main prediction, and if some λ asks for it what is to be mixed with it and the
+        heads' past predictions that it is made of.
+        """
+        if lambdas == 0 or not self.ngram_heads:
+            return slice_logits_to_keep(hidden_states, logits_to_keep), None, None
         history = history_of(cache, len(self.ngram_heads))
         last_record = None if history is None else history.last_record()
         records = self._records(hidden_states, inputs, past_length, last_record)
@@ -146,34 +154,52 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         length = hidden_states.shape[1]
         kept = min(logits_to_keep or length, length) if isinstance(logits_to_keep, int) else length
         window = kept + len(self.ngram_heads)
-        predictions = ensemble(
-            self.ngram_heads,
-            states_so_far[:, -window:],
-            self._target_embeddings(records_so_far[:, -window:, 0]),
-            records[:, length - kept :, 1],
-            ensemble_lambda,
+        states, token_ids = states_so_far[:, -window:], records_so_far[:, -window:, 0]
+        main = states[:, states.shape[1] - kept :]
+        said = predict_from_past(
+            self.ngram_heads, states, self._target_embeddings(token_ids), first=states.shape[1] - kept
         )
-        return predictions if isinstance(logits_to_keep, int) else slice_logits_to_keep(predictions, logits_to_keep)
+        mean = mean_of_past(main, said, records[:, length - kept :, 1])
+        if not isinstance(logits_to_keep, int):
+            main, mean = (slice_logits_to_keep(prediction, logits_to_keep) for prediction in (main, mean))
+        return main, mean, said
+
+    def _logits(self, main: torch.Tensor, mean: torch.Tensor | None, ensemble_lambda: float) -> torch.Tensor:
+        predictions = main if mean is None else torch.lerp(main, mean, ensemble_lambda)
+        return self.get_output_embeddings()(predictions)
 
     def _evaluate(
         self,
-        logits: torch.Tensor,
-        hidden_states: torch.Tensor,
-        inputs: dict[str, Any],
+        main: torch.Tensor,
+        mean: torch.Tensor | None,
+        said: list[torch.Tensor],
         targets: list[torch.LongTensor],
+        lambdas: list[float] | float,
         num_items_in_batch: int | torch.Tensor | None,
-        is_ensemble: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean next-word NLL of `logits`, over the targets or Trainer's count, and `head_losses`."""
-        count = at_least_one((targets[0] != IGNORE_INDEX).sum(), logits.device)
-        scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
-        nll = F.cross_entropy(scores, targets[0].flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
-        loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, logits.device))
-        predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
-        # Without the ensemble, the first of them is what the logits have just been made of.
-        known = [] if is_ensemble else [(nll / count).detach()[None]]
-        head_losses = mean_nll(predictions[len(known) :], targets[len(known) :], *self._logit_layer())
-        return loss, torch.cat([*known, head_losses])
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """
+        The mean next-word NLL over the targets or Trainer's count, for each λ if there are several; `head_losses`; the
+        logits, if there is one λ.
+        """
+        if isinstance(lambdas, list):
+            logits = None
+            nlls = grid_nll(main, main if mean is None else mean, targets[0], [0.0, *lambdas], *self._logit_layer())
+            main_nll, nll = nlls[0], nlls[1:]
+        else:
+            logits = self._logits(main, mean, lambdas)
+            scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+            nll = F.cross_entropy(scores, targets[0].flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+            # Without the ensemble, the logits are those of the main prediction.
+            main_nll = nll.detach() if mean is None else None
+        count = at_least_one((targets[0] != IGNORE_INDEX).sum(), main.device)
+        loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, main.device))
+
+        # Past predictions from before these positions, out of the cache, have no targets here.
+        said = [past[:, past.shape[1] - target.shape[1] :] for past, target in zip(said, targets[1:], strict=True)]
+        known = [] if main_nll is None else [(main_nll / count)[None]]
+        predictions = [main, *said][len(known) :]
+        head_losses = mean_nll(predictions, targets[len(known) :], *self._logit_layer())
+        return loss, torch.cat([*known, head_losses]), logits
 
     def _records(
         self,
@@ -259,7 +285,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
         self,
         inputs: dict[str, Any],
         next_tokens: torch.LongTensor | None,
-        ensemble_lambda: float,
+        lambdas: list[float] | float,
     ) -> None:
         input_ids, inputs_embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
         if (input_ids is None) == (inputs_embeds is None):
@@ -275,7 +301,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin):
                 f"{tuple(next_tokens.shape)}."
             )
         _check_token_ids("labels", next_tokens, self.config.vocab_size, IGNORE_INDEX)
-        needs_ids = self.config.ngram_target == "wdr" or (not self.training and ensemble_lambda > 0)
+        needs_ids = self.config.ngram_target == "wdr" or (not self.training and lambdas != 0)
         if input_ids is None and self.ngram_heads and needs_ids:
             raise ValueError(
                 "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass `input_ids` "
@@ -288,7 +314,10 @@ def _forward_like(backbone_forward: Callable) -> Callable:
     signature = inspect.signature(backbone_forward)
     parameters = list(signature.parameters.values())
     added = inspect.Parameter(
-        "ensemble_lambda", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=float | None
+        "ensemble_lambda",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=None,
+        annotation=float | Sequence[float] | None,
     )
     has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     parameters.insert(len(parameters) - has_kwargs, added)

@@ -71,6 +71,20 @@ def test_lambda_of_a_call(value):
         model.generate(ids, ensemble_lambda=value, max_new_tokens=2)
     with pytest.raises(ValueError, match=message):
         NgramEnsembleLogitsProcessor(model, value)
+    with pytest.raises(ValueError, match=message):
+        model(ids, labels=ids, ensemble_lambda=[0.1, value])
+
+
+def test_several_lambdas_are_for_evaluation():
+    model, ids = tiny_model(), random_ids(1, 5)
+    message = "Several values of `ensemble_lambda` at once are for evaluation mode, with `labels`"
+    for call in (
+        lambda: model(ids, ensemble_lambda=[0.0, 0.1]),
+        lambda: model(ids, labels=ids, ensemble_lambda=[]),
+        lambda: model.train()(ids, labels=ids, ensemble_lambda=[0.0, 0.1]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -35,6 +35,11 @@ def test_logits_and_evaluation_loss(size, target, name):
             torch.testing.assert_close(output.loss, reference.next_word_nll(expected, labels, **structure))
         nlls = reference.training_loss(model, labels=labels, **batch)[1]
         torch.testing.assert_close(output.head_losses, nlls, check_dtype=False)
+    losses = [model(**batch, labels=labels, ensemble_lambda=value).loss for value in LAMBDAS]
+    grid = model(**batch, labels=labels, ensemble_lambda=LAMBDAS)
+    torch.testing.assert_close(grid.loss, torch.stack(losses))
+    torch.testing.assert_close(grid.head_losses, nlls, check_dtype=False)
+    assert grid.logits is None
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.utils import logging
 
 from ngram_wdr_hf import conjugate, loss_wdr_ngram
 from ngram_wdr_hf.heads_wdr_ngram import predict_from_past
@@ -332,16 +331,3 @@ def test_logits_are_never_whole(monkeypatch, size, label_smoothing):
     with LargestTensor() as seen:
         model(ids, labels=ids).loss.backward()
     assert seen.largest <= vocab_size * model.config.n_embd < rows * vocab_size / 5
-
-
-@pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
-def test_training_forward_without_labels_warns_once(transformers_log, ensemble_lambda):
-    logging.warning_once.cache_clear()
-    model = tiny_model(ensemble_lambda=ensemble_lambda).train()
-    for _ in range(2):
-        model(random_ids(1, 4))
-    warnings = [record for record in transformers_log.records if "the heads get no gradient" in record.message]
-    assert len(warnings) == 1
-    model.eval()(random_ids(1, 4))
-    tiny_model(ngram_size=1).train()(random_ids(1, 4))
-    assert sum("the heads get no gradient" in record.message for record in transformers_log.records) == 1

@@ -1,10 +1,11 @@
 """The stock Trainer, on tiny models."""
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
-from transformers.utils import logging
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
 
@@ -136,10 +137,36 @@ def test_adapters_train_with_the_heads(tmp_path):
     )
 
 
-def test_trainers_own_label_smoothing_is_loud(tmp_path, transformers_log):
-    """It takes the labels away from the model, which then cannot train its heads."""
-    logging.warning_once.cache_clear()
+def test_a_loss_that_bypasses_the_heads_is_an_error(tmp_path):
+    """Trainer's own label smoothing takes the labels away from the model, which then cannot train its heads."""
     start, model = tiny_model(), tiny_model()
-    train(model, tmp_path, label_smoothing_factor=0.1)
-    assert "the heads get no gradient" in transformers_log.text
-    assert all(not moved.any() for name, moved in change(start, model).items() if name.startswith("ngram_heads"))
+    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+        train(model, tmp_path, label_smoothing_factor=0.1)
+    assert all(not moved.any() for moved in change(start, model).values())
+
+
+def test_what_is_no_bypass():
+    """A loss of one's own that uses the heads, frozen heads, a plain model, a frozen backbone, an analysis."""
+    ids = random_ids(2, 9)
+    model = tiny_model().train()
+    hidden_states = model.transformer(ids).last_hidden_state
+    (model(ids).logits.sum() + model.ngram_heads[0](hidden_states).sum()).backward()
+    frozen = copy.deepcopy(tiny_model()).train()
+    frozen.ngram_heads.requires_grad_(False)
+    frozen(ids).logits.sum().backward()
+    tiny_model(ngram_size=1).train()(ids).logits.sum().backward()
+    backbone_frozen = tiny_model().train()
+    backbone_frozen.transformer.requires_grad_(False)
+    backbone_frozen(ids, labels=ids).loss.backward()
+    watched = tiny_model().train()
+    torch.autograd.grad(watched(ids).logits.sum(), watched.transformer.wpe.weight)
+    tiny_model()(ids).logits.sum().backward()
+
+
+def test_a_copy_is_watched_for_itself():
+    ids = random_ids(2, 9)
+    model = tiny_model().train()
+    copied = copy.deepcopy(model)
+    model(ids, labels=ids).loss.backward()
+    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+        copied(ids).logits.sum().backward()
