@@ -11,6 +11,7 @@ IGNORE_INDEX = -100
 # Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations.
 CHUNK_ELEMENTS = 2**24
 LARGEST_CHUNK = 1024
+CACHED_ELEMENTS = 2**20
 # Gradients of a mean over many rows are too small for float16.
 FLOAT16_SCALE = 1024.0
 
@@ -110,7 +111,8 @@ def grid_nll(
     """
     is_target = targets != IGNORE_INDEX
     sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
-    size = chunk_rows(weight.shape[0])
+    # Every λ goes over the logits again: on a CPU, they should still be in its cache.
+    size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight.shape[0])
     chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
     for main_rows, past_rows, target in zip(*chunks, strict=True):
         main_logits = F.linear(main_rows, weight, bias).to(sums.dtype)

@@ -1,0 +1,61 @@
+"""English that every Python installation carries: its help topics and the docstrings of its standard library."""
+
+import ast
+import platform
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from datasets import Dataset
+
+# Not library code, or not always installed.
+SKIPPED_FOLDERS = {
+    "__pycache__",
+    "dist-packages",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "site-packages",
+    "test",
+    "tests",
+    "turtledemo",
+}
+SHORTEST = 5
+# Which of every ten documents go to the splits.
+SPLIT_OF_DOCUMENT = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (9,)}
+
+
+def python_english() -> dict[str, Dataset]:
+    """Some 300,000 words as `train`, `validation` and `test`, one document a row; collected once and cached."""
+    documents = Dataset.from_generator(_rows, gen_kwargs={"python": platform.python_version()})
+    return {
+        split: documents.select([i for i in range(len(documents)) if i % 10 in places])
+        for split, places in SPLIT_OF_DOCUMENT.items()
+    }
+
+
+def _rows(python: str) -> Iterator[dict[str, str]]:
+    # `python` is there for the cache: another version has other texts.
+    for text in _documents():
+        yield {"text": text}
+
+
+def _documents() -> Iterator[str]:
+    """Every text once, in an order that does not depend on the machine."""
+    seen = set()
+    for text in (*(topics[name] for name in sorted(topics)), *_docstrings()):
+        text = text.strip()
+        if len(text.split()) >= SHORTEST and text not in seen:
+            seen.add(text)
+            yield text
+
+
+def _docstrings() -> Iterator[str]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*.py")):
+        if SKIPPED_FOLDERS.isdisjoint(path.relative_to(library).parts):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                    yield ast.get_docstring(node) or ""

@@ -1,0 +1,1 @@
+"""Training with the stock Trainer, from arguments to a finished run."""

@@ -1,0 +1,268 @@
+"""The options of the training scripts, from the command line, a YAML file and a preset."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from ..configuration_wdr_ngram import check_fraction
+from ..data.errors import InputError
+from .presets import CLM_PRESETS, DEFAULT_PRESET
+
+TRAIN_MODES = ("full", "heads", "lora")
+TARGETS = ("wdr", "simple", "none")
+
+
+@dataclass
+class DataArguments:
+    """Which text, and how it is cut into tokens."""
+
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Text files to train on. Without any data option: English from Python itself."}
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Text files for early stopping, the best checkpoint and the best λ."}
+    )
+    test_file: list[str] | None = field(default=None, metadata={"help": "Text files for the final figures."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of files: a dataset's name on the Hub, or a folder."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "The dataset's configuration, if it has many."})
+    text_column: str = field(default="text", metadata={"help": "The dataset's column with the text."})
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "Read the training text as it comes, for text that does not fit; needs `--max_steps`."},
+    )
+    shuffle_buffer: int = field(
+        default=0, metadata={"help": "With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."}
+    )
+    validation_percentage: float = field(
+        default=5.0, metadata={"help": "Without a validation text, so much of the training text is held out for it."}
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={
+            "help": "`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
+            "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
+            "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`."
+        },
+    )
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Size of a trained tokenizer. Default: every word; for `bpe` the preset's."}
+    )
+    block_size: int | None = field(
+        default=None, metadata={"help": "How many tokens the model sees at a time. Default: the preset's or model's."}
+    )
+    stride: int | None = field(
+        default=None,
+        metadata={
+            "help": "In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
+            "takes longer. Default: the block size."
+        },
+    )
+    num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize. Default: one for each core."}
+    )
+
+    def __post_init__(self):
+        if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
+            raise InputError("Give either `--dataset_name` or text files, not both.")
+        for name in ("vocab_size", "block_size", "stride", "num_workers"):
+            _check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
+
+
+@dataclass
+class ModelArguments:
+    """Which model."""
+
+    preset: str | None = field(
+        default=None,
+        metadata={
+            "help": "Sizes of a new model, and defaults for its training: "
+            + "; ".join(f"`{name}`: {preset.description}" for name, preset in CLM_PRESETS.items())
+            + f". Default: `{DEFAULT_PRESET}`, or none with `--model_name_or_path`."
+        },
+    )
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Begin with this GPT-2 checkpoint, plain or one of ours, a folder or a name."}
+    )
+    ngram_size: int | None = field(
+        default=None, metadata={"help": "The paper's N; 1 is the plain model. Default: the checkpoint's, else 4."}
+    )
+    ngram_target: str | None = field(
+        default=None,
+        metadata={
+            "help": "What the heads learn: `wdr`, word differences; `simple`, the words themselves; `none`: no heads. "
+            "Default: the checkpoint's, else `wdr`."
+        },
+    )
+    label_smoothing: float | None = field(
+        default=None, metadata={"help": "The ε of label smoothing in the loss. Default: the preset's or checkpoint's."}
+    )
+    train_mode: str = field(
+        default="full",
+        metadata={
+            "help": "`full`: all weights; `heads`: the heads alone, on a frozen checkpoint; `lora`: PEFT adapters in "
+            "the backbone and the heads in full, merged at the end."
+        },
+    )
+    lora_rank: int = field(default=16, metadata={"help": "The adapters' rank, with `--train_mode lora`."})
+
+    def __post_init__(self):
+        _check_choice("preset", self.preset, CLM_PRESETS)
+        _check_choice("train_mode", self.train_mode, TRAIN_MODES)
+        _check_choice("ngram_target", self.ngram_target, TARGETS)
+        _check_at_least("ngram_size", self.ngram_size, 1)
+        _check_at_least("lora_rank", self.lora_rank, 1)
+        if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
+            raise InputError("`--ngram_target none` has no heads: leave out `--ngram_size`, or choose a target.")
+        if self.model_name_or_path is None:
+            self.preset = self.preset or DEFAULT_PRESET
+        if self.train_mode != "full" and self.model_name_or_path is None:
+            raise InputError(
+                f"`--train_mode {self.train_mode}` adapts a trained model: say which with `--model_name_or_path`."
+            )
+
+
+@dataclass
+class ReportArguments:
+    """What is evaluated and shown."""
+
+    lambda_grid: list[float] = field(
+        default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+        metadata={"help": "The values of λ to evaluate; the best on validation is saved with the model."},
+    )
+    patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after so many evaluations without a better one. Default: the preset's."},
+    )
+    compare: bool = field(
+        default=False,
+        metadata={"help": "Also train the plain and the simple N-gram model, with the same settings, and compare."},
+    )
+    prompt: str | None = field(
+        default=None, metadata={"help": "Begin the sample text so. Default: a piece of the validation text."}
+    )
+    sample_tokens: int = field(default=60, metadata={"help": "Length of the sample text; 0 for none."})
+
+    def __post_init__(self):
+        if not self.lambda_grid:
+            raise InputError("`--lambda_grid` is empty: give at least one value from 0 to 1.")
+        for value in self.lambda_grid:
+            try:
+                check_fraction("--lambda_grid", value)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+        self.lambda_grid = sorted(set(self.lambda_grid))
+        _check_at_least("patience", self.patience, 1)
+
+
+@dataclass
+class ClmTrainingArguments(TrainingArguments):
+    """Trainer's own options, with defaults that suit a run from beginning to end."""
+
+    output_dir: str | None = field(
+        default="runs/clm",
+        metadata={"help": "Everything a run leaves. The same command again continues an interrupted run."},
+    )
+    do_train: bool = field(default=True, metadata={"help": "`false`: only evaluate `--model_name_or_path`."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: `epoch`, `steps` or `no`."})
+    save_strategy: str | None = field(default=None, metadata={"help": "When to save. Default: after evaluations."})
+    save_steps: float | None = field(default=None, metadata={"help": "Default: `--eval_steps`."})
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "How many checkpoints to keep; the best and the last are always kept."}
+    )
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
+    logging_steps: float = field(default=50, metadata={"help": "Log the losses every so many steps."})
+    hub_strategy: str = field(
+        default="end", metadata={"help": "With `--push_to_hub`, when to push: the finished run, by default."}
+    )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.cuda.is_available, metadata={"help": "Pin memory for faster copies to a GPU."}
+    )
+
+    def __post_init__(self):
+        self.save_strategy = self.save_strategy or self.eval_strategy
+        self.save_steps = self.save_steps or self.eval_steps or 500
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        super().__post_init__()
+
+
+@dataclass
+class ClmArguments:
+    """All options of `train_clm.py`."""
+
+    data: DataArguments
+    model: ModelArguments
+    report: ReportArguments
+    training: ClmTrainingArguments
+
+
+def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArguments:
+    """
+    Reads `[FILE.yaml] [--option value ...]`. What the command line leaves out is taken from the file, then from the
+    preset.
+    """
+    classes = (DataArguments, ModelArguments, ReportArguments, ClmTrainingArguments)
+    parser = HfArgumentParser(classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]")
+    arguments = list(arguments)
+    from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
+    parser.set_defaults(**{**_preset_arguments(arguments, from_file), **from_file})
+    try:
+        return ClmArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
+    except (ValueError, TypeError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+
+
+def _preset_arguments(arguments: Sequence[str], from_file: dict[str, Any]) -> dict[str, Any]:
+    """What the preset says about the other options; a checkpoint has none unless it is asked for."""
+    chooser = HfArgumentParser(ModelArguments, add_help=False, allow_abbrev=False)
+    chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
+    chosen = chooser.parse_known_args(list(arguments))[0]
+    _check_choice("preset", chosen.preset, CLM_PRESETS)
+    name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
+    return CLM_PRESETS[name].arguments if name else {}
+
+
+def _is_yaml(argument: str) -> bool:
+    return Path(argument).suffix in (".yaml", ".yml")
+
+
+def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"The settings file {path} cannot be read ({' '.join(str(error).split())}).") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"The settings file {path} must hold one `option: value` a line.")
+    known = {action.dest for action in parser._actions}
+    unknown = [str(name) for name in settings if name not in known]
+    if unknown:
+        raise InputError(f"The settings file {path} has unknown options: {', '.join(unknown)}. See `--help`.")
+    return settings
+
+
+def _check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def _check_at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise InputError(f"`--{name}` must be at least {least}, got {value}.")
+
+
+def run_script(main, arguments: Sequence[str] | None = None) -> int:
+    """Calls `main` with the command line; bad input becomes one sentence and the exit code 2."""
+    try:
+        main(sys.argv[1:] if arguments is None else arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

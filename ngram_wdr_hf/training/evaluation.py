@@ -1,0 +1,121 @@
+"""Perplexity, exactly and for many λ in one pass."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ..data.stream import IGNORE_INDEX, EvaluationWindows
+
+
+@dataclass
+class Scores:
+    """
+    What a text costs under a model.
+
+    Args:
+        lambdas (`list[float]`): The values of λ.
+        nll_sums (`list[float]`): For each, the sum of the next-word NLLs over the text.
+        head_nlls (`list[float]`): The mean NLL of the next word (λ = 0) and of each head.
+        num_tokens (`int`): The targets.
+        num_words (`int`): The words: `num_tokens`, if the tokens are words.
+    """
+
+    lambdas: list[float]
+    nll_sums: list[float]
+    head_nlls: list[float]
+    num_tokens: int
+    num_words: int
+
+    def count(self, unit: str) -> int:
+        """How many words or tokens there are."""
+        return {"word": self.num_words, "token": self.num_tokens}[unit]
+
+    def perplexities(self, unit: str = "token") -> list[float]:
+        """For each λ, by `"token"` or by `"word"`; the paper reports the latter."""
+        return [_exp(total / self.count(unit)) for total in self.nll_sums]
+
+    @property
+    def best_lambda(self) -> float:
+        """The smallest λ with the lowest perplexity."""
+        return self.lambdas[self.nll_sums.index(min(self.nll_sums))]
+
+    def at(self, ensemble_lambda: float) -> int:
+        """The place of a λ in the grid."""
+        return self.lambdas.index(ensemble_lambda)
+
+
+@torch.no_grad()
+def score(
+    model: nn.Module,
+    windows: EvaluationWindows,
+    lambdas: Sequence[float],
+    batch_size: int,
+    process_index: int = 0,
+    num_processes: int = 1,
+    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Scores:
+    r"""
+    Reads every window once. Every process reads its share, in equally many batches.
+
+    Args:
+        model (`nn.Module`): A model of ours, wrapped for several processes or not.
+        windows (`EvaluationWindows`): The text.
+        lambdas (`Sequence[float]`): The values of λ.
+        batch_size (`int`): Windows at a time.
+        process_index (`int`, *optional*, defaults to 0): Which share to read.
+        num_processes (`int`, *optional*, defaults to 1): How many shares there are.
+        add_up (`Callable`, *optional*): Sums a tensor over all processes.
+        on_batch (`Callable`, *optional*): Called after each batch.
+    """
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    sums = head_sums = head_counts = 0
+    for batch in DataLoader(_Share(windows, process_index, num_processes), batch_size):
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        # Divided by one, the loss is a sum.
+        output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
+        is_target = batch["shift_labels"] != IGNORE_INDEX
+        counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
+        sums = sums + output.loss.double()
+        head_sums = head_sums + output.head_losses.double() * counts
+        head_counts = head_counts + counts
+        on_batch()
+    model.train(was_training)
+    sums, head_sums, head_counts = (add_up(value).cpu() for value in (sums, head_sums, head_counts))
+    return Scores(
+        lambdas=list(lambdas),
+        nll_sums=sums.tolist(),
+        head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
+        num_tokens=int(head_counts[0]),
+        num_words=windows.stream.num_words,
+    )
+
+
+class _Share(Dataset):
+    """Every so many windows, filled up with windows without targets so that all shares are equally long."""
+
+    def __init__(self, windows: EvaluationWindows, process_index: int, num_processes: int):
+        self.windows = windows
+        self.process_index = process_index
+        self.num_processes = num_processes
+
+    def __len__(self) -> int:
+        return -(-len(self.windows) // self.num_processes)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        i = i * self.num_processes + self.process_index
+        if i < len(self.windows):
+            return self.windows[i]
+        window = self.windows[0]
+        return {**window, "shift_labels": torch.full_like(window["shift_labels"], IGNORE_INDEX)}
+
+
+def _exp(value: float) -> float:
+    """A perplexity too large for a number is infinite, not an error."""
+    return math.exp(value) if value < 700 else math.inf

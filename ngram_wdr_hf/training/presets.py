@@ -1,0 +1,95 @@
+"""Named settings: the sizes of a model, and how such a model is trained unless the command says otherwise."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Preset:
+    """
+    Args:
+        description (`str`): One line for `--help`.
+        config (`dict[str, Any]`): Fields of the model's configuration.
+        arguments (`dict[str, Any]`): Defaults for the command's options.
+        bpe_vocab_size (`int`): The size of a BPE tokenizer that suits the model.
+    """
+
+    description: str
+    config: dict[str, Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    bpe_vocab_size: int = 50_257
+
+
+def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
+    return Preset(
+        description,
+        # The same function as GPT-2's `gelu_new`, computed in one operation.
+        {"n_layer": layers, "n_head": heads, "n_embd": width, "activation_function": "gelu_pytorch_tanh"},
+        {
+            "block_size": 1024,
+            "learning_rate": 6e-4,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0.01,
+            "weight_decay": 0.1,
+            "adam_beta2": 0.95,
+            "per_device_train_batch_size": 8,
+            "per_device_eval_batch_size": 8,
+            "patience": 5,
+        },
+    )
+
+
+DEFAULT_PRESET = "tiny"
+CLM_PRESETS = {
+    "tiny": Preset(
+        "for CPUs, minutes: 4 layers of 128",
+        {
+            "n_embd": 128,
+            "n_layer": 4,
+            "n_head": 4,
+            "activation_function": "gelu_pytorch_tanh",
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        {
+            "block_size": 128,
+            "learning_rate": 2e-3,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0.05,
+            "per_device_train_batch_size": 16,
+            "per_device_eval_batch_size": 16,
+            "num_train_epochs": 4,
+            "patience": 3,
+        },
+        bpe_vocab_size=2048,
+    ),
+    "paper-tf-small": Preset(
+        "the paper's small Transformer: 6 layers of 256, d_ff 2100, dropout 0.3, label smoothing 0.1",
+        {
+            "n_embd": 256,
+            "n_layer": 6,
+            "n_head": 4,
+            "n_inner": 2100,
+            "activation_function": "relu",
+            "resid_pdrop": 0.3,
+            "embd_pdrop": 0.3,
+            "attn_pdrop": 0.3,
+            "label_smoothing": 0.1,
+        },
+        {
+            # 32 blocks of 128: the paper's 4K tokens a batch.
+            "block_size": 128,
+            "per_device_train_batch_size": 32,
+            "per_device_eval_batch_size": 32,
+            "learning_rate": 2.5e-4,
+            "lr_scheduler_type": "constant",
+            "num_train_epochs": 1000,
+            "patience": 50,
+        },
+    ),
+    "gpt2": _gpt2("GPT-2's size: 12 layers of 768", 12, 12, 768),
+    "gpt2-medium": _gpt2("24 layers of 1024", 24, 16, 1024),
+    "gpt2-large": _gpt2("36 layers of 1280", 36, 20, 1280),
+    "gpt2-xl": _gpt2("48 layers of 1600", 48, 25, 1600),
+}

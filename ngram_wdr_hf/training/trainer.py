@@ -1,0 +1,124 @@
+"""The stock Trainer, with the heads' losses in its log and an exact evaluation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import EvalLoopOutput
+
+from ..data.stream import EvaluationWindows
+from .evaluation import Scores, score
+
+
+def loss_names(ngram_size: int) -> list[str]:
+    """How the entries of `head_losses` are called in logs and metrics."""
+    return ["next_word_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
+
+
+class NgramTrainer(Trainer):
+    r"""
+    A [`Trainer`] that trains as Trainer does, logs what each head costs, and evaluates `EvaluationWindows` exactly for
+    many λ at once: `eval_loss` and `eval_perplexity` are those of the model's own λ, `eval_best_perplexity` is that of
+    `eval_best_lambda`.
+
+    Args:
+        lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own.
+        kwargs: Trainer's.
+    """
+
+    def __init__(self, *args, lambda_grid: Sequence[float] = (), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.lambda_grid = list(lambda_grid)
+        self.last_scores: Scores | None = None
+        self._head_losses: list[torch.Tensor] = []
+        if self.pop_callback(ProgressCallback):
+            self.add_callback(ProgressWithLines)
+        elif self.pop_callback(PrinterCallback):
+            self.add_callback(Lines)
+
+    def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            self._head_losses.append(outputs.head_losses)
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        if "loss" in logs and self._head_losses:
+            means = self.accelerator.reduce(torch.stack(self._head_losses).mean(0), reduction="mean")
+            logs.update(zip(loss_names(len(means)), means.tolist(), strict=True))
+            self._head_losses.clear()
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
+        windows = dataloader.dataset
+        if not isinstance(windows, EvaluationWindows):
+            return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        own = self.accelerator.unwrap_model(self.model).resolve_lambda()
+        scores = score(
+            self._evaluation_model(),
+            windows,
+            sorted({own, *self.lambda_grid}),
+            self.args.eval_batch_size,
+            self.accelerator.process_index,
+            self.accelerator.num_processes,
+            self.accelerator.reduce,
+            self._show_progress(dataloader),
+        )
+        self.last_scores = scores
+        place = scores.at(own)
+        metrics = {
+            "loss": scores.nll_sums[place] / scores.num_tokens,
+            "perplexity": scores.perplexities()[place],
+            "best_lambda": scores.best_lambda,
+            "best_perplexity": min(scores.perplexities()),
+            **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
+        }
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(windows))
+
+    def _evaluation_model(self) -> nn.Module:
+        """The model as it was wrapped for training, or wrapped now."""
+        if self.accelerator._models:
+            return self.model_wrapped
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self.model_wrapped = self.accelerator.prepare(self.model)
+        else:
+            self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        return self.model_wrapped
+
+    def _show_progress(self, dataloader):
+        def on_batch() -> None:
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+
+        self.callback_handler.eval_dataloader = dataloader
+        return on_batch
+
+
+class Lines(TrainerCallback):
+    """One line for the losses and one line for an evaluation."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        line = _describe(state.global_step, logs)
+        if state.is_world_process_zero and line:
+            tqdm.write(line)
+
+
+class ProgressWithLines(Lines, ProgressCallback):
+    """The same above Trainer's progress bars."""
+
+
+def _describe(step: int, logs: dict[str, float]) -> str | None:
+    prefix = "eval_" if "eval_loss" in logs else ""
+    if f"{prefix}loss" not in logs or "train_runtime" in logs:
+        return None
+    heads = [value for name, value in logs.items() if name.startswith(f"{prefix}head_")]
+    by_head = f"  next word {logs[prefix + 'next_word_loss']:.3f}" if heads else ""
+    by_head += f"  heads {' '.join(f'{value:.3f}' for value in heads)}" if heads else ""
+    if not prefix:
+        rate = f"  lr {logs['learning_rate']:.2e}" if "learning_rate" in logs else ""
+        return f"step {step:>6}  loss {logs['loss']:.3f}{by_head}{rate}"
+    best = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})" if heads else ""
+    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{best}{by_head}"

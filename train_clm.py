@@ -1,0 +1,28 @@
+"""
+Trains and evaluates a causal language model with N-gram heads.
+
+    python train_clm.py                                        # WDR 4-gram on English that comes with Python, minutes
+    python train_clm.py --compare                              # and the plain and simple N-gram models beside it
+    python train_clm.py --preset paper-tf-small --train_file ptb.train.txt --validation_file ptb.valid.txt \
+        --test_file ptb.test.txt --output_dir runs/ptb         # the paper's small Transformer
+    python train_clm.py --model_name_or_path gpt2 --train_mode heads --dataset_name wikitext \
+        --dataset_config wikitext-2-raw-v1 --output_dir runs/heads
+    python train_clm.py run.yaml --learning_rate 1e-3          # options from a file, then from the command line
+    python train_clm.py --do_train false --model_name_or_path runs/clm
+    accelerate launch --num_processes 2 train_clm.py           # several processes
+
+The same command again continues an interrupted run.
+"""
+
+import sys
+
+from ngram_wdr_hf.training.arguments import parse_clm_arguments, run_script
+from ngram_wdr_hf.training.clm import run_clm
+
+
+def main(arguments: list[str]) -> None:
+    run_clm(parse_clm_arguments(arguments, __doc__))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
