@@ -1,4 +1,4 @@
-"""
+r"""
 Trains and evaluates a causal language model with N-gram heads.
 
     python train_clm.py                                        # WDR 4-gram on English that comes with Python, minutes

@@ -49,6 +49,16 @@ class CheckpointMixin:
             )
         return (model, info) if returns_loading_info else model
 
+    def save_pretrained(self, *args, **kwargs):
+        sharded_class = type(self)
+        if sharded_class.__module__.startswith("torch."):
+            # FSDP2 derives a class from the model's own; the checkpoint must name, and carry the code of, the latter.
+            self.__class__ = sharded_class.__bases__[-1]
+        try:
+            return super().save_pretrained(*args, **kwargs)
+        finally:
+            self.__class__ = sharded_class
+
     @classmethod
     def _saved_ngram_size(cls, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
         """The N that a checkpoint of ours declares in its own configuration; `None` for any other checkpoint."""

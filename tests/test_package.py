@@ -83,9 +83,6 @@ def test_readme_snippets(tmp_path, monkeypatch, capsys):
     assert "perplexity" in capsys.readouterr().out
 
 
-def test_quickstart(tmp_path):
-    command = [sys.executable, "examples/quickstart.py", "--steps", "3", "--output", str(tmp_path / "model")]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert re.search(r"perplexity +\d+\.\d\d", run.stdout) and "λ=0.0: The statement" in run.stdout
-    assert (tmp_path / "model" / "model.safetensors").exists()
+def test_the_readmes_first_command_is_the_scripts_default():
+    commands = [fence.strip() for fence in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)]
+    assert commands[0].endswith(".venv/bin/python train_clm.py")

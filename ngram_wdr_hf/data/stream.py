@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 from datasets.fingerprint import Hasher
@@ -12,6 +14,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from .errors import InputError
+from .text import reading
 from .tokenizer import start_token_id
 
 IGNORE_INDEX = -100
@@ -26,10 +29,12 @@ class TokenStream:
     Args:
         pieces (`list[np.ndarray]`): The tokens, in order.
         num_words (`int`): Words separated by white space, and one for each line's end: what the paper counts.
+        rows (`Dataset`, *optional*): Where the tokens lie.
     """
 
     pieces: list[np.ndarray]
     num_words: int
+    rows: Dataset | None = None
 
     def __post_init__(self):
         self.pieces = [piece for piece in self.pieces if len(piece)]
@@ -48,15 +53,20 @@ class TokenStream:
             begin, i = int(self.ends[i]), i + 1
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)) if parts else torch.empty(0, dtype=torch.long)
 
+    def __reduce__(self):
+        # Another process finds the tokens in the files, instead of being sent all of them.
+        if self.rows is not None:
+            return TokenStream.from_rows, (self.rows,)
+        return TokenStream, (self.pieces, self.num_words)
+
     @classmethod
     def from_rows(cls, rows: Dataset | IterableDataset) -> "TokenStream":
         """From the rows that `tokenize` makes."""
-        if isinstance(rows, IterableDataset):
-            pairs = [(np.asarray(row["input_ids"], dtype=np.int32), row["num_words"]) for row in rows]
-            return cls([ids for ids, _ in pairs], sum(count for _, count in pairs))
-        column = rows.data.column("input_ids")
-        pieces = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-        return cls(pieces, sum(rows["num_words"]))
+        pieces, num_words = [], 0
+        for table in reading(rows.with_format("arrow").iter(1000)):
+            pieces += [chunk.flatten().to_numpy() for chunk in table["input_ids"].chunks]
+            num_words += pc.sum(table["num_words"]).as_py()
+        return cls(pieces, num_words, rows if isinstance(rows, Dataset) else None)
 
 
 def tokenize(
@@ -64,31 +74,14 @@ def tokenize(
 ) -> Dataset | IterableDataset:
     """
     Rows of text to rows of `input_ids` and `num_words`, in parallel and cached. A row that ends in a line break is
-    continued by the next row; any other is a document of its own, and is ended by the tokenizer's end token.
+    continued by the next row; any other is a document of its own, and is ended by the tokenizer's end token. A null is
+    an empty text.
     """
-    end = tokenizer.eos_token_id
-
-    def encode(batch: dict[str, list[str]]) -> dict[str, list]:
-        try:
-            ids = tokenizer(batch["text"], add_special_tokens=False, verbose=False)["input_ids"]
-        except Exception as error:  # `tokenizers` raises the base class
-            raise InputError(f"The tokenizer does not cover the words of the {name} text ({error}).") from error
-        is_line = [text.endswith("\n") for text in batch["text"]]
-        if end is not None:
-            ids = [row if line else [*row, end] for row, line in zip(ids, is_line, strict=True)]
-        num_words = [
-            len(text.split()) + text.count("\n") + (not line)
-            for text, line in zip(batch["text"], is_line, strict=True)
-        ]
-        return {"input_ids": ids, "num_words": num_words}
-
+    encode = partial(_encode, tokenizer=tokenizer, name=name)
     if isinstance(rows, IterableDataset):
-        return rows.map(encode, batched=True, remove_columns=["text"])
-    # A tokenizer's pickle changes with use, its definition does not: by it, the work is found again in the next run.
-    definition = (
-        tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(sorted(tokenizer.get_vocab().items()))
-    )
-    rows = rows.flatten_indices() if rows._indices is not None else rows
+        return rows.map(encode, batched=True, remove_columns=["text"], features=TOKENIZED)
+    # A fast tokenizer's pickle changes with use, its definition does not: by it, the next run finds the work done.
+    definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
     return rows.map(
         encode,
         batched=True,
@@ -96,27 +89,45 @@ def tokenize(
         features=TOKENIZED,
         num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
         desc=f"Tokenizing the {name} text",
-        new_fingerprint=Hasher.hash([rows._fingerprint, definition, end, "tokenize-1"]),
+        new_fingerprint=Hasher.hash([rows._fingerprint, definition, tokenizer.eos_token_id, "tokenize-1"]),
     )
 
 
+def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, list]:
+    texts = [text or "" for text in batch["text"]]
+    try:
+        ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    except Exception as error:  # `tokenizers` raises the base class
+        raise InputError(f"The tokenizer does not cover the words of the {name} text ({error}).") from error
+    is_line = [text.endswith("\n") for text in texts]
+    end = tokenizer.eos_token_id
+    if end is not None:
+        ids = [row if line else [*row, end] for row, line in zip(ids, is_line, strict=True)]
+    num_words = [len(text.split()) + text.count("\n") + (not line) for text, line in zip(texts, is_line, strict=True)]
+    return {"input_ids": ids, "num_words": num_words}
+
+
 class TrainingBlocks(TorchDataset):
-    """The stream cut into blocks of equal length; what is left at the end is dropped."""
+    """
+    The stream cut into blocks of equal length; what is left at the end is dropped. A text that is shorter than a block
+    is one block.
+    """
 
     def __init__(self, stream: TokenStream, block_size: int):
         self.stream = stream
-        self.block_size = min(block_size, len(stream))
+        self.block_size = max(1, min(block_size, len(stream)))
 
     def __len__(self) -> int:
         return len(self.stream) // self.block_size
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        _check_index(self, i)
         ids = self.stream[i * self.block_size : (i + 1) * self.block_size]
         return {"input_ids": ids, "labels": ids}
 
 
 class StreamedBlocks(TorchIterableDataset):
-    """The same for text that is read as it comes: a block is made as soon as there are tokens for it."""
+    """The same blocks from text that is read as it comes."""
 
     def __init__(self, rows: IterableDataset, block_size: int):
         self.rows = rows
@@ -126,13 +137,14 @@ class StreamedBlocks(TorchIterableDataset):
         self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        waiting: list[int] = []
-        for row in self.rows:
-            waiting.extend(row["input_ids"])
-            while len(waiting) >= self.block_size:
-                ids = torch.tensor(waiting[: self.block_size])
-                del waiting[: self.block_size]
+        waiting, is_only = torch.empty(0, dtype=torch.long), True
+        for row in reading(self.rows):
+            *blocks, waiting = torch.cat([waiting, torch.tensor(row["input_ids"])]).long().split(self.block_size)
+            for ids in blocks:
+                is_only = False
                 yield {"input_ids": ids, "labels": ids}
+        if len(waiting) == self.block_size or (is_only and len(waiting)):
+            yield {"input_ids": waiting, "labels": waiting}
 
 
 class EvaluationWindows(TorchDataset):
@@ -153,14 +165,15 @@ class EvaluationWindows(TorchDataset):
     ):
         self.stream = stream
         self.start = [] if start_token_id is None else [start_token_id]
-        self.num_targets = len(stream) - 1 + len(self.start)
-        self.window_size = min(window_size, self.num_targets)
+        self.num_targets = max(0, len(stream) - 1 + len(self.start))
+        self.window_size = max(1, min(window_size, self.num_targets))
         self.stride = self.window_size if stride is None else min(stride, self.window_size)
 
     def __len__(self) -> int:
         return 1 + -(-(self.num_targets - self.window_size) // self.stride)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        _check_index(self, i)
         # The targets are numbered from 0, and the token that target number k is predicted from is k in what is read.
         scored_before = 0 if i == 0 else self.window_size + (i - 1) * self.stride
         end = min(self.window_size + i * self.stride, self.num_targets)
@@ -180,4 +193,11 @@ class EvaluationWindows(TorchDataset):
 def evaluation_windows(
     stream: TokenStream, tokenizer: PreTrainedTokenizerBase, window_size: int, stride: int | None
 ) -> EvaluationWindows:
+    """The windows over a text that begins as `tokenizer` begins a text."""
     return EvaluationWindows(stream, window_size, stride, start_token_id(tokenizer))
+
+
+def _check_index(items: TorchDataset, i: int) -> None:
+    # A loop over a dataset ends where this is raised.
+    if not 0 <= i < len(items):
+        raise IndexError(f"There is no number {i}: there are {len(items)}.")

@@ -1,13 +1,19 @@
 """Text from files, folders and dataset names, as rows with one column, `text`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from glob import escape
 from pathlib import Path
+from typing import TypeVar
 
-from datasets import Dataset, IterableDataset, load_dataset
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetGenerationError
 
 from .errors import InputError
 
 SPLITS = ("train", "validation", "test")
+# One row a line. Some editors begin a file with a byte order mark, which is no part of the text.
+LINES = {"keep_linebreaks": True, "encoding": "utf-8-sig"}
+Item = TypeVar("Item")
 
 
 def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) -> dict[str, Dataset | IterableDataset]:
@@ -18,19 +24,14 @@ def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) ->
                 raise InputError(f"There is no file {path}: check the path.")
             if path.stat().st_size == 0:
                 raise InputError(f"The file {path} is empty: give a file with text in it.")
+    # A path is not a pattern, whatever characters it has.
+    patterns = {split: [escape(str(path)) for path in paths] for split, paths in files.items()}
     try:
-        return dict(
-            load_dataset(
-                "text",
-                data_files={split: list(map(str, paths)) for split, paths in files.items()},
-                keep_linebreaks=True,
-                streaming=streaming,
-            )
-        )
-    except Exception as error:
-        if not isinstance(_root(error), UnicodeDecodeError):
+        return dict(load_dataset("text", data_files=patterns, streaming=streaming, **LINES))
+    except DatasetGenerationError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
             raise
-        names = ", ".join(path for paths in files.values() for path in paths)
+        names = ", ".join(str(path) for paths in files.values() for path in paths)
         raise InputError(f"One of the files {names} is not UTF-8 text: convert it to UTF-8.") from error
 
 
@@ -39,22 +40,31 @@ def load_text_dataset(
 ) -> dict[str, Dataset | IterableDataset]:
     """The splits of a dataset's name on the Hub or of a folder, reduced to their text."""
     try:
-        splits = load_dataset(name, config, streaming=streaming)
+        options = LINES if load_dataset_builder(name, config).name == "text" else {}
+        splits = load_dataset(name, config, streaming=streaming, **options)
+        # What is streamed does not say what it holds before it is read.
+        first_rows = {split: next(iter(splits[split]), None) for split in SPLITS if split in splits}
     except Exception as error:  # the classes are many: not found, no connection, no such configuration, bad files
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"The dataset {name} cannot be loaded ({reason}): check its name or folder.") from error
+        cause = error.__cause__ if isinstance(error, DatasetGenerationError) else error
+        reason = " ".join(str(cause).split())
+        raise InputError(f"The dataset {name} cannot be loaded ({reason}): check its name and its files.") from error
+    if not first_rows:
+        raise InputError(
+            f"The dataset {name} has none of the splits {', '.join(SPLITS)}, but {', '.join(splits)}: rename its "
+            "splits."
+        )
     texts = {}
-    for split in SPLITS:
-        if split in splits:
-            columns = splits[split].column_names or []
-            if column not in columns:
-                raise InputError(
-                    f"The dataset {name} has no column `{column}` in its {split} split: set `--text_column` to one of "
-                    f"{', '.join(columns)}."
-                )
-            texts[split] = splits[split].select_columns(column).rename_columns({column: "text"})
-    if not texts:
-        raise InputError(f"The dataset {name} has none of the splits {', '.join(SPLITS)}: rename its splits.")
+    for split, row in first_rows.items():
+        if row is None:
+            raise InputError(f"The dataset {name} has no rows in its {split} split: remove the split.")
+        columns = [key for key, value in row.items() if isinstance(value, str | None)]
+        if column not in columns:
+            raise InputError(
+                f"The dataset {name} has no column `{column}` of text in its {split} split, but "
+                f"{', '.join(columns) or 'none'}: set `--text_column`."
+            )
+        rows = splits[split].select_columns(column)
+        texts[split] = rows if column == "text" else rows.rename_column(column, "text")
     return texts
 
 
@@ -77,8 +87,9 @@ def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) ->
     return {**parts, **{split: rows for split, rows in splits.items() if split not in parts}}
 
 
-def _root(error: BaseException) -> BaseException:
-    """The exception that an exception began with."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
-    return error
+def reading(items: Iterable[Item]) -> Iterator[Item]:
+    """What is streamed shows only as it is read whether it is text."""
+    try:
+        yield from items
+    except UnicodeDecodeError as error:
+        raise InputError(f"The streamed text is not UTF-8 ({error}): convert it to UTF-8.") from error

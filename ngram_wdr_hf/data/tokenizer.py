@@ -1,13 +1,15 @@
 """Tokenizers trained on the data: words, as PTB and WikiText are scored, or byte-level BPE."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .text import reading
+
 UNKNOWN, END = "<unk>", "<eos>"
-# More distinct words than any text has; the trainer wants a number.
-NO_LIMIT = 2**31 - 1
 
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
@@ -18,11 +20,14 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
         texts (`Iterable[str]`): The training text, in pieces.
         vocab_size (`int`, *optional*): At most so many words, the most frequent; all by default.
     """
-    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    counts = Counter(word for text in texts for word in text.split())
+    # The special tokens may occur in the text, as they do in PTB, and have their places already.
+    special = [UNKNOWN, END]
+    words = sorted(counts.keys() - special, key=lambda word: (-counts[word], word))
+    vocabulary = [*special, *words][:vocab_size]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace("\n", f" {END} ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size or NO_LIMIT, special_tokens=[UNKNOWN, END])
-    tokenizer.train_from_iterator(texts, trainer)
     return _wrap(tokenizer, unk_token=UNKNOWN)
 
 
@@ -43,16 +48,16 @@ def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
-def texts_of(rows: Iterable[dict[str, str]]) -> Iterator[str]:
-    for row in rows:
-        yield row["text"]
+def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:
+    """The texts alone, read many at a time: a hundred times as fast as row by row."""
+    for batch in reading(rows.iter(1000)):
+        yield from (text or "" for text in batch["text"])
 
 
 def _wrap(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
-        pad_token=END,
         clean_up_tokenization_spaces=False,
         **special_tokens,
     )

@@ -1,7 +1,8 @@
 """The options of the training scripts, from the command line, a YAML file and a preset."""
 
 import sys
-from collections.abc import Sequence
+from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,12 @@ def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArgume
     preset.
     """
     classes = (DataArguments, ModelArguments, ReportArguments, ClmTrainingArguments)
-    parser = HfArgumentParser(classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]")
+    parser = HfArgumentParser(
+        classes,
+        description=description,
+        usage="%(prog)s [FILE.yaml] [--option value ...]",
+        formatter_class=_HelpFormatter,
+    )
     arguments = list(arguments)
     from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
     parser.set_defaults(**{**_preset_arguments(arguments, from_file), **from_file})
@@ -218,6 +224,13 @@ def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArgume
         return ClmArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
     except (ValueError, TypeError) as error:
         raise InputError(" ".join(str(error).split())) from error
+
+
+class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the description's lines, and adds the defaults that say something."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 def _preset_arguments(arguments: Sequence[str], from_file: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +271,7 @@ def _check_at_least(name: str, value: int | None, least: int) -> None:
         raise InputError(f"`--{name}` must be at least {least}, got {value}.")
 
 
-def run_script(main, arguments: Sequence[str] | None = None) -> int:
+def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
     """Calls `main` with the command line; bad input becomes one sentence and the exit code 2."""
     try:
         main(sys.argv[1:] if arguments is None else arguments)

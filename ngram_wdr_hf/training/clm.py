@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import EarlyStoppingCallback, PreTrainedModel, default_data_collator, set_seed
+from transformers.integrations import get_reporting_integration_callbacks
 
 from .. import WDRNgramGPT2LMHeadModel
 from ..data.errors import InputError
@@ -84,6 +86,11 @@ def _check_together(arguments: ClmArguments) -> None:
         raise InputError(
             "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
         )
+    try:
+        for callback in get_reporting_integration_callbacks(training.report_to):
+            callback()
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise InputError(f"`--report_to` cannot be used: {error}") from error
 
 
 def _others(arguments: ClmArguments) -> list[ClmArguments]:
@@ -104,20 +111,23 @@ def _run(arguments: ClmArguments) -> RunResult:
     training, do_train = arguments.training, arguments.training.do_train
     folder = RunFolder(training.output_dir)
     settings = _settings(arguments)
-    # One process on each machine trains the tokenizer and tokenizes; the others find both done.
-    with training.main_process_first(desc="preparing the data"):
+    # The first process trains the tokenizer and tokenizes; the others, on all machines, find both done.
+    with training.main_process_first(local=False, desc="preparing the data"):
         if do_train:
             folder.check(settings)
         splits = load_splits(arguments.data, do_train)
         tokenizer = find_tokenizer(splits, arguments.data, arguments.model, folder.path if do_train else None)
         data = tokenize_splits(splits, tokenizer, arguments.data)
-        model = build_model(arguments.model, tokenizer, arguments.data.block_size)
+        model = build_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
         check_lengths(data, model.config.ngram_size)
         block_size = _block_size(model, arguments.data.block_size)
         if do_train:
+            model = choose_weights(model, arguments.model)
             checkpoint = _checkpoint_to_resume(arguments, folder)
-            folder.claim(settings)
-            tokenizer.save_pretrained(folder.path)
+            # By the first process alone: the others read these files at the same time.
+            if training.should_save:
+                folder.claim(settings)
+                tokenizer.save_pretrained(folder.path)
     windows = {
         split: EvaluationWindows(stream, block_size, arguments.data.stride, start_token_id(tokenizer))
         for split, stream in data.streams.items()
@@ -165,7 +175,7 @@ def _checkpoint_to_resume(arguments: ClmArguments, folder: RunFolder) -> str | N
 
 def _train(
     arguments: ClmArguments,
-    model: PreTrainedModel,
+    model: nn.Module,
     data: ClmData,
     windows: dict[str, EvaluationWindows],
     block_size: int,
@@ -178,7 +188,7 @@ def _train(
     else:
         blocks = TrainingBlocks(data.streams["train"], block_size)
     trainer = NgramTrainer(
-        choose_weights(model, arguments.model),
+        model,
         training,
         train_dataset=blocks,
         eval_dataset=windows.get("validation"),

@@ -16,9 +16,12 @@ DEFAULT_NGRAM_SIZE = 4
 
 
 def build_model(
-    arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None
+    arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> WDRNgramGPT2LMHeadModel:
-    """A new model of the preset's sizes for the tokenizer's vocabulary, or the checkpoint that was asked for."""
+    """
+    A new model of the preset's sizes for the tokenizer's vocabulary, or the checkpoint that was asked for. A plain
+    checkpoint gets heads if they are to be trained.
+    """
     asked = {"ngram_size": arguments.ngram_size, "ngram_target": arguments.ngram_target}
     if arguments.ngram_target == "none":
         asked = {"ngram_size": 1, "ngram_target": None}
@@ -26,7 +29,7 @@ def build_model(
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
         if arguments.model_name_or_path is not None:
-            model = _load(arguments.model_name_or_path, fields)
+            model = _load(arguments.model_name_or_path, fields, DEFAULT_NGRAM_SIZE if do_train else 1)
         else:
             sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **CLM_PRESETS[arguments.preset].config, **fields}
             model = WDRNgramGPT2LMHeadModel(_new_config(sizes, tokenizer, block_size))
@@ -71,9 +74,9 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
     return get_peft_model(model, adapters)
 
 
-def _load(name_or_path: str, fields: dict) -> WDRNgramGPT2LMHeadModel:
+def _load(name_or_path: str, fields: dict, ngram_size: int) -> WDRNgramGPT2LMHeadModel:
     config = AutoConfig.from_pretrained(name_or_path)
-    known = {WDRNgramConfig.model_type: {}, "gpt2": {"ngram_size": DEFAULT_NGRAM_SIZE}}
+    known = {WDRNgramConfig.model_type: {}, "gpt2": {"ngram_size": ngram_size}}
     if config.model_type not in known:
         raise InputError(
             f"{name_or_path} is a model of type {config.model_type}: give one of type {' or '.join(known)}."

@@ -147,7 +147,9 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
     for axes in (*by_model, last):
         axes.grid(alpha=0.3, which="both")
-        axes.legend()
+        # A run may be too short for a single log or evaluation.
+        if axes.has_data():
+            axes.legend()
     figure.savefig(path, dpi=120)
 
 

@@ -7,6 +7,8 @@ from transformers import PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import entropy_from_logits
 
+from .trainer import loss_names
+
 
 class NgramSFTTrainer(SFTTrainer):
     r"""
@@ -71,8 +73,7 @@ class NgramSFTTrainer(SFTTrainer):
     def _log_head_losses(self, mode: str, head_losses: torch.Tensor) -> None:
         # One row for each process: of a short last batch's rows, no more are kept than there are samples.
         head_losses = self.accelerator.gather_for_metrics(head_losses[None]).mean(0)
-        names = ["next_word_loss", *(f"head_{n}_loss" for n in range(1, len(head_losses)))]
-        for name, value in zip(names, head_losses.tolist(), strict=True):
+        for name, value in zip(loss_names(len(head_losses)), head_losses.tolist(), strict=True):
             self._metrics[mode][name].append(value)
 
     def _log_predictions(self, logits: torch.Tensor, labels: torch.LongTensor) -> None:

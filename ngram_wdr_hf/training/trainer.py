@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
@@ -83,10 +84,15 @@ class NgramTrainer(Trainer):
         """The model as it was wrapped for training, or wrapped now."""
         if self.accelerator._models:
             return self.model_wrapped
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.is_deepspeed_enabled:
             self.model_wrapped = self.accelerator.prepare(self.model)
-        else:
-            self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
+            return self.model_wrapped
+        # FSDP2 shards no model without an optimizer: here every process has all of it, on its own device.
+        self.model_wrapped = self.accelerator.prepare_model(self.model, device_placement=True, evaluation_mode=True)
+        if self.is_fsdp_enabled:
+            # With FSDP's RAM-efficient loading, only the first process has read the weights.
+            with torch.no_grad():
+                broadcast([*self.model_wrapped.parameters(), *self.model_wrapped.buffers()])
         return self.model_wrapped
 
     def _show_progress(self, dataloader):

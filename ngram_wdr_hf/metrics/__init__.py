@@ -1,0 +1,7 @@
+"""Metrics for the library `evaluate`, loaded by their path: `evaluate.load(PERPLEXITY)`."""
+
+from pathlib import Path
+
+PERPLEXITY = str(Path(__file__).parent / "perplexity")
+
+__all__ = ["PERPLEXITY"]

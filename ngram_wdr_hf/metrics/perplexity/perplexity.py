@@ -1,0 +1,144 @@
+"""The perplexity of texts under a model with N-gram heads, as a metric of the library `evaluate`."""
+
+import io
+from itertools import accumulate, pairwise
+
+import datasets
+import evaluate
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+# `evaluate` copies this file to a place of its own, where it has no siblings.
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream, tokenize
+from ngram_wdr_hf.data.tokenizer import start_token_id
+from ngram_wdr_hf.training.arguments import ModelArguments
+from ngram_wdr_hf.training.evaluation import Scores, score
+from ngram_wdr_hf.training.models import build_model
+
+_DESCRIPTION = """
+How well a language model with N-gram heads predicts texts, with the ensemble of the paper: the exponential of the mean
+negative log-likelihood. Every token of a text is predicted once, the first one and the end included, and a text may be
+longer than what the model can see. The text of a file, given as one string, gets the perplexity that `train_clm.py`
+reports for the file.
+"""
+
+_KWARGS_DESCRIPTION = r"""
+Args:
+    predictions (`list[str]`): The texts. Each is scored by itself.
+    model_id (`str`): A checkpoint with its tokenizer, a folder or a name on the Hub: one of ours, or a plain GPT-2.
+    ensemble_lambda (`float`, *optional*): The paper's λ, from 0 to 1; the model's own by default.
+    stride (`int`, *optional*): In a text longer than `block_size`, how many tokens the window moves on. Smaller gives
+        every word more context and takes longer; `block_size` by default.
+    batch_size (`int`, *optional*, defaults to 16): How many windows of a text are read at a time.
+    block_size (`int`, *optional*): How many tokens the model sees at a time; as many as it can by default.
+    device (`str`, *optional*): Where to compute; a GPU if there is one, by default.
+Returns:
+    perplexities (`list[float]`): The perplexity of each text, by token.
+    mean_perplexity (`float`): Their mean.
+    perplexity (`float`): That of all texts together, by token.
+    word_perplexity (`float`): The same by words separated by white space, and one for each line's end, whatever the
+        tokens are: what the paper reports.
+Examples:
+    >>> import evaluate
+    >>> from ngram_wdr_hf.metrics import PERPLEXITY
+    >>> metric = evaluate.load(PERPLEXITY)
+    >>> results = metric.compute(predictions=["lorem ipsum\n"], model_id="my-model", ensemble_lambda=0.4)
+"""
+
+_CITATION = """
+@article{heo2024ngram,
+    title = {N-gram Prediction and Word Difference Representations for Language Modeling},
+    author = {Heo, DongNyeong and Rim, Daniela Noemi and Choi, Heeyoul},
+    journal = {arXiv preprint arXiv:2409.03295},
+    year = {2024}
+}
+"""
+
+
+@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
+class Perplexity(evaluate.Metric):
+    """Scores texts with the package's own evaluation."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            module_type="metric",
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_KWARGS_DESCRIPTION,
+            features=datasets.Features({"predictions": datasets.Value("string")}),
+            reference_urls=["https://hf.co/papers/2409.03295"],
+        )
+
+    def _compute(
+        self,
+        predictions: list[str],
+        model_id: str,
+        ensemble_lambda: float | None = None,
+        stride: int | None = None,
+        batch_size: int = 16,
+        block_size: int | None = None,
+        device: str | None = None,
+    ) -> dict[str, list[float] | float]:
+        for name, value in (("stride", stride), ("batch_size", batch_size), ("block_size", block_size)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InputError(f"`{name}` must be an integer of at least 1, got {value}.")
+        _check_texts(predictions)
+        model, tokenizer = _load(model_id)
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        ensemble_lambda = model.resolve_lambda(ensemble_lambda)
+        longest = model.config.max_position_embeddings
+        if block_size is not None and block_size > longest:
+            raise InputError(f"`block_size={block_size}` is more than the model can see: at most {longest}.")
+
+        windows = [
+            EvaluationWindows(stream, block_size or longest, stride, start_token_id(tokenizer))
+            for stream in _streams(predictions, tokenizer)
+        ]
+        for i, text in enumerate(windows):
+            if text.num_targets < 1:
+                raise InputError(
+                    f"`predictions[{i}]` is too short: with {len(text.stream)} tokens, there is no target."
+                )
+        scores = [score(model, text, [ensemble_lambda], batch_size) for text in windows]
+        together = Scores(
+            lambdas=[ensemble_lambda],
+            nll_sums=[sum(text.nll_sums[0] for text in scores)],
+            head_nlls=[],
+            num_tokens=sum(text.num_tokens for text in scores),
+            num_words=sum(text.num_words for text in scores),
+        )
+        perplexities = [text.perplexities()[0] for text in scores]
+        return {
+            "perplexities": perplexities,
+            "mean_perplexity": float(np.mean(perplexities)),
+            "perplexity": together.perplexities()[0],
+            "word_perplexity": together.perplexities("word")[0],
+        }
+
+
+def _check_texts(texts: list[str]) -> None:
+    if not len(texts):
+        raise InputError("There is no text to score: give `predictions` at least one.")
+    for i, text in enumerate(texts):
+        if not text or text.isspace():
+            raise InputError(f"`predictions[{i}]` is empty: leave it out.")
+
+
+def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_id)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"{model_id} is no model with a tokenizer ({reason}): check the name or folder.") from error
+    return build_model(ModelArguments(model_name_or_path=model_id), tokenizer, None, do_train=False), tokenizer
+
+
+def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenStream]:
+    """The tokens of each text, line by line as those of a file are made."""
+    lines = [io.StringIO(text, newline=None).readlines() for text in texts]
+    rows = datasets.Dataset.from_dict({"text": [line for text in lines for line in text]})
+    rows = tokenize(rows, tokenizer, "given")
+    ends = accumulate(map(len, lines), initial=0)
+    return [TokenStream.from_rows(rows.select(range(begin, end))) for begin, end in pairwise(ends)]
