@@ -1,6 +1,5 @@
-"""From text to tokens, blocks and windows: every count and every perplexity against a slow loop."""
+"""From text to tokens and blocks: every count against a slow loop."""
 
-import json
 import pickle
 import random
 from pathlib import Path
@@ -9,29 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import torch.nn.functional as F
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer, models
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
-from ngram_wdr_hf.data import english, stream
-from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data import stream
 from ngram_wdr_hf.data.stream import (
-    IGNORE_INDEX,
-    EvaluationWindows,
     StreamedBlocks,
     TokenStream,
     TrainingBlocks,
-    evaluation_windows,
     tokenize,
 )
-from ngram_wdr_hf.data.text import hold_out, load_text_dataset, load_text_files
+from ngram_wdr_hf.data.text import hold_out, load_text_files
 from ngram_wdr_hf.data.tokenizer import start_token_id, texts_of, train_bpe_tokenizer, train_word_tokenizer
-from ngram_wdr_hf.training.evaluation import score
-
-from .reference import ensembled_logits, head_prediction
-from .tiny import random_ids, tiny_model
 
 TEXT = "the cat saw the <unk> dog\n\n the dog\tsaw it \n \nit saw the <unk>\n"
 START = 1
@@ -190,6 +179,7 @@ def test_processes_and_streaming_give_the_same_tokens(tmp_path):
     tokenizer = train_word_tokenizer(texts_of(rows))
     parallel = tokenize(rows, tokenizer, "train", num_workers=2)
     assert len(parallel.cache_files) == 2
+    assert tokenize(rows, tokenizer, "train").cache_files == parallel.cache_files
     expected = tokenizer.convert_tokens_to_ids(slow_tokens(Path(path).read_text()))
     streamed = TokenStream.from_rows(tokenize(load(path, streaming=True), tokenizer, "train"))
     for tokens in (TokenStream.from_rows(parallel), streamed):
@@ -322,314 +312,3 @@ def test_streamed_epochs_are_shuffled_anew(tmp_path):
         blocks.set_epoch(epoch)
         epochs.append(blocks_of(blocks))
     assert epochs[0] == epochs[2] != epochs[1]
-
-
-@pytest.mark.parametrize("start", [None, START])
-@pytest.mark.parametrize("window_size", range(1, 7))
-def test_every_token_is_a_target_once(window_size, start):
-    """
-    Target number k is predicted from all k+1 tokens before it if k < W. Any other is predicted from the tokens of its
-    window up to it, at least W - stride + 1; in all windows but the last, the first new target from exactly so many.
-    """
-    for length in range(20):
-        tokens = list(range(100, 100 + length))
-        text = [start, *tokens] if start is not None else tokens
-        num_targets = max(len(text) - 1, 0)
-        for stride in (None, *range(1, window_size + 2)):
-            windows = EvaluationWindows(stream_of(tokens, 3), window_size, stride, start)
-            assert windows.num_targets == num_targets
-            size = min(window_size, num_targets)
-            step = size if stride is None else min(stride, size)
-            found = []
-            for number, window in enumerate(windows):
-                ids, targets = window["input_ids"].tolist(), window["shift_labels"].tolist()
-                assert len(ids) == len(targets) == size
-                begin = text.index(ids[0])
-                assert ids == text[begin : begin + size]
-                contexts = []
-                for t, target in enumerate(targets):
-                    if target != IGNORE_INDEX:
-                        assert target == text[begin + t + 1]
-                        contexts.append(t + 1)
-                        found.append(target)
-                # The targets of a window come one after the other, the last of them at its end.
-                assert contexts == list(range(contexts[0], size + 1))
-                if number == 0:
-                    assert begin == 0 and contexts[0] == 1
-                elif number < len(windows) - 1:
-                    assert contexts[0] == size - step + 1
-                else:
-                    assert contexts[0] >= size - step + 1
-            assert found == text[1:]
-            assert len(windows) == len(
-                [k for k in range(num_targets) if k == 0 or (k >= size and (k - size) % step == 0)]
-            )
-            with pytest.raises(IndexError):
-                windows[len(windows)]
-
-
-def test_windows_begin_as_the_tokenizer_does():
-    tokenizer = train_word_tokenizer([TEXT])
-    assert evaluation_windows(stream_of([5, 6, 7]), tokenizer, 8, None)[0]["input_ids"].tolist() == [1, 5, 6]
-    tokenizer.bos_token = "dog"
-    bos = tokenizer.bos_token_id
-    assert evaluation_windows(stream_of([5, 6, 7]), tokenizer, 8, 2)[0]["input_ids"].tolist() == [bos, 5, 6]
-    tokenizer.bos_token = tokenizer.eos_token = None
-    assert evaluation_windows(stream_of([5, 6, 7]), tokenizer, 8, 2)[0]["input_ids"].tolist() == [5, 6]
-
-
-LAMBDAS = [0.0, 0.3, 1.0]
-
-
-@torch.no_grad()
-def slow_scores(model, text: list[int], window_size: int, stride: int):
-    """The NLL of the text for each λ, and the mean NLL of the next word and each head; one target at a time."""
-    num_targets = len(text) - 1
-    nlls = {value: [] for value in LAMBDAS}
-    head_nlls = [[] for _ in range(model.config.ngram_size)]
-    for k in range(num_targets):
-        window = 0 if k < window_size else (k - window_size) // stride + 1
-        begin = max(0, min(window * stride, num_targets - window_size))
-        context, target = torch.tensor([text[begin : k + 1]]), torch.tensor(text[k + 1])
-        for value in LAMBDAS:
-            nlls[value].append(F.cross_entropy(ensembled_logits(model, context, value)[0, -1], target))
-        hidden = model.transformer(context).last_hidden_state
-        for n in range(min(model.config.ngram_size, context.shape[1])):
-            t = context.shape[1] - 1 - n
-            said = head_prediction(model, hidden, context, 0, t, n) if n else hidden[0, t]
-            head_nlls[n].append(F.cross_entropy(model.lm_head(said), target))
-    means = [sum(head) / max(len(head), 1) for head in head_nlls]
-    return torch.tensor([sum(values) for values in nlls.values()]), torch.tensor(means, dtype=torch.double)
-
-
-@pytest.mark.parametrize("target", ["wdr", "simple"])
-@pytest.mark.parametrize(
-    ("window_size", "stride", "start"), [(6, 1, START), (6, 4, None), (6, 6, START), (2, 1, START)]
-)
-def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, stride, start):
-    model = tiny_model(torch.float64, ngram_target=target)
-    tokens = random_ids(1, 17)[0].tolist()
-    windows = EvaluationWindows(stream_of(tokens, 2), window_size, stride, start)
-    scores = score(model, windows, LAMBDAS, batch_size=3)
-    text = [start, *tokens] if start is not None else tokens
-    sums, head_nlls = slow_scores(model, text, window_size, stride)
-    torch.testing.assert_close(torch.tensor(scores.nll_sums, dtype=torch.double), sums.double())
-    torch.testing.assert_close(torch.tensor(scores.head_nlls, dtype=torch.double), head_nlls)
-    assert scores.num_tokens == len(text) - 1 and scores.num_words == len(tokens)
-    torch.testing.assert_close(torch.tensor(scores.perplexities("word")).double(), (sums.double() / len(tokens)).exp())
-
-
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_short_text_is_seen_whole(length):
-    model, tokens = tiny_model(torch.float64), random_ids(1, length)
-    scores = score(model, EvaluationWindows(stream_of(tokens[0]), 50, 7, START), LAMBDAS, batch_size=4)
-    text = torch.cat([torch.tensor([[START]]), tokens], 1)
-    for value, nll in zip(LAMBDAS, scores.nll_sums, strict=True):
-        logits = ensembled_logits(model, text[:, :-1], value)[0]
-        assert nll == pytest.approx(F.cross_entropy(logits, tokens[0], reduction="sum").item())
-    assert scores.num_tokens == length
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 5])
-def test_shares_of_processes_add_up(num_processes):
-    model = tiny_model(torch.float64)
-    windows = EvaluationWindows(stream_of(random_ids(1, 21)[0]), 8, 5, START)
-    assert len(windows) == 4
-    one = score(model, windows, LAMBDAS, batch_size=2)
-
-    shares, batches = [], []
-    for index in range(num_processes):
-        sums = []
-        batches.append(0)
-
-        def count(index=index):
-            batches[index] += 1
-
-        score(
-            model,
-            windows,
-            LAMBDAS,
-            2,
-            index,
-            num_processes,
-            lambda value, sums=sums: sums.append(value) or value,
-            count,
-        )
-        shares.append(sums)
-    # All processes meet equally often.
-    assert len(set(batches)) == 1
-    totals = iter([sum(values) for values in zip(*shares, strict=True)])
-    together = score(model, windows, LAMBDAS, 2, 0, num_processes, lambda value: next(totals))
-    assert together.num_tokens == one.num_tokens == 21
-    assert together.nll_sums == pytest.approx(one.nll_sums)
-    assert together.head_nlls == pytest.approx(one.head_nlls)
-
-
-def write_folder(folder: Path, kind: str) -> dict[str, list[str]]:
-    """A split of a few rows in each file; what is expected of them."""
-    folder.mkdir()
-    texts = {split: [f"{split} one\ntwo", f"{split} three", ""] for split in ("train", "validation", "test")}
-    for split, rows in texts.items():
-        table = Dataset.from_dict({"number": [1, 2, 3], "text": rows, "body": rows})
-        if kind == "txt":
-            write(folder / f"{split}.txt", f"{split} one\n\ntwo")
-        elif kind == "jsonl":
-            table.to_json(folder / f"{split}.jsonl")
-        else:
-            table.to_parquet(folder / f"{split}.parquet")
-    return {split: [f"{split} one\n", "\n", "two"] for split in texts} if kind == "txt" else texts
-
-
-@pytest.mark.parametrize(
-    ("kind", "column"),
-    [("txt", "text"), ("jsonl", "text"), ("jsonl", "body"), ("parquet", "text"), ("parquet", "body")],
-)
-def test_folder(tmp_path, kind, column):
-    expected = write_folder(tmp_path / "data", kind)
-    # Streaming comes first, when nothing is known of the data.
-    for streaming in (True, False):
-        splits = load_text_dataset(str(tmp_path / "data"), column=column, streaming=streaming)
-        assert {split: list(texts_of(rows)) for split, rows in splits.items()} == expected
-        assert all(row.keys() == {"text"} for row in splits["train"])
-
-
-def test_configurations(tmp_path):
-    settings = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("first", "second"))
-    write(tmp_path / "README.md", f"---\nconfigs:\n{settings}---\n")
-    for name in ("first", "second"):
-        write(tmp_path / f"{name}.jsonl", json.dumps({"text": name}))
-    assert list(texts_of(load_text_dataset(str(tmp_path), "second")["train"])) == ["second"]
-    with pytest.raises(InputError, match=r"pick one among the available configs: \['first', 'second'"):
-        load_text_dataset(str(tmp_path))
-
-
-def test_paths_are_not_patterns(tmp_path):
-    write(tmp_path / "text1.txt", "other\n")
-    for name in ("text[1].txt", "text*.txt", "text?.txt"):
-        for streaming in (False, True):
-            assert list(texts_of(load(write(tmp_path / name, f"{name}\n"), streaming))) == [f"{name}\n"]
-
-
-def test_held_out_rows_are_the_last():
-    rows = Dataset.from_dict({"text": [str(i) for i in range(50)]})
-    splits = hold_out({"train": rows, "test": rows}, 10.0)
-    assert splits["train"]["text"][:] == [str(i) for i in range(45)]
-    assert splits["validation"]["text"][:] == [str(i) for i in range(45, 50)]
-    assert splits["test"] is rows
-    assert hold_out({"train": rows, "validation": rows}, 10.0)["train"] is rows
-    assert len(hold_out({"train": rows}, 0.1)["validation"]) == 1
-
-
-def test_python_english():
-    splits = english.python_english()
-    texts = {split: list(texts_of(rows)) for split, rows in splits.items()}
-    assert list(texts) == ["train", "validation", "test"] and all(texts.values())
-    together = [text for split in texts.values() for text in split]
-    assert len(set(together)) == len(together)
-    assert 250_000 < sum(len(text.split()) for text in together) < 400_000
-    assert len(texts["train"]) > 0.75 * len(together)
-    again = english.python_english()
-    assert [rows._fingerprint for rows in again.values()] == [rows._fingerprint for rows in splits.values()]
-
-
-def test_python_english_is_every_docstring_once_and_in_order(tmp_path, monkeypatch):
-    def code(module, function):
-        return f'"""{module}"""\n\n\nclass A:\n    def f():\n        """{function}"""\n'
-
-    for folder in ("b", "test"):
-        (tmp_path / folder).mkdir()
-    long = [f"These are five words of {name}." for name in ("b", "b.f", "a", "a.f", "a test")]
-    write(tmp_path / "b" / "__init__.py", code(long[0], long[1]))
-    write(tmp_path / "a.py", code(long[2], "Too short."))
-    write(tmp_path / "z.py", code(long[2], long[3]))
-    write(tmp_path / "test" / "a.py", code(long[4], long[4]))
-    monkeypatch.setattr(english.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    monkeypatch.setattr(english, "topics", {"y": "This topic has five words.", "x": " This one has five, too.\n"})
-    expected = ["This one has five, too.", "This topic has five words.", long[2], long[0], long[1], long[3]]
-    assert list(english._documents()) == expected
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_bad_files(tmp_path, streaming):
-    with pytest.raises(InputError, match=r"There is no file .*missing\.txt: check the path"):
-        load(str(tmp_path / "missing.txt"), streaming)
-    with pytest.raises(InputError, match="There is no file"):
-        load(str(tmp_path), streaming)
-    with pytest.raises(InputError, match=r"The file .*empty.txt is empty"):
-        load(write(tmp_path / "empty.txt", ""), streaming)
-
-
-def test_text_that_is_not_utf8(tmp_path):
-    path = write(tmp_path / "latin1.txt", b"good\n" * 10 + "café\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin1\.txt is not UTF-8 text: convert it"):
-        load(path)
-    tokenizer, rows = train_word_tokenizer([TEXT]), load(path, streaming=True)
-    rows_of_tokens = tokenize(rows, tokenizer, "train")
-    for read in (
-        lambda: list(texts_of(rows)),
-        lambda: list(StreamedBlocks(rows_of_tokens, 4)),
-        lambda: TokenStream.from_rows(rows_of_tokens),
-    ):
-        with pytest.raises(InputError, match=r"The streamed text is not UTF-8 .*: convert it"):
-            read()
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("files", "options", "message"),
-    [
-        ({}, {}, "cannot be loaded .*doesn't contain any data files"),
-        ({"train.txt": ""}, {}, "cannot be loaded|has no rows in its train split"),
-        ({"train.txt": b"caf\xe9"}, {}, "cannot be loaded .*codec can't decode"),
-        ({"train.jsonl": '{"text": "a"}\n{"text":'}, {}, "cannot be loaded .*JSON parse error"),
-        ({"train.jsonl": '{"a": "b", "c": 1, "d": "e"}'}, {}, "no column `text` of text in its train split, but a, d"),
-        ({"train.jsonl": '{"text": 1}'}, {}, "no column `text` of text in its train split, but none: set `--text_col"),
-        ({"test.txt": "a"}, {"column": "body"}, "no column `body` of text in its test split, but text: set"),
-        ({"train.txt": "a"}, {"config": "other"}, "cannot be loaded .*'other' not found"),
-        ({"README.md": "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: mine\n    path: a.txt\n---\n",
-          "a.txt": "a"}, {}, "has none of the splits train, validation, test, but mine"),
-    ],
-)  # fmt: skip
-def test_bad_folders(tmp_path, files, options, message, streaming):
-    for name, content in files.items():
-        write(tmp_path / name, content)
-    with pytest.raises(InputError, match=f"^The dataset .*{message}") as info:
-        load_text_dataset(str(tmp_path), streaming=streaming, **options)
-    assert "\n" not in str(info.value)
-
-
-@pytest.mark.parametrize("name", ["nobody/nothing", "./missing"])
-def test_unknown_dataset(name):
-    with pytest.raises(InputError, match=f"^The dataset {name} cannot be loaded .*: check its name and its files.$"):
-        load_text_dataset(name)
-
-
-def test_texts_that_cannot_be_split():
-    rows = Dataset.from_dict({"text": ["one line"]})
-    with pytest.raises(InputError, match="A training text of 1 lines is too short to split"):
-        hold_out({"train": rows}, 5.0)
-    with pytest.raises(InputError, match="Streamed text cannot be split"):
-        hold_out({"train": rows.to_iterable_dataset()}, 5.0)
-    for percentage in (0, 100, -1, float("nan")):
-        with pytest.raises(InputError, match="`--validation_percentage` must lie between 0 and 100"):
-            hold_out({"train": rows}, percentage)
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_tokenizer_of_another_language(num_workers):
-    no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
-    rows = Dataset.from_dict({"text": ["a"] * 2000 + ["b"]})
-    with pytest.raises(InputError, match="The tokenizer does not cover the words of the train text"):
-        tokenize(rows, tokenizer, "train", num_workers)
-    with pytest.raises(InputError, match="The tokenizer does not cover the words of the train text"):
-        list(StreamedBlocks(tokenize(rows.to_iterable_dataset(), tokenizer, "train"), 4))
-
-
-def test_text_without_tokens():
-    tokenizer = train_word_tokenizer([])
-    for rows in (Dataset.from_dict({"text": []}), IterableDataset.from_generator(lambda: iter(()))):
-        tokens = TokenStream.from_rows(tokenize(rows, tokenizer, "train"))
-        assert len(tokens) == tokens.num_words == 0
-        assert len(TrainingBlocks(tokens, 4)) == len(EvaluationWindows(tokens, 4, 2, START)) == 0
-        assert tokens[:].tolist() == []

@@ -22,7 +22,8 @@ LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", 
 LEAVES += ["training.png"]
 
 
-def test_a_run_and_what_it_leaves(files, tmp_path, capsys):
+def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "40", "--eval_steps", "20"]
     (result,) = run(*command, "--report_to", "tensorboard")
@@ -53,6 +54,7 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys):
     # Fewer words are in reach of the farther heads, and all are divided by one count.
     assert 0.8 * half < logged[0]["loss"] <= half
     assert "head_1_loss" in tensorboard_tags(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def tensorboard_tags(folder: Path) -> str:

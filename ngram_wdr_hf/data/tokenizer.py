@@ -1,5 +1,6 @@
 """Tokenizers trained on the data: words, as PTB and WikiText are scored, or byte-level BPE."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -37,7 +38,11 @@ def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedToke
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        # In a file, its bars are empty lines.
+        show_progress=sys.stderr.isatty(),
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _wrap(tokenizer)

@@ -13,8 +13,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from .. import WDRNgramGPT2LMHeadModel
 from ..data.errors import InputError
-from ..data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks
-from ..data.tokenizer import start_token_id
+from ..data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from .arguments import ClmArguments
 from .clm_data import ClmData, check_lengths, find_tokenizer, load_splits, tokenize_splits
 from .models import build_model, choose_weights
@@ -129,7 +128,7 @@ def _run(arguments: ClmArguments) -> RunResult:
                 folder.claim(settings)
                 tokenizer.save_pretrained(folder.path)
     windows = {
-        split: EvaluationWindows(stream, block_size, arguments.data.stride, start_token_id(tokenizer))
+        split: evaluation_windows(stream, tokenizer, block_size, arguments.data.stride)
         for split, stream in data.streams.items()
         if split != "train"
     }
@@ -221,9 +220,12 @@ def _evaluate(
     """The table and the λ, from the model as it was saved, and all that the run leaves."""
     training = arguments.training
     has_heads = len(model.ngram_heads) > 0
+    # What the training reported to is closed by now.
+    silent = copy.copy(training)
+    silent.report_to = []
     trainer = NgramTrainer(
         model,
-        training,
+        silent,
         # Trainer wants one when it is made; each is given by name below.
         eval_dataset=next(iter(windows.values())),
         lambda_grid=arguments.report.lambda_grid if has_heads else (),

@@ -11,8 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 # `evaluate` copies this file to a place of its own, where it has no siblings.
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream, tokenize
-from ngram_wdr_hf.data.tokenizer import start_token_id
+from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.training.arguments import ModelArguments
 from ngram_wdr_hf.training.evaluation import Scores, score
 from ngram_wdr_hf.training.models import build_model
@@ -93,7 +92,7 @@ class Perplexity(evaluate.Metric):
             raise InputError(f"`block_size={block_size}` is more than the model can see: at most {longest}.")
 
         windows = [
-            EvaluationWindows(stream, block_size or longest, stride, start_token_id(tokenizer))
+            evaluation_windows(stream, tokenizer, block_size or longest, stride)
             for stream in _streams(predictions, tokenizer)
         ]
         for i, text in enumerate(windows):
