@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -110,14 +109,13 @@ def launch(script: Path, *arguments: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        # With the processes that were launched, which would wait for each other forever.
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        # Told to end, the launcher ends what it launched, which would otherwise wait forever.
+        process.terminate()
+        output, _ = process.communicate(timeout=PATIENCE)
         pytest.fail(f"Still running after {PATIENCE} seconds:\n{output}")
     return process.returncode, output
 

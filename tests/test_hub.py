@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from .clm_runs import QUICK
 from .test_checkpoints import assert_same_state
 from .tiny import tiny_model
 
+ROOT = Path(__file__).parents[1]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -96,6 +98,22 @@ def hub():
     server.shutdown()
 
 
+def with_hub(address: str, tmp_path: Path, *command: str) -> subprocess.CompletedProcess:
+    """Runs Python in a process for which the server is the Hub."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": address,
+        "HF_TOKEN": "hf_test",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    return subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180
+    )
+
+
 PUSH = """
 import sys
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
@@ -107,20 +125,9 @@ def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
     address, files = hub
     model = tiny_model(ensemble_lambda=0.4)
     model.save_pretrained(tmp_path / "model")
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": address,
-        "HF_TOKEN": "hf_test",
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    command = [sys.executable, "-c", PUSH, str(tmp_path / "model")]
-    root = Path(__file__).parents[1]
-    run = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=120)
+    run = with_hub(address, tmp_path, "-c", PUSH, str(tmp_path / "model"))
     assert run.returncode == 0, run.stderr
-    package = root / "ngram_wdr_hf"
+    package = ROOT / "ngram_wdr_hf"
     code = {path.name for path in package.glob("*_wdr_ngram.py")}
     assert set(files) >= {"config.json", "generation_config.json", "model.safetensors"} | code
     assert all(files[name] == (package / name).read_bytes() for name in code)
@@ -133,3 +140,22 @@ def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
         "AutoModelForCausalLM": "gpt2_wdr_ngram.WDRNgramGPT2LMHeadModel",
     }
     assert_same_state(AutoModelForCausalLM.from_pretrained(received), model)
+
+
+def test_a_finished_run_is_pushed(hub, texts, tmp_path):
+    address, files = hub
+    options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
+    run = with_hub(address, tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
+    assert run.returncode == 0, run.stderr
+    assert "Pushed to me/tiny." in run.stdout
+    assert set(files) >= {"README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "tokenizer.json"}
+    assert not any("checkpoint-" in name for name in files)
+    # The card is the run's own.
+    assert files["README.md"] == (tmp_path / "run" / "README.md").read_bytes()
+
+
+def test_no_repository_no_work(texts, tmp_path):
+    options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
+    run = with_hub("http://127.0.0.1:9", tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
+    assert run.returncode == 2 and "The repository me/tiny cannot be made on the Hub" in run.stderr
+    assert not (tmp_path / "run").exists()

@@ -180,8 +180,11 @@ class ClmTrainingArguments(TrainingArguments):
     )
     load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
     logging_steps: float = field(default=50, metadata={"help": "Log the losses every so many steps."})
-    hub_strategy: str = field(
-        default="end", metadata={"help": "With `--push_to_hub`, when to push: the finished run, by default."}
+    push_to_hub: bool = field(
+        default=False,
+        metadata={
+            "help": "Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name."
+        },
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Pin memory for faster copies to a GPU."}

@@ -16,6 +16,7 @@ from ..data.errors import InputError
 from ..data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from .arguments import ClmArguments
 from .clm_data import ClmData, check_lengths, find_tokenizer, load_splits, tokenize_splits
+from .hub import make_repository, push_run
 from .models import build_model, choose_weights
 from .report import (
     RunResult,
@@ -58,10 +59,14 @@ def run_clm(arguments: ClmArguments) -> list[RunResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all three kinds of model."""
     _check_together(arguments)
     set_seed(arguments.training.seed)
+    is_main = arguments.training.process_index == 0
+    repository = make_repository(arguments.training) if is_main else None
+    # Trainer's own pushes would come with a card of its own.
+    arguments.training.push_to_hub = False
     results = [_run(arguments)]
     if arguments.report.compare:
         results += [_run(other) for other in _others(arguments)]
-    if arguments.training.process_index == 0:
+    if is_main:
         print_tables(results)
         if arguments.report.compare:
             folder = Path(arguments.training.output_dir)
@@ -69,6 +74,9 @@ def run_clm(arguments: ClmArguments) -> list[RunResult]:
             save_training_plot(results, folder / "comparison_training.png")
         if arguments.training.do_train:
             print(f"\nSaved in {arguments.training.output_dir}: the model, README.md, metrics.json and the plots.")
+        if repository is not None:
+            push_run(Path(arguments.training.output_dir), repository, arguments.training)
+            print(f"Pushed to {repository}.")
     return results
 
 
@@ -81,6 +89,8 @@ def _check_together(arguments: ClmArguments) -> None:
         raise InputError("A streamed text has no known length: set `--max_steps`.")
     if arguments.report.compare and not training.do_train:
         raise InputError("`--compare` trains models: leave out `--do_train false`.")
+    if training.push_to_hub and not training.do_train:
+        raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
     if training.label_smoothing_factor:
         raise InputError(
             "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
