@@ -9,7 +9,7 @@ Trains and evaluates a causal language model with N-gram heads.
         --dataset_config wikitext-2-raw-v1 --output_dir runs/heads
     python train_clm.py run.yaml --learning_rate 1e-3          # options from a file, then from the command line
     python train_clm.py --do_train false --model_name_or_path runs/clm
-    accelerate launch --num_processes 2 train_clm.py           # several processes
+    accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_clm.py   # several GPUs
 
 The same command again continues an interrupted run.
 """

@@ -48,7 +48,6 @@ SETTINGS = {
     "sample_tokens": 4,
     "num_workers": 1,
     "disable_tqdm": True,
-    "use_cpu": True,
 }
 LAMBDAS = [0.0, 0.3, 1.0]
 # Tied embeddings and word differences, then neither, with smoothing, whose terms are computed apart.

@@ -176,7 +176,8 @@ def test_the_embedded_default(tmp_path, monkeypatch, capsys):
     assert set(result.scores) == {"validation", "test"}
     assert 20_000 < result.scores["validation"].num_words < result.scores["validation"].num_tokens
     printed = capsys.readouterr().out
-    assert "Perplexity by word" in printed and "Perplexity by token" in printed and "--- wdr N=4, λ=0" in printed
+    assert "Perplexity by word" in printed and "Perplexity by token" in printed
+    assert "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, λ=0.4\n" in printed
     assert (tmp_path / "runs" / "clm" / "model.safetensors").exists()
 
 

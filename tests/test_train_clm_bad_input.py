@@ -85,6 +85,12 @@ def test_lora_without_peft(fails, checkpoint, files, monkeypatch):
     assert "needs the package peft: install it with `pip install peft`" in message
 
 
+def test_lora_with_fsdp(fails, checkpoint, files, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    message = fails("--model_name_or_path", checkpoint, "--train_mode", "lora", *files, *QUICK)
+    assert "Adapters cannot be merged from FSDP's shards" in message
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
 def test_a_corrupt_checkpoint(fails, finished, files, tmp_path, name):
     folder = tmp_path / "run"

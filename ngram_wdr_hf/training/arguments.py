@@ -186,11 +186,15 @@ class ClmTrainingArguments(TrainingArguments):
             "help": "Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name."
         },
     )
-    dataloader_pin_memory: bool = field(
-        default_factory=torch.cuda.is_available, metadata={"help": "Pin memory for faster copies to a GPU."}
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "With several processes, look for unused weights; there are none."}
     )
 
     def __post_init__(self):
+        has_accelerator = torch.accelerator.is_available()
+        self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
+        # Processes that were launched without a GPU find each other only if Trainer is told that there is none.
+        self.use_cpu = self.use_cpu or not has_accelerator
         self.save_strategy = self.save_strategy or self.eval_strategy
         self.save_steps = self.save_steps or self.eval_steps or 500
         if self.eval_strategy == "no":

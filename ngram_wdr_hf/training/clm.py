@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ LEARNING_OPTIONS = (
     "fp16",
 )
 OTHER_OPTIONS = ("stride", "num_workers", "compare", "prompt", "sample_tokens", "lambda_grid")
+# The paper's best, as a rule: for a sample of the ensemble where a run found none better than 0.
+USUAL_LAMBDA = 0.4
 # What `--compare` calls the models, and the target that makes them.
 MODELS = {"plain": "none", "simple": "simple", "wdr": "wdr"}
 
@@ -58,7 +61,6 @@ MODELS = {"plain": "none", "simple": "simple", "wdr": "wdr"}
 def run_clm(arguments: ClmArguments) -> list[RunResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all three kinds of model."""
     _check_together(arguments)
-    set_seed(arguments.training.seed)
     is_main = arguments.training.process_index == 0
     repository = make_repository(arguments.training) if is_main else None
     # Trainer's own pushes would come with a card of its own.
@@ -95,6 +97,8 @@ def _check_together(arguments: ClmArguments) -> None:
         raise InputError(
             "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
         )
+    if model.train_mode == "lora" and (training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
+        raise InputError("Adapters cannot be merged from FSDP's shards: use `--train_mode lora` without FSDP.")
     try:
         for callback in get_reporting_integration_callbacks(training.report_to):
             callback()
@@ -120,6 +124,8 @@ def _run(arguments: ClmArguments) -> RunResult:
     training, do_train = arguments.training, arguments.training.do_train
     folder = RunFolder(training.output_dir)
     settings = _settings(arguments)
+    # Models that are compared begin with the same weights.
+    set_seed(training.seed)
     # The first process trains the tokenizer and tokenizes; the others, on all machines, find both done.
     with training.main_process_first(local=False, desc="preparing the data"):
         if do_train:
@@ -285,14 +291,16 @@ def _samples(arguments: ClmArguments, model, tokenizer, windows, ensemble_lambda
         prompt = tokenizer(arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
     else:
         prompt = next(iter(windows.values())).stream[:16][None]
+    longest = model.config.max_position_embeddings
+    prompt = prompt[:, -longest // 2 :].to(model.device)
     model.eval()
     texts = {}
-    for value in dict.fromkeys([0.0, ensemble_lambda]):
+    for value in (0.0, ensemble_lambda or USUAL_LAMBDA) if model.ngram_heads else (0.0,):
         torch.manual_seed(arguments.training.seed)
         ids = model.generate(
-            prompt.to(model.device),
-            attention_mask=torch.ones_like(prompt).to(model.device),
-            max_new_tokens=max(1, min(length, model.config.max_position_embeddings - prompt.shape[1])),
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=min(length, longest - prompt.shape[1]),
             do_sample=True,
             temperature=0.8,
             top_k=40,
