@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.training.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.run_folder import RunFolder
 
 from .clm_runs import QUICK, SCRIPT, contents, run
 
@@ -102,7 +104,13 @@ def test_compare(files, tmp_path, capsys):
     assert len(plain.split()) == 1
 
 
-def test_evaluation_alone(files, texts, tmp_path, capsys):
+def test_compare_with_a_plain_model(files, tmp_path):
+    results = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, "--compare", "--ngram_size", "1")
+    assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
+
+
+def test_evaluation_alone(files, texts, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     (trained,) = run(*files, "--output_dir", str(folder), *QUICK)
     before = contents(folder)
@@ -117,7 +125,15 @@ def test_evaluation_alone(files, texts, tmp_path, capsys):
     # With more context for every word, the figures are others, of the same words.
     assert wide.scores["test"].num_tokens == result.scores["test"].num_tokens
     assert wide.scores["test"].nll_sums[0] != pytest.approx(result.scores["test"].nll_sums[0])
+    # Without a word about the text, it is the run's own; what was held out of a training text is held out again.
+    (own,) = run("--do_train", "false", "--model_name_or_path", str(folder))
+    assert own.scores["validation"].nll_sums == pytest.approx(trained.scores["validation"].nll_sums)
+    held_out = run("--do_train", "false", "--model_name_or_path", str(folder), "--train_file", texts["train"])
+    assert held_out[0].scores["validation"].num_words == sum(
+        len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-15:]
+    )
     assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])
@@ -137,6 +153,11 @@ def test_what_is_trained(checkpoint, files, tmp_path, train_mode):
         assert (folder / "adapter" / "adapter_model.safetensors").exists()
     # Biases begin at zero.
     assert all(head.fc_out.bias.any() for head in after.ngram_heads)
+    # A frozen backbone's loss never changes; the heads' does, and the best of them are kept.
+    state = json.loads((folder / "trainer_state.json").read_text())
+    losses = {entry["step"]: entry["eval_heads_loss"] for entry in state["log_history"] if "eval_loss" in entry}
+    if train_mode == "heads":
+        assert state["best_global_step"] == min(losses, key=losses.get) == 4
 
 
 def test_settings_from_a_file(texts, tmp_path):
@@ -150,10 +171,17 @@ def test_settings_from_a_file(texts, tmp_path):
     assert (arguments.training.per_device_train_batch_size, arguments.data.block_size) == (32, 128)
     assert arguments.training.lr_scheduler_type == "constant" and arguments.report.patience == 50
     assert arguments.data.train_file == [texts["train"]]
+    # One value is as good as a list of one.
+    path.write_text(f"train_file: {texts['train']}\nlambda_grid: 0.4\neval_strategy: steps\nlogging_steps: 30\n")
+    arguments = parse_clm_arguments([str(path)], "")
+    assert arguments.data.train_file == [texts["train"]] and arguments.report.lambda_grid == [0.4]
+    # What is evaluated is saved, so that the best can be kept.
+    assert arguments.training.eval_steps == arguments.training.save_steps == 30
 
 
 def test_a_runs_own_settings_run_again(files, tmp_path):
-    run(*files, "--output_dir", str(tmp_path / "one"), *QUICK)
+    # With such a rate the best is not the last, and which it is depends on when it was evaluated.
+    run(*files, "--output_dir", str(tmp_path / "one"), *QUICK, "--learning_rate", "0.3", "--max_steps", "6")
     run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), "--sample_tokens", "8")
     assert (tmp_path / "two" / "run.yaml").read_text() == (tmp_path / "one" / "run.yaml").read_text()
     assert (tmp_path / "two" / "model.safetensors").read_bytes() == (
@@ -161,10 +189,19 @@ def test_a_runs_own_settings_run_again(files, tmp_path):
     ).read_bytes()
 
 
-def test_streaming(files, tmp_path):
-    """A text in its order gives the same blocks, read as it comes or not."""
-    (result,) = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, "--streaming", "--ngram_target", "simple")
-    assert result.name == "simple N=4" and result.scores["validation"].num_tokens > 300
+def test_streaming(files, texts, tmp_path):
+    """Text that is read as it comes is learned in its order."""
+    options = [*QUICK, "--streaming", "--ngram_target", "simple", "--max_steps", "3", "--eval_steps", "3"]
+    (result,) = run(*files, "--output_dir", str(tmp_path / "run"), *options)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    ids = tokenizer(Path(texts["train"]).read_text(), return_tensors="pt").input_ids[0]
+    torch.manual_seed(42)
+    model = WDRNgramGPT2LMHeadModel(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "run").config).train()
+    # Three batches of four blocks of 16; the first one's loss is that of the fresh model.
+    with torch.no_grad():
+        expected = model(ids[:64].view(4, 16), labels=ids[:64].view(4, 16)).loss.item()
+    first = next(entry for entry in result.history if "loss" in entry)
+    assert result.name == "simple N=4" and first["loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_embedded_default(tmp_path, monkeypatch, capsys):
@@ -192,6 +229,45 @@ def test_early_stopping_keeps_the_best(files, tmp_path):
     assert len(evaluations) == best + 3 < 20
     kept = json.loads((folder / "metrics.json").read_text())["splits"]["validation"]["perplexity"][0]
     assert kept == pytest.approx(torch.tensor(min(evaluations)).exp().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("train_mode", ["full", "lora"])
+def test_interrupted_before_the_model_was_saved(checkpoint, files, tmp_path, train_mode):
+    """All steps were taken, the last one in the middle of an epoch: no other is taken."""
+    folder = tmp_path / "run"
+    options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
+    (first,) = run(*options, "--output_dir", str(folder))
+    before = contents(folder)
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
+        (folder / name).unlink()
+    (again,) = run(*options, "--output_dir", str(folder))
+    assert contents(folder).keys() == before.keys()
+    assert (folder / "model.safetensors").read_bytes() == before[folder / "model.safetensors"]
+    assert again.scores == first.scores
+
+
+@pytest.mark.parametrize("last_step", [6, None])
+def test_patience_survives_an_interruption(files, tmp_path, last_step):
+    """Stopped while it was losing patience, or after it had lost it and before the model was saved."""
+    options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "3", "--max_steps", "40"]
+    command = [*files, *QUICK, *options, "--save_total_limit", "100"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(*command, "--output_dir", str(whole))
+    shutil.copytree(whole, broken)
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
+        (broken / name).unlink()
+    steps = sorted(int(path.name.split("-")[1]) for path in broken.glob("checkpoint-*"))
+    assert steps[-1] < 40 and steps[-1] > 6
+    for step in steps:
+        if last_step is not None and step > last_step:
+            shutil.rmtree(broken / f"checkpoint-{step}")
+    run(*command, "--output_dir", str(broken))
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    evaluations = [
+        [(entry["step"], entry["eval_loss"]) for entry in RunFolder(str(folder)).history() if "eval_loss" in entry]
+        for folder in (whole, broken)
+    ]
+    assert evaluations[0] == evaluations[1]
 
 
 @pytest.mark.parametrize("train_mode", ["full", "lora"])

@@ -13,11 +13,11 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from ..loss_wdr_ngram import IGNORE_INDEX
 from .errors import InputError
 from .text import reading
 from .tokenizer import start_token_id
 
-IGNORE_INDEX = -100
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
 
 
@@ -74,8 +74,8 @@ def tokenize(
 ) -> Dataset | IterableDataset:
     """
     Rows of text to rows of `input_ids` and `num_words`, in parallel and cached. A row that ends in a line break is
-    continued by the next row; any other is a document of its own, and is ended by the tokenizer's end token. A null is
-    an empty text.
+    continued by the next row; any other is a document of its own, and is ended by the tokenizer's end token. An empty
+    row is an empty line.
     """
     encode = partial(_encode, tokenizer=tokenizer, name=name)
     if isinstance(rows, IterableDataset):
@@ -94,7 +94,7 @@ def tokenize(
 
 
 def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, list]:
-    texts = [text or "" for text in batch["text"]]
+    texts = [text or "\n" for text in batch["text"]]
     try:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .errors import InputError
 from .text import reading
 
 UNKNOWN, END = "<unk>", "<eos>"
@@ -46,6 +47,15 @@ def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedToke
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _wrap(tokenizer)
+
+
+def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+    """A pretrained tokenizer, from a folder or the Hub."""
+    try:
+        return AutoTokenizer.from_pretrained(name_or_path)
+    except Exception as error:  # the classes are many: not found, not a tokenizer, cut off, no connection
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"There is no usable tokenizer in {name_or_path} ({reason}): give another.") from error
 
 
 def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -161,6 +161,7 @@ class ReportArguments:
                 raise InputError(str(error)) from error
         self.lambda_grid = sorted(set(self.lambda_grid))
         _check_at_least("patience", self.patience, 1)
+        _check_at_least("sample_tokens", self.sample_tokens, 0)
 
 
 @dataclass
@@ -186,6 +187,9 @@ class ClmTrainingArguments(TrainingArguments):
             "help": "Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name."
         },
     )
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "A run that goes on has as much patience left as it had."}
+    )
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "With several processes, look for unused weights; there are none."}
     )
@@ -196,7 +200,7 @@ class ClmTrainingArguments(TrainingArguments):
         # Processes that were launched without a GPU find each other only if Trainer is told that there is none.
         self.use_cpu = self.use_cpu or not has_accelerator
         self.save_strategy = self.save_strategy or self.eval_strategy
-        self.save_steps = self.save_steps or self.eval_steps or 500
+        self.save_steps = self.save_steps or self.eval_steps or self.logging_steps
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
         super().__post_init__()
@@ -223,6 +227,8 @@ def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArgume
         description=description,
         usage="%(prog)s [FILE.yaml] [--option value ...]",
         formatter_class=_HelpFormatter,
+        # An abbreviated `--preset` would be a preset to the one parser and nothing to the other.
+        allow_abbrev=False,
     )
     arguments = list(arguments)
     from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
@@ -265,7 +271,11 @@ def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
     unknown = [str(name) for name in settings if name not in known]
     if unknown:
         raise InputError(f"The settings file {path} has unknown options: {', '.join(unknown)}. See `--help`.")
-    return settings
+    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
+    return {
+        name: [value] if name in lists and value is not None and not isinstance(value, list) else value
+        for name, value in settings.items()
+    }
 
 
 def _check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:

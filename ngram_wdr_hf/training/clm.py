@@ -2,18 +2,21 @@
 
 import copy
 import json
-import os
-from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import EarlyStoppingCallback, PreTrainedModel, default_data_collator, set_seed
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    TrainerState,
+    default_data_collator,
+    set_seed,
+)
 
 from .. import WDRNgramGPT2LMHeadModel
-from ..data.errors import InputError
 from ..data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from .arguments import ClmArguments
 from .clm_data import ClmData, check_lengths, find_tokenizer, load_splits, tokenize_splits
@@ -27,47 +30,26 @@ from .report import (
     save_model_card,
     save_training_plot,
 )
-from .run_folder import RunFolder, check_checkpoint
+from .run_folder import RunFolder, check_checkpoint, result_of
+from .settings import check_prompt, check_together, find_block_size, others, run_settings, with_text_of_run
 from .trainer import NgramTrainer
 
-# Options of Trainer that decide what is learned; the others decide how it is computed and shown.
-LEARNING_OPTIONS = (
-    "seed",
-    "data_seed",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "weight_decay",
-    "optim",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "bf16",
-    "fp16",
-)
-OTHER_OPTIONS = ("stride", "num_workers", "compare", "prompt", "sample_tokens", "lambda_grid")
 # The paper's best, as a rule: for a sample of the ensemble where a run found none better than 0.
 USUAL_LAMBDA = 0.4
-# What `--compare` calls the models, and the target that makes them.
-MODELS = {"plain": "none", "simple": "simple", "wdr": "wdr"}
 
 
 def run_clm(arguments: ClmArguments) -> list[RunResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all three kinds of model."""
-    _check_together(arguments)
+    check_together(arguments)
     is_main = arguments.training.process_index == 0
     repository = make_repository(arguments.training) if is_main else None
     # Trainer's own pushes would come with a card of its own.
     arguments.training.push_to_hub = False
+    if not arguments.training.do_train:
+        arguments = with_text_of_run(arguments)
     results = [_run(arguments)]
     if arguments.report.compare:
-        results += [_run(other) for other in _others(arguments)]
+        results += [_run(other) for other in others(arguments)]
     if is_main:
         print_tables(results)
         if arguments.report.compare:
@@ -82,48 +64,10 @@ def run_clm(arguments: ClmArguments) -> list[RunResult]:
     return results
 
 
-def _check_together(arguments: ClmArguments) -> None:
-    """What only shows when all options are there."""
-    data, model, training = arguments.data, arguments.model, arguments.training
-    if not training.do_train and model.model_name_or_path is None:
-        raise InputError("`--do_train false` evaluates a trained model: say which with `--model_name_or_path`.")
-    if data.streaming and training.do_train and training.max_steps <= 0:
-        raise InputError("A streamed text has no known length: set `--max_steps`.")
-    if arguments.report.compare and not training.do_train:
-        raise InputError("`--compare` trains models: leave out `--do_train false`.")
-    if training.push_to_hub and not training.do_train:
-        raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
-    if training.label_smoothing_factor:
-        raise InputError(
-            "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
-        )
-    if model.train_mode == "lora" and (training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
-        raise InputError("Adapters cannot be merged from FSDP's shards: use `--train_mode lora` without FSDP.")
-    try:
-        for callback in get_reporting_integration_callbacks(training.report_to):
-            callback()
-    except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(f"`--report_to` cannot be used: {error}") from error
-
-
-def _others(arguments: ClmArguments) -> list[ClmArguments]:
-    """The same run for the other kinds of model, each in a folder of its own inside the run's."""
-    others = []
-    for name, target in MODELS.items():
-        if target != (arguments.model.ngram_target or "wdr"):
-            # `TrainingArguments` is not made to be made twice.
-            training = copy.copy(arguments.training)
-            training.output_dir = str(Path(arguments.training.output_dir) / name)
-            ngram_size = None if target == "none" else arguments.model.ngram_size
-            model = replace(arguments.model, ngram_target=target, ngram_size=ngram_size)
-            others.append(replace(arguments, model=model, training=training))
-    return others
-
-
 def _run(arguments: ClmArguments) -> RunResult:
     training, do_train = arguments.training, arguments.training.do_train
     folder = RunFolder(training.output_dir)
-    settings = _settings(arguments)
+    settings = run_settings(arguments)
     # Models that are compared begin with the same weights.
     set_seed(training.seed)
     # The first process trains the tokenizer and tokenizes; the others, on all machines, find both done.
@@ -132,17 +76,17 @@ def _run(arguments: ClmArguments) -> RunResult:
             folder.check(settings)
         splits = load_splits(arguments.data, do_train)
         tokenizer = find_tokenizer(splits, arguments.data, arguments.model, folder.path if do_train else None)
-        data = tokenize_splits(splits, tokenizer, arguments.data)
+        data = tokenize_splits(splits, tokenizer, arguments.data, training.seed)
+        check_prompt(arguments.report.prompt, tokenizer)
         model = build_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
         check_lengths(data, model.config.ngram_size)
-        block_size = _block_size(model, arguments.data.block_size)
+        block_size = find_block_size(model, arguments.data.block_size)
         if do_train:
             model = choose_weights(model, arguments.model)
-            checkpoint = _checkpoint_to_resume(arguments, folder)
+            checkpoint = None if folder.is_trained() else _checkpoint_to_resume(arguments, folder)
             # By the first process alone: the others read these files at the same time.
             if training.should_save:
-                folder.claim(settings)
-                tokenizer.save_pretrained(folder.path)
+                folder.claim(settings, tokenizer)
     windows = {
         split: evaluation_windows(stream, tokenizer, block_size, arguments.data.stride)
         for split, stream in data.streams.items()
@@ -151,31 +95,9 @@ def _run(arguments: ClmArguments) -> RunResult:
     if do_train and not folder.is_trained():
         _train(arguments, model, data, windows, block_size, checkpoint)
     if do_train:
-        model = WDRNgramGPT2LMHeadModel.from_pretrained(folder.path)
+        # The λ of a run that is begun or looked at again is found again.
+        model = WDRNgramGPT2LMHeadModel.from_pretrained(folder.path, ensemble_lambda=0.0)
     return _evaluate(arguments, model, tokenizer, windows, folder, settings)
-
-
-def _settings(arguments: ClmArguments) -> dict[str, Any]:
-    """What makes a run this run and no other, as options that can be given again."""
-    options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
-    options = {name: value for name, value in options.items() if value is not None and name not in OTHER_OPTIONS}
-    for name in LEARNING_OPTIONS:
-        value = getattr(arguments.training, name)
-        options[name] = str(getattr(value, "value", value)) if isinstance(value, str) else value
-    return options
-
-
-def _block_size(model: PreTrainedModel, asked: int | None) -> int:
-    longest = model.config.max_position_embeddings
-    if asked is not None and asked > longest:
-        raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
-    block_size = asked or longest
-    if block_size <= model.config.ngram_size:
-        raise InputError(
-            f"N = {model.config.ngram_size} needs blocks of more than {model.config.ngram_size} tokens: raise "
-            f"`--block_size`, which is {block_size}."
-        )
-    return block_size
 
 
 def _checkpoint_to_resume(arguments: ClmArguments, folder: RunFolder) -> str | None:
@@ -197,7 +119,10 @@ def _train(
     checkpoint: str | None,
 ) -> None:
     """Trains, and saves the whole model: adapters merged, heads included."""
-    training = arguments.training
+    training = copy.copy(arguments.training)
+    if arguments.model.train_mode == "heads" and training.metric_for_best_model == "loss":
+        # The next word's loss is the frozen backbone's, and never changes.
+        training.metric_for_best_model = "heads_loss"
     if data.streamed is not None:
         blocks = StreamedBlocks(data.streamed, block_size)
     else:
@@ -211,9 +136,17 @@ def _train(
         data_collator=default_data_collator,
         lambda_grid=arguments.report.lambda_grid if model.ngram_heads else (),
     )
-    if arguments.report.patience is not None and training.load_best_model_at_end:
-        trainer.add_callback(EarlyStoppingCallback(arguments.report.patience))
-    trainer.train(resume_from_checkpoint=checkpoint)
+    patience = arguments.report.patience
+    keeps_best = training.load_best_model_at_end
+    if patience is not None and keeps_best:
+        trainer.add_callback(EarlyStoppingCallback(patience))
+    result = None if checkpoint is None else result_of(Path(checkpoint), patience, keeps_best)
+    if result is None:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    else:
+        # Interrupted between its last step and its end. Trainer would take another step.
+        trainer._load_from_checkpoint(str(result))
+        trainer.state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
     if arguments.model.train_mode == "lora":
         if training.should_save:
             trainer.model.save_pretrained(Path(training.output_dir) / "adapter")
@@ -236,20 +169,21 @@ def _evaluate(
     """The table and the λ, from the model as it was saved, and all that the run leaves."""
     training = arguments.training
     has_heads = len(model.ngram_heads) > 0
-    # What the training reported to is closed by now.
-    silent = copy.copy(training)
-    silent.report_to = []
-    trainer = NgramTrainer(
-        model,
-        silent,
-        # Trainer wants one when it is made; each is given by name below.
-        eval_dataset=next(iter(windows.values())),
-        lambda_grid=arguments.report.lambda_grid if has_heads else (),
-    )
     scores = {}
-    for split, text in windows.items():
-        trainer.evaluate(text, metric_key_prefix=split)
-        scores[split] = trainer.last_scores
+    with TemporaryDirectory() as scratch:
+        # What the training reported to is closed by now, and Trainer makes the folder that it is given.
+        quiet = copy.copy(training)
+        quiet.report_to, quiet.output_dir = [], scratch
+        trainer = NgramTrainer(
+            model,
+            quiet,
+            # Trainer wants one when it is made; each is given by name below.
+            eval_dataset=next(iter(windows.values())),
+            lambda_grid=arguments.report.lambda_grid if has_heads else (),
+        )
+        for split, text in windows.items():
+            trainer.evaluate(text, metric_key_prefix=split)
+            scores[split] = trainer.last_scores
     ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.resolve_lambda()
     result = RunResult(
         name=f"{model.config.ngram_target} N={model.config.ngram_size}" if has_heads else "plain",

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, IterableDataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.english import python_english
 from ..data.errors import InputError
 from ..data.stream import TokenStream, tokenize
 from ..data.text import hold_out, load_text_dataset, load_text_files
-from ..data.tokenizer import texts_of, train_bpe_tokenizer, train_word_tokenizer
+from ..data.tokenizer import load_tokenizer, texts_of, train_bpe_tokenizer, train_word_tokenizer
 from .arguments import DataArguments, ModelArguments
 from .presets import CLM_PRESETS, DEFAULT_PRESET
 
 # More unknown words than known ones: this is the tokenizer of another language.
 MOST_UNKNOWN = 0.5
+# Of a streamed text, what is looked at before the training.
+FIRST_ROWS = 100
 
 
 @dataclass
@@ -35,25 +37,26 @@ class ClmData:
 
 
 def load_splits(arguments: DataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
-    """The text by split; without any option, Python's English."""
+    """
+    The text by split; without any option, Python's English. Where nothing is trained, of the training text only what
+    is held out for validation.
+    """
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
-    files = {split: paths for split, paths in files.items() if paths and (do_train or split != "train")}
+    files = {split: paths for split, paths in files.items() if paths}
+    if not do_train and len(files) > 1:
+        files.pop("train", None)
     if arguments.dataset_name:
         splits = load_text_dataset(
             arguments.dataset_name, arguments.dataset_config, arguments.text_column, arguments.streaming
         )
     elif files:
-        if do_train and "train" not in files:
-            raise InputError("There is nothing to train on: give a `--train_file`, or set `--do_train false`.")
         splits = load_text_files(files, arguments.streaming)
     else:
         splits = python_english()
-    if not do_train:
-        splits = {split: rows for split, rows in splits.items() if split != "train"}
-        if not splits:
-            raise InputError("There is nothing to evaluate: give a `--validation_file` or a `--test_file`.")
-        return splits
-    return hold_out(splits, arguments.validation_percentage)
+    if do_train and "train" not in splits:
+        raise InputError("There is nothing to train on: give a training text, or set `--do_train false`.")
+    splits = hold_out(splits, arguments.validation_percentage)
+    return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
 
 
 def find_tokenizer(
@@ -61,7 +64,7 @@ def find_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
     if folder is not None and (folder / "tokenizer.json").exists():
-        return AutoTokenizer.from_pretrained(folder)
+        return load_tokenizer(str(folder))
     is_embedded = data.train_file is None and data.dataset_name is None
     kind = data.tokenizer or model.model_name_or_path or ("bpe" if is_embedded else "word")
     if kind in ("word", "bpe"):
@@ -72,22 +75,20 @@ def find_tokenizer(
             return train_word_tokenizer(texts, data.vocab_size)
         preset = CLM_PRESETS[model.preset or DEFAULT_PRESET]
         return train_bpe_tokenizer(texts, data.vocab_size or preset.bpe_vocab_size)
-    try:
-        return AutoTokenizer.from_pretrained(kind)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"There is no usable tokenizer in {kind} ({reason}): set `--tokenizer`.") from error
+    return load_tokenizer(kind)
 
 
 def tokenize_splits(
-    splits: dict[str, Dataset | IterableDataset], tokenizer: PreTrainedTokenizerBase, data: DataArguments
+    splits: dict[str, Dataset | IterableDataset], tokenizer: PreTrainedTokenizerBase, data: DataArguments, seed: int
 ) -> ClmData:
+    """The tokens of every split; of a streamed training text, the rows as they will come."""
     num_workers = data.num_workers or os.cpu_count() or 1
     streams, streamed = {}, None
     for split, rows in splits.items():
         if split == "train" and isinstance(rows, IterableDataset):
-            rows = rows.shuffle(buffer_size=data.shuffle_buffer, seed=0) if data.shuffle_buffer > 1 else rows
+            rows = rows.shuffle(buffer_size=data.shuffle_buffer, seed=seed) if data.shuffle_buffer > 1 else rows
             streamed = tokenize(rows, tokenizer, split)
+            _check_known(TokenStream.from_rows(streamed.take(FIRST_ROWS)), tokenizer, split)
         else:
             streams[split] = TokenStream.from_rows(tokenize(rows, tokenizer, split, num_workers))
             _check_known(streams[split], tokenizer, split)
@@ -96,7 +97,10 @@ def tokenize_splits(
 
 def check_lengths(data: ClmData, ngram_size: int) -> None:
     """Every text must be long enough for every head to have something to predict."""
-    for split, stream in data.streams.items():
+    streams = dict(data.streams)
+    if data.streamed is not None:
+        streams["train"] = TokenStream.from_rows(data.streamed.take(FIRST_ROWS))
+    for split, stream in streams.items():
         if len(stream) <= ngram_size:
             raise InputError(
                 f"The {split} text has {len(stream)} tokens, and N = {ngram_size} needs more than {ngram_size}: give "

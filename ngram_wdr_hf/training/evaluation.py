@@ -75,6 +75,8 @@ def score(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
+    # Sums over a long text need the digits, which Apple's GPUs do not have.
+    precision = torch.float32 if device.type == "mps" else torch.float64
     sums = head_sums = head_counts = 0
     for batch in DataLoader(_Share(windows, process_index, num_processes), batch_size):
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
@@ -82,8 +84,8 @@ def score(
         output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
         is_target = batch["shift_labels"] != IGNORE_INDEX
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
-        sums = sums + output.loss.double()
-        head_sums = head_sums + output.head_losses.double() * counts
+        sums = sums + output.loss.to(precision)
+        head_sums = head_sums + output.head_losses.to(precision) * counts
         head_counts = head_counts + counts
         on_batch()
     model.train(was_training)

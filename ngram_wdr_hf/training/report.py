@@ -61,7 +61,17 @@ def save_metrics(result: RunResult, path: Path) -> None:
         "settings": result.settings,
         "history": result.history,
     }
-    path.write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(_finite(metrics), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinite numbers: a perplexity beyond all bounds is null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def perplexity_table(results: Sequence[RunResult], unit: str) -> list[list[str]]:

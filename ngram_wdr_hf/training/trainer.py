@@ -23,7 +23,7 @@ class NgramTrainer(Trainer):
     r"""
     A [`Trainer`] that trains as Trainer does, logs what each head costs, and evaluates `EvaluationWindows` exactly for
     many λ at once: `eval_loss` and `eval_perplexity` are those of the model's own λ, `eval_best_perplexity` is that of
-    `eval_best_lambda`.
+    `eval_best_lambda`, `eval_heads_loss` is the mean over the heads.
 
     Args:
         lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own.
@@ -34,7 +34,8 @@ class NgramTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | None = None
-        self._head_losses: list[torch.Tensor] = []
+        self._head_losses: torch.Tensor | float = 0.0
+        self._num_head_losses = 0
         if self.pop_callback(ProgressCallback):
             self.add_callback(ProgressWithLines)
         elif self.pop_callback(PrinterCallback):
@@ -43,14 +44,15 @@ class NgramTrainer(Trainer):
     def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            self._head_losses.append(outputs.head_losses)
+            self._head_losses = self._head_losses + outputs.head_losses
+            self._num_head_losses += 1
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        if "loss" in logs and self._head_losses:
-            means = self.accelerator.reduce(torch.stack(self._head_losses).mean(0), reduction="mean")
+        if "loss" in logs and self._num_head_losses:
+            means = self.accelerator.reduce(self._head_losses / self._num_head_losses, reduction="mean")
             logs.update(zip(loss_names(len(means)), means.tolist(), strict=True))
-            self._head_losses.clear()
+            self._head_losses, self._num_head_losses = 0.0, 0
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
@@ -77,23 +79,27 @@ class NgramTrainer(Trainer):
             "best_perplexity": min(scores.perplexities()),
             **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
         }
+        if heads := scores.head_nlls[1:]:
+            metrics["heads_loss"] = sum(heads) / len(heads)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(windows))
 
     def _evaluation_model(self) -> nn.Module:
-        """The model as it was wrapped for training, or wrapped now."""
+        """The model as it was wrapped for training; without training, a whole copy in every process, unwrapped."""
         if self.accelerator._models:
             return self.model_wrapped
-        if self.is_deepspeed_enabled:
-            self.model_wrapped = self.accelerator.prepare(self.model)
-            return self.model_wrapped
-        # FSDP2 shards no model without an optimizer: here every process has all of it, on its own device.
-        self.model_wrapped = self.accelerator.prepare_model(self.model, device_placement=True, evaluation_mode=True)
+        model = self.model.to(self.args.device)
         if self.is_fsdp_enabled:
             # With FSDP's RAM-efficient loading, only the first process has read the weights.
             with torch.no_grad():
-                broadcast([*self.model_wrapped.parameters(), *self.model_wrapped.buffers()])
-        return self.model_wrapped
+                broadcast([*model.parameters(), *model.buffers()])
+        return model
+
+    def _issue_warnings_after_load(self, load_result) -> None:
+        # Weights that are tied to others are saved once, and not missing.
+        tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _show_progress(self, dataloader):
         def on_batch() -> None:

@@ -7,11 +7,12 @@ import datasets
 import evaluate
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # `evaluate` copies this file to a place of its own, where it has no siblings.
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
+from ngram_wdr_hf.data.tokenizer import load_tokenizer
 from ngram_wdr_hf.training.arguments import ModelArguments
 from ngram_wdr_hf.training.evaluation import Scores, score
 from ngram_wdr_hf.training.models import build_model
@@ -126,11 +127,7 @@ def _check_texts(texts: list[str]) -> None:
 
 
 def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_id)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{model_id} is no model with a tokenizer ({reason}): check the name or folder.") from error
+    tokenizer = load_tokenizer(model_id)
     return build_model(ModelArguments(model_name_or_path=model_id), tokenizer, None, do_train=False), tokenizer
 
 
