@@ -95,7 +95,7 @@ def _run(arguments: ClmArguments) -> RunResult:
     if do_train and not folder.is_trained():
         _train(arguments, model, data, windows, block_size, checkpoint)
     if do_train:
-        # The λ of a run that is begun or looked at again is found again.
+        # Of a run that was complete, too, λ is found again.
         model = WDRNgramGPT2LMHeadModel.from_pretrained(folder.path, ensemble_lambda=0.0)
     return _evaluate(arguments, model, tokenizer, windows, folder, settings)
 

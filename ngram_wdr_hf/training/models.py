@@ -27,6 +27,9 @@ def build_model(
         asked = {"ngram_size": 1, "ngram_target": None}
     fields = {**asked, "label_smoothing": arguments.label_smoothing}
     fields = {name: value for name, value in fields.items() if value is not None}
+    if do_train:
+        # The weights that come out of it will have a λ of their own.
+        fields["ensemble_lambda"] = 0.0
     try:
         if arguments.model_name_or_path is not None:
             model = _load(arguments.model_name_or_path, fields, DEFAULT_NGRAM_SIZE if do_train else 1)

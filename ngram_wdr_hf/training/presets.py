@@ -56,10 +56,11 @@ CLM_PRESETS = {
             "block_size": 128,
             "learning_rate": 2e-3,
             "lr_scheduler_type": "cosine",
-            "warmup_steps": 0.05,
+            # Begun faster, the heads' losses lead the small model astray.
+            "warmup_steps": 0.1,
             "per_device_train_batch_size": 16,
             "per_device_eval_batch_size": 16,
-            "num_train_epochs": 4,
+            "num_train_epochs": 3,
             "patience": 3,
         },
         bpe_vocab_size=2048,

@@ -115,16 +115,15 @@ def with_text_of_run(arguments: ClmArguments) -> ClmArguments:
     if data.dataset_name or data.train_file or data.validation_file or data.test_file:
         return arguments
     settings = RunFolder(arguments.model.model_name_or_path).settings()
-    return replace(
-        arguments, data=replace(data, **{name: settings[name] for name in TEXT_OPTIONS if name in settings})
-    )
+    text = {name: settings[name] for name in TEXT_OPTIONS if name in settings}
+    return replace(arguments, data=replace(data, **text))
 
 
 def others(arguments: ClmArguments) -> list[ClmArguments]:
     """The same run for the other kinds of model, each in a folder of its own inside the run's."""
     own = "none" if arguments.model.ngram_size == 1 else arguments.model.ngram_target or "wdr"
     ngram_size = None if arguments.model.ngram_size == 1 else arguments.model.ngram_size
-    others = []
+    runs = []
     for name, target in MODELS.items():
         if target != own:
             # `TrainingArguments` is not made to be made twice.
@@ -132,8 +131,8 @@ def others(arguments: ClmArguments) -> list[ClmArguments]:
             training.output_dir = str(Path(arguments.training.output_dir) / name)
             data = replace(arguments.data, tokenizer=arguments.training.output_dir)
             model = replace(arguments.model, ngram_target=target, ngram_size=None if target == "none" else ngram_size)
-            others.append(replace(arguments, data=data, model=model, training=training))
-    return others
+            runs.append(replace(arguments, data=data, model=model, training=training))
+    return runs
 
 
 def run_settings(arguments: ClmArguments) -> dict[str, Any]:
@@ -156,6 +155,7 @@ def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None
 
 
 def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
+    """How many tokens the model reads at a time: what was asked for, or as many as it can."""
     longest = model.config.max_position_embeddings
     if asked is not None and asked > longest:
         raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
