@@ -288,6 +288,7 @@ def test_killed_and_started_again(checkpoint, files, tmp_path, train_mode):
     assert not (broken / "model.safetensors").exists()
     # As if it had been killed while writing, too.
     (broken / "checkpoint-70").mkdir()
+    (broken / "checkpoint-70" / "trainer_state.json").write_text('{"epoch": 1')
     run(*options, "--output_dir", str(broken))
     history = json.loads((broken / "metrics.json").read_text())["history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == list(range(10, 81, 10))

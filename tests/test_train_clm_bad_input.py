@@ -115,7 +115,7 @@ def test_lora_with_fsdp(fails, checkpoint, files, monkeypatch):
     assert "Adapters cannot be merged from FSDP's shards" in message
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
 def test_a_corrupt_checkpoint(fails, finished, files, tmp_path, name):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -129,6 +129,10 @@ def test_a_corrupt_checkpoint(fails, finished, files, tmp_path, name):
     assert "checkpoint-4 is damaged" in message
     message = fails(*files, "--output_dir", "new", *QUICK, "--resume_from_checkpoint", "run/checkpoint-3")
     assert "checkpoint-3 is not there or not complete" in message
+    # Trainer's state is written last.
+    (folder / "checkpoint-4" / "trainer_state.json").write_text('{"epoch": 1')
+    message = fails(*files, "--output_dir", "new", *QUICK, "--resume_from_checkpoint", "run/checkpoint-4")
+    assert "checkpoint-4 is not there or not complete" in message
 
 
 def test_models(fails, checkpoint, finished, files, tmp_path):

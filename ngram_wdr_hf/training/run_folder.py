@@ -78,8 +78,7 @@ class RunFolder:
     def last_checkpoint(self) -> str | None:
         """The last checkpoint that was written to its end; `None` if there is none."""
         checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-        # Trainer writes its state last: without it, the run was stopped while writing.
-        complete = [path for path in checkpoints if (path / "trainer_state.json").exists()]
+        complete = [path for path in checkpoints if _is_complete(path)]
         if not complete:
             return None
         last = max(complete, key=lambda path: int(path.name.split("-")[1]))
@@ -110,21 +109,29 @@ def _as_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
+def _is_complete(checkpoint: Path) -> bool:
+    """Trainer writes its state last: without a whole one, the run was stopped while writing."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def check_checkpoint(path: Path) -> None:
     """An error if Trainer could not go on from this checkpoint."""
     remedy = "delete it, and the run goes on from the one before, or begins again"
-    if not (path / "trainer_state.json").is_file():
+    if not _is_complete(path):
         raise InputError(f"The checkpoint {path} is not there or not complete: {remedy}.")
     weights = sorted(path.glob("*.safetensors"))
     if not (weights or any(path.glob("pytorch_model*"))):
         raise InputError(f"The checkpoint {path} lacks its weights: {remedy}.")
     reason = None
     try:
-        json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
         for file in weights:
             with safe_open(file, framework="pt"):
                 pass
-    except (SafetensorError, ValueError, OSError) as error:
+    except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())
     # What torch saves is a zip file, whose directory comes last: one that was cut off is none.
     cut_off = [
