@@ -150,11 +150,16 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
         for name in loss_names(len(next(iter(result.scores.values())).head_nlls)):
             _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
         axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL by token")
-    for result in results:
-        _plot(last, result.history, "eval_perplexity", marker="o", label=f"{result.name}, λ=0")
+    for i, result in enumerate(results):
+        style = {"color": f"C{i}", "marker": "."}
+        label = f"{result.name}, λ=0" if result.head_parameters else result.name
+        _plot(last, result.history, "eval_perplexity", label=label, **style)
         if result.head_parameters:
-            _plot(last, result.history, "eval_best_perplexity", linestyle=":", label=f"{result.name}, best λ")
+            _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
+    # 200, not 2 x 10^2.
+    last.yaxis.set_major_formatter("{x:g}")
+    last.yaxis.set_minor_formatter("{x:g}")
     for axes in (*by_model, last):
         axes.grid(alpha=0.3, which="both")
         # A run may be too short for a single log or evaluation.
