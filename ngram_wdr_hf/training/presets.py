@@ -56,7 +56,6 @@ CLM_PRESETS = {
             "block_size": 128,
             "learning_rate": 2e-3,
             "lr_scheduler_type": "cosine",
-            # Begun faster, the heads' losses lead the small model astray.
             "warmup_steps": 0.1,
             "per_device_train_batch_size": 16,
             "per_device_eval_batch_size": 16,
