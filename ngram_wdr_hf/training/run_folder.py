@@ -69,7 +69,7 @@ class RunFolder:
 
     def is_trained(self) -> bool:
         """Whether the training was completed: Trainer's state is written last."""
-        return (self.path / "trainer_state.json").exists()
+        return _is_complete(self.path)
 
     def history(self) -> list[dict[str, float]]:
         """Trainer's log of the completed training."""
@@ -109,10 +109,10 @@ def _as_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-def _is_complete(checkpoint: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Trainer writes its state last: without a whole one, the run was stopped while writing."""
     try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return True
