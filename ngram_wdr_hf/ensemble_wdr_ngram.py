@@ -1,6 +1,6 @@
 """The ensemble: the next-word prediction, refined by what the heads said earlier about the same word."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -118,9 +118,12 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         ensemble_lambda (`float`): The paper's λ, from 0 to 1.
+        encoder_inputs (`Mapping[str, torch.Tensor]`, *optional*):
+            For an encoder-decoder model called by hand: what its encoder reads, such as `input_ids` and
+            `attention_mask`, a row for each row of the text or for as many of its beams.
     """
 
-    def __init__(self, model, ensemble_lambda: float):
+    def __init__(self, model, ensemble_lambda: float, encoder_inputs: Mapping[str, torch.Tensor] | None = None):
         if not len(getattr(model, "ngram_heads", ())):
             raise ValueError(
                 f"NgramEnsembleLogitsProcessor needs a model with N-gram heads, and this {type(model).__name__} has "
@@ -128,16 +131,29 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
             )
         self.model = model
         self.ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
+        self.encoder_inputs = encoder_inputs
 
     @torch.no_grad()
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        inputs = {"input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
+        inputs = {f"{self.model.text_prefix}input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
+        if self.model.config.is_encoder_decoder:
+            inputs |= self._encoder_inputs(len(input_ids))
         main = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
         refined = self.model(**inputs, ensemble_lambda=self.ensemble_lambda).logits[:, -1]
         # Adding the difference keeps what other processors did to `scores`, a token they forbade included.
         refined = scores + (refined - main).to(scores.dtype)
         are_log_probabilities = bool((scores.logsumexp(-1).abs() < 1e-3).all())
         return refined.log_softmax(-1) if are_log_probabilities else refined
+
+    def _encoder_inputs(self, num_rows: int) -> dict[str, torch.Tensor]:
+        if not self.encoder_inputs:
+            raise ValueError(
+                "Called by hand, the processor of an encoder-decoder model needs `encoder_inputs`, what the encoder "
+                "reads; `generate` needs no such help."
+            )
+        return {
+            name: value.repeat_interleave(num_rows // len(value), dim=0) for name, value in self.encoder_inputs.items()
+        }
 
 
 def split_ensemble_processors(

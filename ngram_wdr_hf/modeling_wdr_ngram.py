@@ -55,6 +55,8 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
+    # What the arguments about the predicted text begin with.
+    text_prefix = ""
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -88,36 +90,59 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     ) -> NgramCausalLMOutput:
         next_tokens = self._next_tokens(labels, shift_labels)
         lambdas = self._resolve_lambdas(ensemble_lambda, next_tokens)
-        self._check_inputs(inputs, next_tokens, lambdas)
+        inputs = self._backbone_inputs(inputs, next_tokens)
+        text = self._text_of(inputs)
+        self._check_inputs(text, next_tokens, lambdas)
 
         past = inputs.get("past_key_values")
         # A static cache counts in place, so the count is copied before the backbone moves it on.
         past_length = 0 if past is None else past.get_seq_length() + 0
-        outputs = self.base_model(**inputs, return_dict=True)
-        hidden_states = outputs.last_hidden_state  # (batch_size, T, d)
-        past = past if outputs.past_key_values is None else outputs.past_key_values
+        hidden_states, fields = self._run_backbone(inputs)
+        past = past if fields.get("past_key_values") is None else fields["past_key_values"]
 
-        loss = logits = head_losses = None
         if next_tokens is None:
-            main, mean, _ = self._look_back(hidden_states, inputs, past, past_length, lambdas, logits_to_keep)
-            logits = self._logits(main, mean, lambdas)
+            main, mean, _ = self._look_back(hidden_states, text, past, past_length, lambdas, logits_to_keep)
+            fields["logits"] = self._logits(main, mean, lambdas)
         else:
-            targets = self._targets(next_tokens, hidden_states, inputs, past_length)
+            targets = self._targets(next_tokens, hidden_states, text, past_length)
             if self.training:
-                predictions = [hidden_states, *self._head_predictions(hidden_states, inputs)]
-                smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
-                loss, head_losses = ngram_loss(
-                    predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch
-                )
+                predictions = [hidden_states, *self._head_predictions(hidden_states, text)]
+                fields |= self._training_loss(predictions, targets, num_items_in_batch)
             else:
                 # The loss needs every position's logits; they are cut down afterwards.
-                main, mean, said = self._look_back(hidden_states, inputs, past, past_length, lambdas)
-                said = self._head_predictions(hidden_states, inputs) if said is None else said
-                loss, head_losses, logits = self._evaluate(main, mean, said, targets, lambdas, num_items_in_batch)
-                logits = None if logits is None else slice_logits_to_keep(logits, logits_to_keep)
+                main, mean, said = self._look_back(hidden_states, text, past, past_length, lambdas)
+                said = self._head_predictions(hidden_states, text) if said is None else said
+                fields |= self._evaluate(main, mean, said, targets, lambdas, num_items_in_batch)
+                if fields["logits"] is not None:
+                    fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
+        return self.ngram_output_class(**fields)
 
-        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return self.ngram_output_class(loss=loss, logits=logits, head_losses=head_losses, **fields)
+    def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+        """What the backbone is called with."""
+        return inputs
+
+    def _text_of(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What `inputs` say about the tokens that are predicted, by the names of a decoder-only model."""
+        return inputs
+
+    def _target_vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The hidden states as the logit layer sees them, `(batch_size, T, d)`, and the other fields of the output."""
+        fields = dict(self.base_model(**inputs, return_dict=True))
+        return fields.pop("last_hidden_state"), fields
+
+    def _training_loss(
+        self,
+        predictions: list[torch.Tensor],
+        targets: list[torch.LongTensor],
+        num_items_in_batch: int | torch.Tensor | None,
+    ) -> dict[str, torch.Tensor]:
+        """The output's losses."""
+        smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
+        loss, head_losses = ngram_loss(predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch)
+        return {"loss": loss, "head_losses": head_losses}
 
     def _resolve_lambdas(
         self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
@@ -132,7 +157,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     def _look_back(
         self,
         hidden_states: torch.Tensor,
-        inputs: dict[str, Any],
+        text: dict[str, Any],
         cache: Cache | None,
         past_length: int | torch.Tensor,
         lambdas: list[float] | float,
@@ -146,7 +171,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
             return slice_logits_to_keep(hidden_states, logits_to_keep), None, None
         history = history_of(cache, len(self.ngram_heads))
         last_record = None if history is None else history.last_record()
-        records = self._records(hidden_states, inputs, past_length, last_record)
+        records = self._records(hidden_states, text, past_length, last_record)
         states_so_far, records_so_far = (
             (hidden_states, records) if history is None else history.extend(hidden_states, records)
         )
@@ -176,10 +201,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         targets: list[torch.LongTensor],
         lambdas: list[float] | float,
         num_items_in_batch: int | torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    ) -> dict[str, torch.Tensor | None]:
         """
-        The mean next-word NLL over the targets or Trainer's count, for each λ if there are several; `head_losses`; the
-        logits, if there is one λ.
+        The output's `loss`, the mean next-word NLL over the targets or Trainer's count, for each λ if there are
+        several; its `head_losses`; its `logits`, if there is one λ.
         """
         if isinstance(lambdas, list):
             logits = None
@@ -199,18 +224,18 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         known = [] if main_nll is None else [(main_nll / count)[None]]
         predictions = [main, *said][len(known) :]
         head_losses = mean_nll(predictions, targets[len(known) :], *self._logit_layer())
-        return loss, torch.cat([*known, head_losses]), logits
+        return {"loss": loss, "head_losses": torch.cat([*known, head_losses]), "logits": logits}
 
     def _records(
         self,
         hidden_states: torch.Tensor,
-        inputs: dict[str, Any],
+        text: dict[str, Any],
         past_length: int | torch.Tensor,
         last_record: torch.Tensor | None,
     ) -> torch.Tensor:
         """What the history keeps of each token: its id, its run length and its position, `(batch_size, T, 3)`."""
-        input_ids = inputs.get("input_ids")
-        runs, position_ids = self._runs(hidden_states, inputs, past_length, last_record)
+        input_ids = text.get("input_ids")
+        runs, position_ids = self._runs(hidden_states, text, past_length, last_record)
         if input_ids is None:
             # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
             input_ids = runs = torch.zeros_like(position_ids)
@@ -219,36 +244,36 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     def _runs(
         self,
         hidden_states: torch.Tensor,
-        inputs: dict[str, Any],
+        text: dict[str, Any],
         past_length: int | torch.Tensor,
         last_record: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens' `run_lengths` and their positions, `(batch_size, T)` each."""
         batch_size, length = hidden_states.shape[:2]
-        position_ids = inputs.get("position_ids")
+        position_ids = text.get("position_ids")
         if position_ids is None:
             position_ids = torch.arange(length, device=hidden_states.device)[None] + past_length
         position_ids = position_ids.expand(batch_size, length)
-        is_real, is_linked = read_attention_mask(inputs.get("attention_mask"), length, past_length)
+        is_real, is_linked = read_attention_mask(text.get("attention_mask"), length, past_length)
         previous = () if last_record is None else last_record[:, 1:].unbind(-1)
         return run_lengths(position_ids, is_real, is_linked, *previous), position_ids
 
-    def _head_predictions(self, hidden_states: torch.Tensor, inputs: dict[str, Any]) -> list[torch.Tensor]:
+    def _head_predictions(self, hidden_states: torch.Tensor, text: dict[str, Any]) -> list[torch.Tensor]:
         """For each head n, what it says n steps before about the word after each of the times n, ..., T-1."""
-        embeddings = self._target_embeddings(inputs.get("input_ids"))
+        embeddings = self._target_embeddings(text.get("input_ids"))
         return predict_from_past(self.ngram_heads, hidden_states, embeddings)
 
     def _targets(
         self,
         next_tokens: torch.LongTensor,
         hidden_states: torch.Tensor,
-        inputs: dict[str, Any],
+        text: dict[str, Any],
         past_length: int | torch.Tensor,
     ) -> list[torch.LongTensor]:
         """For the next word and each head, the tokens to predict, aligned with the predictions; -100 where none."""
         if not self.ngram_heads:
             return [next_tokens]
-        runs, _ = self._runs(hidden_states, inputs, past_length)
+        runs, _ = self._runs(hidden_states, text, past_length)
         # The token after t belongs to t's document if it continues a run; of the one after the last nothing is known.
         is_followed = F.pad(runs[:, 1:] > 1, (0, 1), value=True)
         next_tokens = next_tokens.masked_fill((runs == 0) | ~is_followed, IGNORE_INDEX)
@@ -283,15 +308,17 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
 
     def _check_inputs(
         self,
-        inputs: dict[str, Any],
+        text: dict[str, Any],
         next_tokens: torch.LongTensor | None,
         lambdas: list[float] | float,
     ) -> None:
-        input_ids, inputs_embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
+        input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
+        ids_name, embeds_name = f"`{self.text_prefix}input_ids`", f"`{self.text_prefix}inputs_embeds`"
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
+            raise ValueError(f"Pass either {ids_name} or {embeds_name}.")
+        vocab_size = self._target_vocab_size()
         if input_ids is not None:
-            _check_token_ids("input_ids", input_ids, self.config.vocab_size)
+            check_token_ids(ids_name, input_ids, vocab_size)
         if next_tokens is None:
             return
         tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
@@ -300,12 +327,12 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                 f"`labels` must have the shape of the tokens they label, {tuple(tokens_shape)}, got "
                 f"{tuple(next_tokens.shape)}."
             )
-        _check_token_ids("labels", next_tokens, self.config.vocab_size, IGNORE_INDEX)
+        check_token_ids("`labels`", next_tokens, vocab_size, IGNORE_INDEX)
         needs_ids = self.config.ngram_target == "wdr" or (not self.training and lambdas != 0)
         if input_ids is None and self.ngram_heads and needs_ids:
             raise ValueError(
-                "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass `input_ids` "
-                "instead of `inputs_embeds`."
+                f"The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass {ids_name} "
+                f"instead of {embeds_name}."
             )
 
 
@@ -333,7 +360,7 @@ def _forward_like(backbone_forward: Callable) -> Callable:
     return forward
 
 
-def _check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
+def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
     """Raises a `ValueError` for ids outside the vocabulary, where looking does not stall an accelerator."""
     if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
         return
@@ -343,6 +370,6 @@ def _check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, al
     lowest, highest = (token_ids.item(),) * 2 if token_ids.numel() == 1 else (x.item() for x in token_ids.aminmax())
     if lowest < 0 or highest >= vocab_size:
         raise ValueError(
-            f"`{name}` must lie in the vocabulary of {vocab_size} tokens, got ids from {lowest} to {highest}: is this "
+            f"{name} must lie in the vocabulary of {vocab_size} tokens, got ids from {lowest} to {highest}: is this "
             "the tokenizer the model was trained with?"
         )

@@ -13,7 +13,7 @@ class HeadWatchMixin:
     def _watch_backbone(self) -> None:
         """Sees the backbone's hidden states whoever asks for them, this model's own forward or not."""
         # A bound method is copied along with the model it belongs to.
-        self.base_model.register_forward_hook(self._watch_hidden_states)
+        self.get_decoder().register_forward_hook(self._watch_hidden_states)
 
     def _watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
         if torch.compiler.is_compiling() or not self.training or not outputs[0].requires_grad:

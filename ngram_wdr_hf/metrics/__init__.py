@@ -3,5 +3,6 @@
 from pathlib import Path
 
 PERPLEXITY = str(Path(__file__).parent / "perplexity")
+TRANSLATION = str(Path(__file__).parent / "translation")
 
-__all__ = ["PERPLEXITY"]
+__all__ = ["PERPLEXITY", "TRANSLATION"]

@@ -1,0 +1,23 @@
+"""Marian with N-gram heads: the paper's encoder-decoder Transformer."""
+
+from typing import ClassVar
+
+from transformers import MarianConfig, MarianMTModel
+
+from .seq2seq_wdr_ngram import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+
+
+class WDRNgramMarianConfig(NgramSeq2SeqConfigMixin, MarianConfig):
+    __doc__ = f"""A [`MarianConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_marian"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*MarianConfig.keys_to_ignore_at_inference, "head_losses"]
+
+
+class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
+    __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+
+    config_class = WDRNgramMarianConfig
+
+    def _target_vocab_size(self) -> int:
+        return self.config.decoder_vocab_size

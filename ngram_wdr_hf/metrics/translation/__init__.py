@@ -1,0 +1,1 @@
+"""BLEU and chrF of translations, as a metric of the library `evaluate`."""

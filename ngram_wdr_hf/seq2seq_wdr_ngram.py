@@ -1,0 +1,124 @@
+"""What is different for encoder-decoder models: the text is the decoder's, and the labels are not shifted."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import logging
+
+from .bow_wdr_ngram import bag_of_words_nll
+from .configuration_wdr_ngram import NgramConfigMixin
+from .loss_wdr_ngram import IGNORE_INDEX, at_least_one
+from .modeling_wdr_ngram import NgramMixin, check_token_ids
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass(repr=False)
+class NgramSeq2SeqConfigMixin(NgramConfigMixin):
+    __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
+        bow_loss_weight (`float`, *optional*, defaults to 0.0):
+            The weight of the bag-of-words loss (Ma et al. 2018), the baseline that the paper compares with: all
+            positions together have to name every word of the target sentence. 0 leaves it out.
+    """
+
+    bow_loss_weight: float = 0.0
+
+    def validate_ngram_fields(self) -> None:
+        super().validate_ngram_fields()
+        weight = self.bow_loss_weight
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 <= weight < float("inf"):
+            raise ValueError(f"`bow_loss_weight` must be a number of at least 0 (0 = off), got {weight!r}.")
+
+
+@dataclass
+class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
+    r"""
+    The backbone's output, and:
+
+    head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
+        Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+    bow_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned in training with `bow_loss_weight` > 0):
+        Detached: the bag-of-words loss before its weight.
+    """
+
+    head_losses: torch.FloatTensor | None = None
+    bow_loss: torch.FloatTensor | None = None
+
+
+class NgramSeq2SeqMixin(NgramMixin):
+    __doc__ = NgramMixin.__doc__.replace(
+        "a causal language model of Transformers, it adds the N-gram heads",
+        "an encoder-decoder model of Transformers, it adds the N-gram heads on the decoder",
+    ).replace(
+        "`class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`",
+        "`class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`",
+    )
+
+    ngram_output_class = NgramSeq2SeqLMOutput
+    text_prefix = "decoder_"
+
+    def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+        if inputs.get("input_ids") is not None:
+            check_token_ids("`input_ids`", inputs["input_ids"], self.config.vocab_size)
+        if next_tokens is None:
+            return inputs
+        if inputs.get("use_cache"):
+            logger.warning_once("`use_cache=True` is changed to `False` because `labels` are given.")
+        inputs = {**inputs, "use_cache": False}
+        if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
+            check_token_ids("`labels`", next_tokens, self._target_vocab_size(), IGNORE_INDEX)
+            inputs["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(next_tokens)
+        return inputs
+
+    def _text_of(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        names = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")
+        return {name: inputs.get(f"decoder_{name}") for name in names}
+
+    def _next_tokens(
+        self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
+    ) -> torch.LongTensor | None:
+        # Labels stand where the decoder predicts them: there is nothing to shift.
+        labels = labels if shift_labels is None else shift_labels
+        return None if labels is None else labels.long()
+
+    def _training_loss(
+        self,
+        predictions: list[torch.Tensor],
+        targets: list[torch.LongTensor],
+        num_items_in_batch: int | torch.Tensor | None,
+    ) -> dict[str, torch.Tensor]:
+        losses = super()._training_loss(predictions, targets, num_items_in_batch)
+        weight = self.config.bow_loss_weight
+        if weight:
+            count = (targets[0] != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+            bow_loss = bag_of_words_nll(predictions[0], targets[0], *self._logit_layer())
+            bow_loss = bow_loss / at_least_one(count, bow_loss.device)
+            losses |= {"loss": losses["loss"] + weight * bow_loss, "bow_loss": bow_loss.detach()}
+        return losses
+
+    def _logits(self, main: torch.Tensor, mean: torch.Tensor | None, ensemble_lambda: float) -> torch.Tensor:
+        logits = super()._logits(main, mean, ensemble_lambda)
+        bias = self._final_bias()
+        return logits if bias is None else logits + bias
+
+    def _logit_layer(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        weight, bias = super()._logit_layer()
+        final_bias = self._final_bias()
+        return weight, bias if final_bias is None else final_bias.view(-1)
+
+    def _final_bias(self) -> torch.Tensor | None:
+        """The logit bias that Marian and BART keep beside the output embedding, `(1, vocab_size)`."""
+        return getattr(self, "final_logits_bias", None)
+
+    def _prepare_text_encoder_decoder_kwargs_for_generation(
+        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs
+    ) -> dict[str, Any]:
+        # λ is not the encoder's business.
+        for_encoder = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(
+            inputs_tensor, for_encoder, *args, **kwargs
+        )
+        model_kwargs["encoder_outputs"] = prepared["encoder_outputs"]
+        return model_kwargs

@@ -1,0 +1,29 @@
+"""T5 with N-gram heads."""
+
+from typing import Any, ClassVar
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration, T5Model
+
+from .seq2seq_wdr_ngram import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+
+
+class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
+    __doc__ = f"""A [`T5Config`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_t5"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*T5Config.keys_to_ignore_at_inference, "head_losses"]
+
+
+class WDRNgramT5ForConditionalGeneration(NgramSeq2SeqMixin, T5ForConditionalGeneration):
+    __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+
+    config_class = WDRNgramT5Config
+
+    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        # This class has no base model inside it, but all that a base model is made of.
+        fields = dict(T5Model.forward(self, **inputs, return_dict=True))
+        hidden_states = fields.pop("last_hidden_state")
+        if self.config.scale_decoder_outputs:
+            hidden_states = hidden_states * self.model_dim**-0.5
+        return hidden_states, fields
