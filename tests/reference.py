@@ -6,6 +6,31 @@ import torch
 import torch.nn.functional as F
 
 
+def hidden_states(
+    model, input_ids, attention_mask=None, position_ids=None, encoder_ids=None, encoder_mask=None, **inputs
+):
+    """What the logit layer sees, from the stock parts of the model: an encoder-decoder model, with `encoder_ids`."""
+    if encoder_ids is None:
+        return model.transformer(
+            input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
+        ).last_hidden_state
+    encoded = model.get_encoder()(encoder_ids, attention_mask=encoder_mask).last_hidden_state
+    hidden = model.get_decoder()(
+        input_ids,
+        attention_mask=attention_mask,
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=encoder_mask,
+        **inputs,
+    ).last_hidden_state
+    return hidden * model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else hidden
+
+
+def logits_of(model, hidden):
+    """The logit layer, and the bias that some models keep beside it."""
+    logits = model.lm_head(hidden)
+    return logits + model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else logits
+
+
 def documents(batch_size, length, attention_mask=None, position_ids=None) -> list[list[int]]:
     """A number for each token, the same for the tokens of one document; -1 for padding."""
     numbers = []
@@ -47,9 +72,7 @@ def training_loss(
 ):
     """The training loss and the mean NLL of the next word and each head."""
     batch_size, length = input_ids.shape
-    hidden = model.transformer(
-        input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
-    ).last_hidden_state
+    hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     size = model.config.ngram_size
     numbers = documents(batch_size, length, attention_mask, position_ids)
     sums, nlls, counts = [], [], []
@@ -65,7 +88,7 @@ def training_loss(
                 if target == -100 or not (same_document or size == 1):
                     continue
                 prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, input_ids, b, t, n, detach)
-                logits = model.lm_head(prediction)
+                logits = logits_of(model, prediction)
                 total = total + F.cross_entropy(logits, target, label_smoothing=model.config.label_smoothing)
                 nll = nll + F.cross_entropy(logits, target).detach()
                 count += 1
@@ -84,9 +107,7 @@ def ensembled_logits(
 ):
     """The logits of the ensemble at every position; tokens before `first_known` count as unknown."""
     batch_size, length = input_ids.shape
-    hidden = model.transformer(
-        input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
-    ).last_hidden_state
+    hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     numbers = documents(batch_size, length, attention_mask, position_ids)
     size = model.config.ngram_size
     logits = []
@@ -100,7 +121,7 @@ def ensembled_logits(
                     has_spoken = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
                     said = head_prediction(model, hidden, input_ids, b, t - n, n) if has_spoken else hidden[b, t]
                     mixed = mixed + ensemble_lambda / (size - 1) * said
-            logits.append(model.lm_head(mixed))
+            logits.append(logits_of(model, mixed))
     return torch.stack(logits).view(batch_size, length, -1)
 
 
@@ -117,15 +138,16 @@ def next_word_nll(logits, labels, attention_mask=None, position_ids=None):
     return torch.stack(nlls).mean() if nlls else logits.new_zeros(())
 
 
-def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens):
+def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, encoder_ids=None):
     """Beam search without an end token that computes everything from the first token on at every step."""
     results = []
-    for row in input_ids:
+    for b, row in enumerate(input_ids):
+        inputs = {} if encoder_ids is None else {"encoder_ids": encoder_ids[b : b + 1]}
         beams = [(0.0, row)]
         for _ in range(max_new_tokens):
             candidates = []
             for score, tokens in beams:
-                logits = ensembled_logits(model, tokens[None], ensemble_lambda)[0, -1]
+                logits = ensembled_logits(model, tokens[None], ensemble_lambda, **inputs)[0, -1]
                 for token, log_probability in enumerate(logits.log_softmax(-1).tolist()):
                     candidates.append((score + log_probability, torch.cat([tokens, tokens.new_tensor([token])])))
             beams = sorted(candidates, key=lambda candidate: -candidate[0])[:num_beams]

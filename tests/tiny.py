@@ -1,9 +1,28 @@
 """Tiny models and batches. Weights are large, so that a wrong term shows in every number."""
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf import (
+    WDRNgramBartConfig,
+    WDRNgramBartForConditionalGeneration,
+    WDRNgramConfig,
+    WDRNgramGPT2LMHeadModel,
+    WDRNgramMarianConfig,
+    WDRNgramMarianMTModel,
+    WDRNgramT5Config,
+    WDRNgramT5ForConditionalGeneration,
+)
 
 VOCAB_SIZE = 37
 SIZES = {
@@ -20,6 +39,70 @@ SIZES = {
     "eos_token_id": 0,
     "pad_token_id": 1,
 }
+
+
+# Encoder-decoder models: ours, the stock one, and their sizes.
+TRANSLATION_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 64,
+    "init_std": 0.3,
+    "dropout": 0.0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}
+T5_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "dropout_rate": 0.0,
+    "eos_token_id": 0,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 1,
+}
+SEQ2SEQ = {
+    "marian": (WDRNgramMarianMTModel, WDRNgramMarianConfig, MarianMTModel, MarianConfig, TRANSLATION_SIZES),
+    "bart": (
+        WDRNgramBartForConditionalGeneration,
+        WDRNgramBartConfig,
+        BartForConditionalGeneration,
+        BartConfig,
+        TRANSLATION_SIZES,
+    ),
+    "t5": (WDRNgramT5ForConditionalGeneration, WDRNgramT5Config, T5ForConditionalGeneration, T5Config, T5_SIZES),
+}
+
+
+def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
+    """One of our encoder-decoder models, by its name in `SEQ2SEQ`."""
+    model_class, config_class, _, _, sizes = SEQ2SEQ[name]
+    torch.manual_seed(seed)
+    model = model_class(config_class(**{**sizes, **fields}))
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(std=0.3)
+    return model.to(dtype).eval()
+
+
+def plain_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
+    """The stock model of the same sizes."""
+    _, _, model_class, config_class, sizes = SEQ2SEQ[name]
+    torch.manual_seed(seed)
+    return model_class(config_class(**{**sizes, **fields})).to(dtype).eval()
 
 
 def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> WDRNgramGPT2LMHeadModel:
