@@ -274,12 +274,15 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         if not self.ngram_heads:
             return [next_tokens]
         runs, _ = self._runs(hidden_states, text, past_length)
-        # The token after t belongs to t's document if it continues a run; of the one after the last nothing is known.
-        is_followed = F.pad(runs[:, 1:] > 1, (0, 1), value=True)
-        next_tokens = next_tokens.masked_fill((runs == 0) | ~is_followed, IGNORE_INDEX)
+        next_tokens = next_tokens.masked_fill(~self._has_next(runs), IGNORE_INDEX)
         return [
             next_tokens[:, n:].masked_fill(runs[:, n:] <= n, IGNORE_INDEX) for n in range(len(self.ngram_heads) + 1)
         ]
+
+    def _has_next(self, runs: torch.Tensor) -> torch.Tensor:
+        """Where the word after a token belongs to the token's document."""
+        # It does if it continues a run; of the one after the last nothing is known.
+        return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 
     def _target_embeddings(self, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
         """The output embeddings `e(x)` that the WDR arithmetic works on, detached; `None` for simple heads."""

@@ -83,6 +83,10 @@ class NgramSeq2SeqMixin(NgramMixin):
         labels = labels if shift_labels is None else shift_labels
         return None if labels is None else labels.long()
 
+    def _has_next(self, runs: torch.Tensor) -> torch.Tensor:
+        # A token's own label says what comes after it, also the last one's before padding.
+        return runs > 0
+
     def _training_loss(
         self,
         predictions: list[torch.Tensor],

@@ -3,7 +3,8 @@
 from typing import Any, ClassVar
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration, T5Model
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration, T5Model, initialization
 
 from .seq2seq_wdr_ngram import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 
@@ -19,6 +20,15 @@ class WDRNgramT5ForConditionalGeneration(NgramSeq2SeqMixin, T5ForConditionalGene
     __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramT5Config
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        # T5 initialises layers by their widths, and those that it does not know with a deviation of 1. The backbone is
+        # made, and initialised, before the heads are.
+        heads = getattr(self, "ngram_heads", nn.ModuleList())
+        if isinstance(module, nn.Linear) and any(module is part for part in heads.modules()):
+            initialization.normal_(module.weight, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         # This class has no base model inside it, but all that a base model is made of.

@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
-from ngram_wdr_hf.training.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm import run_clm
-from ngram_wdr_hf.training.report import RunResult
+from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm_report import ClmResult
 
 SCRIPT = Path(__file__).parents[1] / "train_clm.py"
 QUICK = {
@@ -32,7 +32,7 @@ def write_text(path: Path, lines: int, seed: int) -> Path:
     return path
 
 
-def run(*arguments: str) -> list[RunResult]:
+def run(*arguments: str) -> list[ClmResult]:
     return run_clm(parse_clm_arguments(arguments, "train_clm.py"))
 
 

@@ -153,3 +153,57 @@ def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, en
             beams = sorted(candidates, key=lambda candidate: -candidate[0])[:num_beams]
         results.append(beams)
     return results
+
+
+def translation_loss(
+    model, encoder_ids, decoder_ids, labels, encoder_mask=None, decoder_mask=None, num_items=None, detach=True
+):
+    """`training_loss` of an encoder-decoder model, whose label `labels[b, t]` follows decoder token t."""
+    batch_size, length = decoder_ids.shape
+    inputs = {"encoder_ids": encoder_ids, "encoder_mask": encoder_mask}
+    hidden = hidden_states(model, decoder_ids, decoder_mask, **inputs)
+    size = model.config.ngram_size
+    numbers = documents(batch_size, length, decoder_mask)
+    sums, nlls, counts = [], [], []
+    for n in range(size):
+        total, nll, count = hidden.new_zeros(()), hidden.new_zeros(()), 0
+        for b in range(batch_size):
+            for t in range(length - n):
+                same_document = all(numbers[b][i] == numbers[b][t] != -1 for i in range(t, t + n + 1))
+                # The plain model leaves it to the labels.
+                if labels[b, t + n] == -100 or not (same_document or size == 1):
+                    continue
+                prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, decoder_ids, b, t, n, detach)
+                logits, target = logits_of(model, prediction), labels[b, t + n]
+                total = total + F.cross_entropy(logits, target, label_smoothing=model.config.label_smoothing)
+                nll = nll + F.cross_entropy(logits, target).detach()
+                count += 1
+        sums.append(total)
+        nlls.append(nll / max(count, 1))
+        counts.append(count)
+    divisor = max(counts[0], 1) if num_items is None else num_items
+    loss = sums[0] / divisor
+    if size > 1:
+        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (size - 1))
+    return loss, torch.stack(nlls)
+
+
+def translation_nll(logits, labels, decoder_mask=None):
+    """The mean next-word NLL of `logits`, for an encoder-decoder model with heads."""
+    nlls = [
+        F.cross_entropy(logits[b, t], labels[b, t])
+        for b, t in itertools.product(*map(range, labels.shape))
+        if labels[b, t] != -100 and (decoder_mask is None or decoder_mask[b, t] == 1)
+    ]
+    return torch.stack(nlls).mean() if nlls else logits.new_zeros(())
+
+
+def bag_of_words_nll(logits, targets):
+    """The bag-of-words loss, summed over the rows: the logits of a row's targets add up and name its words."""
+    total = logits.new_zeros(())
+    for row, words in zip(logits, targets, strict=True):
+        is_target = words != -100
+        probabilities = torch.sigmoid(row[is_target].sum(0))
+        for word in set(words[is_target].tolist()):
+            total = total - torch.log(probabilities[word])
+    return total

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 import ngram_wdr_hf
-from ngram_wdr_hf.training.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm import run_clm
 
 from .tiny import random_ids, tiny_model

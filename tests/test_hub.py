@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -121,6 +122,13 @@ WDRNgramGPT2LMHeadModel.from_pretrained(sys.argv[1]).push_to_hub("me/tiny")
 """
 
 
+def needed_files(module: str) -> set[str]:
+    """The file of a module and of all that it imports from beside it."""
+    text = (ROOT / "ngram_wdr_hf" / f"{module}.py").read_text(encoding="utf-8")
+    siblings = re.findall(r"^from \.(\w+) import", text, flags=re.MULTILINE)
+    return {f"{module}.py"}.union(*map(needed_files, siblings))
+
+
 def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
     address, files = hub
     model = tiny_model(ensemble_lambda=0.4)
@@ -128,7 +136,8 @@ def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
     run = with_hub(address, tmp_path, "-c", PUSH, str(tmp_path / "model"))
     assert run.returncode == 0, run.stderr
     package = ROOT / "ngram_wdr_hf"
-    code = {path.name for path in package.glob("*_wdr_ngram.py")}
+    code = needed_files("gpt2_wdr_ngram")
+    assert len(code) > 5
     assert set(files) >= {"config.json", "generation_config.json", "model.safetensors"} | code
     assert all(files[name] == (package / name).read_bytes() for name in code)
     received = tmp_path / "received"

@@ -15,7 +15,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
-from ngram_wdr_hf.training.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 from ngram_wdr_hf.training.run_folder import RunFolder
 
 from .clm_runs import QUICK, SCRIPT, contents, run

@@ -160,6 +160,8 @@ class EvaluationWindows(TorchDataset):
         start_token_id (`int`, *optional*): The token before the first.
     """
 
+    labels_name = "shift_labels"
+
     def __init__(
         self, stream: TokenStream, window_size: int, stride: int | None = None, start_token_id: int | None = None
     ):
@@ -168,6 +170,10 @@ class EvaluationWindows(TorchDataset):
         self.num_targets = max(0, len(stream) - 1 + len(self.start))
         self.window_size = max(1, min(window_size, self.num_targets))
         self.stride = self.window_size if stride is None else min(stride, self.window_size)
+
+    @property
+    def num_words(self) -> int:
+        return self.stream.num_words
 
     def __len__(self) -> int:
         return 1 + -(-(self.num_targets - self.window_size) // self.stride)

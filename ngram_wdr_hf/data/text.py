@@ -19,13 +19,8 @@ Item = TypeVar("Item")
 def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) -> dict[str, Dataset | IterableDataset]:
     """One row a line, its line break included, from the files of each split."""
     for paths in files.values():
-        for path in map(Path, paths):
-            if not path.is_file():
-                raise InputError(f"There is no file {path}: check the path.")
-            if path.stat().st_size == 0:
-                raise InputError(f"The file {path} is empty: give a file with text in it.")
-    # A path is not a pattern, whatever characters it has.
-    patterns = {split: [escape(str(path)) for path in paths] for split, paths in files.items()}
+        check_files(paths)
+    patterns = {split: literal(paths) for split, paths in files.items()}
     try:
         return dict(load_dataset("text", data_files=patterns, streaming=streaming, **LINES))
     except DatasetGenerationError as error:
@@ -33,6 +28,19 @@ def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) ->
             raise
         names = ", ".join(str(path) for paths in files.values() for path in paths)
         raise InputError(f"One of the files {names} is not UTF-8 text: convert it to UTF-8.") from error
+
+
+def check_files(paths: Sequence[str]) -> None:
+    for path in map(Path, paths):
+        if not path.is_file():
+            raise InputError(f"There is no file {path}: check the path.")
+        if path.stat().st_size == 0:
+            raise InputError(f"The file {path} is empty: give a file with text in it.")
+
+
+def literal(paths: Sequence[str]) -> list[str]:
+    """Paths where `datasets` takes patterns: a path is none, whatever characters it has."""
+    return [escape(str(path)) for path in paths]
 
 
 def load_text_dataset(

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .errors import InputError
 from .text import reading
 
-UNKNOWN, END = "<unk>", "<eos>"
+UNKNOWN, END, PADDING = "<unk>", "<eos>", "<pad>"
 
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
@@ -35,18 +35,40 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
 
 def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE, which has a token for every text; `<eos>` ends a document."""
+    return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False))
+
+
+def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """
+    Byte-level BPE for sentences, of one language or of two that share it: a word has the same tokens wherever it
+    stands, every sentence ends in `<eos>`, and `<pad>` fills a batch.
+    """
+    tokenizer = _train_bpe(texts, vocab_size, [END, PADDING], begins_with_space=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
+    )
+    return _wrap(tokenizer, pad_token=PADDING)
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[str], begins_with_space: bool) -> Tokenizer:
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(alphabet) + len(special_tokens):
+        raise InputError(
+            f"A BPE tokenizer has at least {len(alphabet) + len(special_tokens)} tokens, one for each byte: raise "
+            f"`--vocab_size`, which is {vocab_size}."
+        )
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=begins_with_space)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=special_tokens,
+        initial_alphabet=alphabet,
         # In a file, its bars are empty lines.
         show_progress=sys.stderr.isatty(),
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _wrap(tokenizer)
+    return tokenizer
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:

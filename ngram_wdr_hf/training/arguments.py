@@ -1,11 +1,11 @@
-"""The options of the training scripts, from the command line, a YAML file and a preset."""
+"""The options that the training scripts share, from the command line, a YAML file and a preset."""
 
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import yaml
@@ -13,84 +13,27 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..configuration_wdr_ngram import check_fraction
 from ..data.errors import InputError
-from .presets import CLM_PRESETS, DEFAULT_PRESET
+from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
 
 
 @dataclass
-class DataArguments:
-    """Which text, and how it is cut into tokens."""
-
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Text files to train on. Without any data option: English from Python itself."}
-    )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Text files for early stopping, the best checkpoint and the best λ."}
-    )
-    test_file: list[str] | None = field(default=None, metadata={"help": "Text files for the final figures."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a dataset's name on the Hub, or a folder."}
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "The dataset's configuration, if it has many."})
-    text_column: str = field(default="text", metadata={"help": "The dataset's column with the text."})
-    streaming: bool = field(
-        default=False,
-        metadata={"help": "Read the training text as it comes, for text that does not fit; needs `--max_steps`."},
-    )
-    shuffle_buffer: int = field(
-        default=0, metadata={"help": "With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."}
-    )
-    validation_percentage: float = field(
-        default=5.0, metadata={"help": "Without a validation text, so much of the training text is held out for it."}
-    )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={
-            "help": "`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
-            "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
-            "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`."
-        },
-    )
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Size of a trained tokenizer. Default: every word; for `bpe` the preset's."}
-    )
-    block_size: int | None = field(
-        default=None, metadata={"help": "How many tokens the model sees at a time. Default: the preset's or model's."}
-    )
-    stride: int | None = field(
-        default=None,
-        metadata={
-            "help": "In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
-            "takes longer. Default: the block size."
-        },
-    )
-    num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize. Default: one for each core."}
-    )
-
-    def __post_init__(self):
-        if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
-            raise InputError("Give either `--dataset_name` or text files, not both.")
-        for name in ("vocab_size", "block_size", "stride", "num_workers"):
-            _check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
-
-
-@dataclass
 class ModelArguments:
     """Which model."""
 
-    preset: str | None = field(
-        default=None,
-        metadata={
-            "help": "Sizes of a new model, and defaults for its training: "
-            + "; ".join(f"`{name}`: {preset.description}" for name, preset in CLM_PRESETS.items())
-            + f". Default: `{DEFAULT_PRESET}`, or none with `--model_name_or_path`."
-        },
-    )
+    presets: ClassVar[dict[str, Preset]]
+    # The kinds of model that `--compare` puts side by side, and the options that make them.
+    kinds: ClassVar[dict[str, dict[str, Any]]] = {
+        "plain": {"ngram_target": "none", "ngram_size": None},
+        "simple": {"ngram_target": "simple"},
+        "wdr": {"ngram_target": "wdr"},
+    }
+
+    preset: str | None = None
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Begin with this GPT-2 checkpoint, plain or one of ours, a folder or a name."}
+        default=None, metadata={"help": "Begin with this checkpoint, plain or one of ours, a folder or a name."}
     )
     ngram_size: int | None = field(
         default=None, metadata={"help": "The paper's N; 1 is the plain model. Default: the checkpoint's, else 4."}
@@ -115,11 +58,11 @@ class ModelArguments:
     lora_rank: int = field(default=16, metadata={"help": "The adapters' rank, with `--train_mode lora`."})
 
     def __post_init__(self):
-        _check_choice("preset", self.preset, CLM_PRESETS)
-        _check_choice("train_mode", self.train_mode, TRAIN_MODES)
-        _check_choice("ngram_target", self.ngram_target, TARGETS)
-        _check_at_least("ngram_size", self.ngram_size, 1)
-        _check_at_least("lora_rank", self.lora_rank, 1)
+        check_choice("preset", self.preset, self.presets)
+        check_choice("train_mode", self.train_mode, TRAIN_MODES)
+        check_choice("ngram_target", self.ngram_target, TARGETS)
+        check_at_least("ngram_size", self.ngram_size, 1)
+        check_at_least("lora_rank", self.lora_rank, 1)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
             raise InputError("`--ngram_target none` has no heads: leave out `--ngram_size`, or choose a target.")
         if self.model_name_or_path is None:
@@ -128,6 +71,11 @@ class ModelArguments:
             raise InputError(
                 f"`--train_mode {self.train_mode}` adapts a trained model: say which with `--model_name_or_path`."
             )
+
+    @property
+    def kind(self) -> str:
+        """Which of `kinds` this is."""
+        return "plain" if self.ngram_size == 1 or self.ngram_target == "none" else self.ngram_target or "wdr"
 
 
 @dataclass
@@ -144,12 +92,8 @@ class ReportArguments:
     )
     compare: bool = field(
         default=False,
-        metadata={"help": "Also train the plain and the simple N-gram model, with the same settings, and compare."},
+        metadata={"help": "Also train the other kinds of model, with the same settings, and compare them."},
     )
-    prompt: str | None = field(
-        default=None, metadata={"help": "Begin the sample text so. Default: a piece of the validation text."}
-    )
-    sample_tokens: int = field(default=60, metadata={"help": "Length of the sample text; 0 for none."})
 
     def __post_init__(self):
         if not self.lambda_grid:
@@ -160,18 +104,14 @@ class ReportArguments:
             except ValueError as error:
                 raise InputError(str(error)) from error
         self.lambda_grid = sorted(set(self.lambda_grid))
-        _check_at_least("patience", self.patience, 1)
-        _check_at_least("sample_tokens", self.sample_tokens, 0)
+        check_at_least("patience", self.patience, 1)
 
 
 @dataclass
-class ClmTrainingArguments(TrainingArguments):
+class RunTrainingArguments(TrainingArguments):
     """Trainer's own options, with defaults that suit a run from beginning to end."""
 
-    output_dir: str | None = field(
-        default="runs/clm",
-        metadata={"help": "Everything a run leaves. The same command again continues an interrupted run."},
-    )
+    output_dir: str | None = None
     do_train: bool = field(default=True, metadata={"help": "`false`: only evaluate `--model_name_or_path`."})
     eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: `epoch`, `steps` or `no`."})
     save_strategy: str | None = field(default=None, metadata={"help": "When to save. Default: after evaluations."})
@@ -207,21 +147,42 @@ class ClmTrainingArguments(TrainingArguments):
 
 
 @dataclass
-class ClmArguments:
-    """All options of `train_clm.py`."""
+class RunArguments:
+    """All options of a script."""
 
-    data: DataArguments
+    data: Any
     model: ModelArguments
     report: ReportArguments
-    training: ClmTrainingArguments
+    training: RunTrainingArguments
 
 
-def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArguments:
+def output_dir_field(default: str) -> Any:
+    """The option `--output_dir`."""
+    return field(
+        default=default,
+        metadata={"help": "Everything a run leaves. The same command again continues an interrupted run."},
+    )
+
+
+def preset_field(presets: dict[str, Preset]) -> Any:
+    """The option `--preset`, whose help lists the presets of a script."""
+    listed = "; ".join(f"`{name}`: {preset.description}" for name, preset in presets.items())
+    return field(
+        default=None,
+        metadata={
+            "help": f"Sizes of a new model, and defaults for its training: {listed}. Default: `{DEFAULT_PRESET}`, or "
+            "none with `--model_name_or_path`."
+        },
+    )
+
+
+def parse_arguments(
+    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
+) -> RunArguments:
     """
-    Reads `[FILE.yaml] [--option value ...]`. What the command line leaves out is taken from the file, then from the
-    preset.
+    Reads `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. What the command
+    line leaves out is taken from the file, then from the preset.
     """
-    classes = (DataArguments, ModelArguments, ReportArguments, ClmTrainingArguments)
     parser = HfArgumentParser(
         classes,
         description=description,
@@ -232,9 +193,9 @@ def parse_clm_arguments(arguments: Sequence[str], description: str) -> ClmArgume
     )
     arguments = list(arguments)
     from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
-    parser.set_defaults(**{**_preset_arguments(arguments, from_file), **from_file})
+    parser.set_defaults(**{**_preset_arguments(classes[1], arguments, from_file), **from_file})
     try:
-        return ClmArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
+        return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
     except (ValueError, TypeError) as error:
         raise InputError(" ".join(str(error).split())) from error
 
@@ -246,14 +207,16 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
         return action.help if action.default is None else super()._get_help_string(action)
 
 
-def _preset_arguments(arguments: Sequence[str], from_file: dict[str, Any]) -> dict[str, Any]:
+def _preset_arguments(
+    model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
+) -> dict[str, Any]:
     """What the preset says about the other options; a checkpoint has none unless it is asked for."""
-    chooser = HfArgumentParser(ModelArguments, add_help=False, allow_abbrev=False)
+    chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
     chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
     chosen = chooser.parse_known_args(list(arguments))[0]
-    _check_choice("preset", chosen.preset, CLM_PRESETS)
+    check_choice("preset", chosen.preset, model_class.presets)
     name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
-    return CLM_PRESETS[name].arguments if name else {}
+    return model_class.presets[name].arguments if name else {}
 
 
 def _is_yaml(argument: str) -> bool:
@@ -278,12 +241,12 @@ def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
     }
 
 
-def _check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
     if value is not None and value not in choices:
         raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def _check_at_least(name: str, value: int | None, least: int) -> None:
+def check_at_least(name: str, value: int | None, least: int) -> None:
     if value is not None and value < least:
         raise InputError(f"`--{name}` must be at least {least}, got {value}.")
 

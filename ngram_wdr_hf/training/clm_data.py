@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.english import python_english
 from ..data.errors import InputError
-from ..data.stream import TokenStream, tokenize
+from ..data.stream import EvaluationWindows, TokenStream, evaluation_windows, tokenize
 from ..data.text import hold_out, load_text_dataset, load_text_files
 from ..data.tokenizer import load_tokenizer, texts_of, train_bpe_tokenizer, train_word_tokenizer
-from .arguments import DataArguments, ModelArguments
+from .arguments import ModelArguments
+from .clm_arguments import ClmDataArguments
 from .presets import CLM_PRESETS, DEFAULT_PRESET
 
 # More unknown words than known ones: this is the tokenizer of another language.
@@ -29,14 +30,24 @@ class ClmData:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, trained or loaded.
         streams (`dict[str, TokenStream]`): The tokens by split; not of a training text that is streamed.
         streamed (`IterableDataset`, *optional*): The tokenized rows of a training text that is streamed.
+        block_size (`int`, *optional*): How many tokens the model reads at a time, when it is known.
     """
 
     tokenizer: PreTrainedTokenizerBase
     streams: dict[str, TokenStream]
     streamed: IterableDataset | None = None
+    block_size: int | None = None
+
+    def windows(self, stride: int | None) -> dict[str, EvaluationWindows]:
+        """The texts to evaluate on."""
+        return {
+            split: evaluation_windows(stream, self.tokenizer, self.block_size, stride)
+            for split, stream in self.streams.items()
+            if split != "train"
+        }
 
 
-def load_splits(arguments: DataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
+def load_splits(arguments: ClmDataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
     """
     The text by split; without any option, Python's English. Where nothing is trained, of the training text only what
     is held out for validation.
@@ -60,7 +71,7 @@ def load_splits(arguments: DataArguments, do_train: bool) -> dict[str, Dataset |
 
 
 def find_tokenizer(
-    splits: dict[str, Dataset | IterableDataset], data: DataArguments, model: ModelArguments, folder: Path | None
+    splits: dict[str, Dataset | IterableDataset], data: ClmDataArguments, model: ModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
     """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
     if folder is not None and (folder / "tokenizer.json").exists():
@@ -79,7 +90,7 @@ def find_tokenizer(
 
 
 def tokenize_splits(
-    splits: dict[str, Dataset | IterableDataset], tokenizer: PreTrainedTokenizerBase, data: DataArguments, seed: int
+    splits: dict[str, Dataset | IterableDataset], tokenizer: PreTrainedTokenizerBase, data: ClmDataArguments, seed: int
 ) -> ClmData:
     """The tokens of every split; of a streamed training text, the rows as they will come."""
     num_workers = data.num_workers or os.cpu_count() or 1
@@ -106,6 +117,25 @@ def check_lengths(data: ClmData, ngram_size: int) -> None:
                 f"The {split} text has {len(stream)} tokens, and N = {ngram_size} needs more than {ngram_size}: give "
                 "a longer text or a smaller `--ngram_size`."
             )
+
+
+def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
+    if prompt is not None and not tokenizer(prompt, add_special_tokens=False).input_ids:
+        raise InputError(f"`--prompt {prompt!r}` has no token to begin with: give it a word.")
+
+
+def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
+    """How many tokens the model reads at a time: what was asked for, or as many as it can."""
+    longest = model.config.max_position_embeddings
+    if asked is not None and asked > longest:
+        raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
+    block_size = asked or longest
+    if block_size <= model.config.ngram_size:
+        raise InputError(
+            f"N = {model.config.ngram_size} needs blocks of more than {model.config.ngram_size} tokens: raise "
+            f"`--block_size`, which is {block_size}."
+        )
+    return block_size
 
 
 def _check_known(stream: TokenStream, tokenizer: PreTrainedTokenizerBase, split: str) -> None:

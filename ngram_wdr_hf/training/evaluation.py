@@ -8,7 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from ..data.pair_batches import PairBatches
 from ..data.stream import IGNORE_INDEX, EvaluationWindows
+
+# What a text to score is made of: windows over running text, or batches of sentence pairs.
+ScoredText = EvaluationWindows | PairBatches
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Scores:
 @torch.no_grad()
 def score(
     model: nn.Module,
-    windows: EvaluationWindows,
+    text: ScoredText,
     lambdas: Sequence[float],
     batch_size: int,
     process_index: int = 0,
@@ -60,13 +64,13 @@ def score(
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     r"""
-    Reads every window once. Every process reads its share, in equally many batches.
+    Reads everything once. Every process reads its share, in equally many batches.
 
     Args:
         model (`nn.Module`): A model of ours, wrapped for several processes or not.
-        windows (`EvaluationWindows`): The text.
+        text (`EvaluationWindows` or `PairBatches`): The text.
         lambdas (`Sequence[float]`): The values of λ.
-        batch_size (`int`): Windows at a time.
+        batch_size (`int`): Windows at a time; of `PairBatches`, an item is a batch.
         process_index (`int`, *optional*, defaults to 0): Which share to read.
         num_processes (`int`, *optional*, defaults to 1): How many shares there are.
         add_up (`Callable`, *optional*): Sums a tensor over all processes.
@@ -78,11 +82,12 @@ def score(
     # Sums over a long text need the digits, which Apple's GPUs do not have.
     precision = torch.float32 if device.type == "mps" else torch.float64
     sums = head_sums = head_counts = 0
-    for batch in DataLoader(_Share(windows, process_index, num_processes), batch_size):
+    share = _Share(text, process_index, num_processes)
+    for batch in DataLoader(share, batch_size if isinstance(text, EvaluationWindows) else None):
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
         # Divided by one, the loss is a sum.
         output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
-        is_target = batch["shift_labels"] != IGNORE_INDEX
+        is_target = batch[text.labels_name] != IGNORE_INDEX
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
         sums = sums + output.loss.to(precision)
         head_sums = head_sums + output.head_losses.to(precision) * counts
@@ -95,27 +100,27 @@ def score(
         nll_sums=sums.tolist(),
         head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
         num_tokens=int(head_counts[0]),
-        num_words=windows.stream.num_words,
+        num_words=text.num_words,
     )
 
 
 class _Share(Dataset):
-    """Every so many windows, filled up with windows without targets so that all shares are equally long."""
+    """Every so many items, filled up with items without targets so that all shares are equally long."""
 
-    def __init__(self, windows: EvaluationWindows, process_index: int, num_processes: int):
-        self.windows = windows
+    def __init__(self, text: ScoredText, process_index: int, num_processes: int):
+        self.text = text
         self.process_index = process_index
         self.num_processes = num_processes
 
     def __len__(self) -> int:
-        return -(-len(self.windows) // self.num_processes)
+        return -(-len(self.text) // self.num_processes)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         i = i * self.num_processes + self.process_index
-        if i < len(self.windows):
-            return self.windows[i]
-        window = self.windows[0]
-        return {**window, "shift_labels": torch.full_like(window["shift_labels"], IGNORE_INDEX)}
+        if i < len(self.text):
+            return self.text[i]
+        item, name = self.text[0], self.text.labels_name
+        return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
 
 
 def _exp(value: float) -> float:

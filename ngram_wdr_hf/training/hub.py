@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from ..data.errors import InputError
 
 # Only of use where the run was made: checkpoints to resume from, other models to compare with, logs.
-LEFT_OUT = ["checkpoint-*/*", "plain/*", "simple/*", "wdr/*", "runs/*", "training_args.bin", "comparison*"]
+LEFT_OUT = ["checkpoint-*/*", "plain/*", "bow/*", "simple/*", "wdr/*", "runs/*", "training_args.bin", "comparison*"]
 
 
 def make_repository(training: TrainingArguments) -> str | None:

@@ -1,23 +1,87 @@
 """The model of a run: new by preset, or from a checkpoint, and which of its weights are trained."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from .. import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from .. import (
+    WDRNgramBartForConditionalGeneration,
+    WDRNgramConfig,
+    WDRNgramGPT2LMHeadModel,
+    WDRNgramMarianConfig,
+    WDRNgramMarianMTModel,
+    WDRNgramT5ForConditionalGeneration,
+)
 from ..data.errors import InputError
 from ..data.tokenizer import start_token_id
+from ..seq2seq_wdr_ngram import NgramSeq2SeqMixin
 from .arguments import ModelArguments
-from .presets import CLM_PRESETS
+from .nmt_arguments import NmtModelArguments
 
 DEFAULT_NGRAM_SIZE = 4
+TRANSLATION_MODELS = (
+    WDRNgramMarianMTModel,
+    WDRNgramBartForConditionalGeneration,
+    WDRNgramT5ForConditionalGeneration,
+)
 
 
-def build_model(
+def build_clm_model(
     arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> WDRNgramGPT2LMHeadModel:
+    """A GPT-2: new, for blocks of `block_size` tokens, or from a checkpoint."""
+
+    def new_model(sizes: dict[str, Any]) -> WDRNgramGPT2LMHeadModel:
+        config = WDRNgramConfig(
+            vocab_size=len(tokenizer),
+            n_positions=block_size,
+            bos_token_id=start_token_id(tokenizer),
+            eos_token_id=tokenizer.eos_token_id,
+            **sizes,
+        )
+        model = WDRNgramGPT2LMHeadModel(config)
+        # For generation only: in a forward, the end of a text is no padding.
+        model.generation_config.pad_token_id = tokenizer.eos_token_id
+        return model
+
+    return _build(arguments, tokenizer, (WDRNgramGPT2LMHeadModel,), new_model, do_train)
+
+
+def build_nmt_model(
+    arguments: NmtModelArguments, tokenizer: PreTrainedTokenizerBase, do_train: bool = True
+) -> NgramSeq2SeqMixin:
+    """A Marian by preset, or any encoder-decoder checkpoint that there are heads for."""
+
+    def new_model(sizes: dict[str, Any]) -> WDRNgramMarianMTModel:
+        config = WDRNgramMarianConfig(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+            forced_eos_token_id=tokenizer.eos_token_id,
+            scale_embedding=True,
+            activation_function="relu",
+            **sizes,
+        )
+        return WDRNgramMarianMTModel(config)
+
+    return _build(
+        arguments, tokenizer, TRANSLATION_MODELS, new_model, do_train, bow_loss_weight=arguments.bow_loss_weight
+    )
+
+
+def _build(
+    arguments: ModelArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    classes: tuple[type[PreTrainedModel], ...],
+    new_model: Callable[[dict[str, Any]], PreTrainedModel],
+    do_train: bool,
+    **fields: Any,
+) -> PreTrainedModel:
     """
     A new model of the preset's sizes for the tokenizer's vocabulary, or the checkpoint that was asked for. A plain
     checkpoint gets heads if they are to be trained.
@@ -25,19 +89,17 @@ def build_model(
     asked = {"ngram_size": arguments.ngram_size, "ngram_target": arguments.ngram_target}
     if arguments.ngram_target == "none":
         asked = {"ngram_size": 1, "ngram_target": None}
-    fields = {**asked, "label_smoothing": arguments.label_smoothing}
+    fields = {**asked, "label_smoothing": arguments.label_smoothing, **fields}
     fields = {name: value for name, value in fields.items() if value is not None}
     if do_train:
         # The weights that come out of it will have a λ of their own.
         fields["ensemble_lambda"] = 0.0
     try:
         if arguments.model_name_or_path is not None:
-            model = _load(arguments.model_name_or_path, fields, DEFAULT_NGRAM_SIZE if do_train else 1)
+            model = _load(arguments.model_name_or_path, classes, fields, DEFAULT_NGRAM_SIZE if do_train else 1)
         else:
-            sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **CLM_PRESETS[arguments.preset].config, **fields}
-            model = WDRNgramGPT2LMHeadModel(_new_config(sizes, tokenizer, block_size))
-            # For generation only: in a forward, the end of a text is no padding.
-            model.generation_config.pad_token_id = tokenizer.eos_token_id
+            sizes = arguments.presets[arguments.preset].config
+            model = new_model({"ngram_size": DEFAULT_NGRAM_SIZE, **sizes, **fields})
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
     if len(tokenizer) > model.config.vocab_size:
@@ -62,8 +124,11 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
         raise InputError("`--train_mode lora` needs the package peft: install it with `pip install peft`.")
     from peft import LoraConfig, get_peft_model
 
+    is_left = (model.get_output_embeddings(), *model.ngram_heads.modules())
     layers = {
-        name: layer for name, layer in model.base_model.named_modules() if isinstance(layer, (nn.Linear, Conv1D))
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, (nn.Linear, Conv1D)) and not any(layer is other for other in is_left)
     }
     adapters = LoraConfig(
         r=arguments.lora_rank,
@@ -72,26 +137,20 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
         # One by one: PEFT cannot wrap the list of heads itself.
         modules_to_save=[f"ngram_heads.{n}" for n in range(len(model.ngram_heads))],
         fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
-        task_type="CAUSAL_LM",
+        task_type="SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM",
     )
     return get_peft_model(model, adapters)
 
 
-def _load(name_or_path: str, fields: dict, ngram_size: int) -> WDRNgramGPT2LMHeadModel:
-    config = AutoConfig.from_pretrained(name_or_path)
-    known = {WDRNgramConfig.model_type: {}, "gpt2": {"ngram_size": ngram_size}}
-    if config.model_type not in known:
-        raise InputError(
-            f"{name_or_path} is a model of type {config.model_type}: give one of type {' or '.join(known)}."
-        )
-    return WDRNgramGPT2LMHeadModel.from_pretrained(name_or_path, **{**known[config.model_type], **fields})
-
-
-def _new_config(fields: dict, tokenizer: PreTrainedTokenizerBase, block_size: int) -> WDRNgramConfig:
-    return WDRNgramConfig(
-        vocab_size=len(tokenizer),
-        n_positions=block_size,
-        bos_token_id=start_token_id(tokenizer),
-        eos_token_id=tokenizer.eos_token_id,
-        **fields,
-    )
+def _load(
+    name_or_path: str, classes: tuple[type[PreTrainedModel], ...], fields: dict[str, Any], ngram_size: int
+) -> PreTrainedModel:
+    model_type = AutoConfig.from_pretrained(name_or_path).model_type
+    for model_class in classes:
+        *_, plain_config = model_class.config_class.__bases__
+        # A plain checkpoint says nothing about N.
+        known = {model_class.config_class.model_type: {}, plain_config.model_type: {"ngram_size": ngram_size}}
+        if model_type in known:
+            return model_class.from_pretrained(name_or_path, **{**known[model_type], **fields})
+    types = [config.model_type for cls in classes for config in (cls.config_class, cls.config_class.__bases__[-1])]
+    raise InputError(f"{name_or_path} is a model of type {model_type}: give one of type {' or '.join(types)}.")

@@ -1,16 +1,16 @@
-"""What a run leaves to look at: a table, plots, a model card, the figures as JSON."""
+"""What every run leaves to look at: tables, plots, a model card, the figures as JSON."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from transformers import PreTrainedModel
 
-from .evaluation import Scores
 from .trainer import loss_names
 
 
@@ -21,37 +21,39 @@ class RunResult:
 
     Args:
         name (`str`): Which model, in a word or two.
-        settings (`dict[str, Any]`): How it was made.
+        ngram_size (`int`): Its N.
         num_parameters (`int`): All weights, the heads' included.
         head_parameters (`int`): The heads' weights.
-        scores (`dict[str, Scores]`): By split.
+        settings (`dict[str, Any]`): How it was made.
         ensemble_lambda (`float`): The λ saved with the model.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
-        samples (`dict[str, str]`): Generated text by λ, as a label.
     """
 
     name: str
-    settings: dict[str, Any]
+    ngram_size: int
     num_parameters: int
     head_parameters: int
-    scores: dict[str, Scores]
+    settings: dict[str, Any]
     ensemble_lambda: float
     history: list[dict[str, float]]
-    samples: dict[str, str]
 
 
-def save_metrics(result: RunResult, path: Path) -> None:
-    splits = {
-        split: {
-            "lambda": scores.lambdas,
-            "perplexity": scores.perplexities("word"),
-            "token_perplexity": scores.perplexities("token"),
-            **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
-            "num_words": scores.num_words,
-            "num_tokens": scores.num_tokens,
-        }
-        for split, scores in result.scores.items()
+def describe(model: PreTrainedModel) -> dict[str, Any]:
+    """What a result says about its model."""
+    config = model.config
+    has_heads = len(model.ngram_heads) > 0
+    name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
+    if getattr(config, "bow_loss_weight", 0):
+        name = f"{name} + bow" if has_heads else "bow"
+    return {
+        "name": name,
+        "ngram_size": config.ngram_size,
+        "num_parameters": model.num_parameters(),
+        "head_parameters": sum(parameter.numel() for parameter in model.ngram_heads.parameters()),
     }
+
+
+def write_metrics(result: RunResult, splits: dict[str, Any], path: Path) -> None:
     metrics = {
         "model": result.name,
         "ensemble_lambda": result.ensemble_lambda,
@@ -74,35 +76,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def perplexity_table(results: Sequence[RunResult], unit: str) -> list[list[str]]:
-    """Perplexity by `"word"` or `"token"` for every model, split and λ; a star marks the λ that was chosen."""
-    lambdas = sorted({value for result in results for scores in result.scores.values() for value in scores.lambdas})
-    rows = [["model", "split", f"{unit}s", *(f"λ={value:g}" for value in lambdas)]]
-    for result in results:
-        for split, scores in result.scores.items():
-            by_lambda = dict(zip(scores.lambdas, scores.perplexities(unit), strict=True))
-            cells = []
-            for value in lambdas:
-                mark = "*" if value == result.ensemble_lambda and result.head_parameters else ""
-                # Without heads there is nothing to mix: one figure says it all.
-                is_shown = value in by_lambda and (result.head_parameters or value == lambdas[0])
-                cells.append(f"{by_lambda[value]:.2f}{mark}" if is_shown else "")
-            rows.append([result.name, split, f"{scores.count(unit):,}", *cells])
-    return rows
-
-
-def units_of(results: Sequence[RunResult]) -> list[str]:
-    """By word, and if tokens are not words also by token."""
-    all_scores = [scores for result in results for scores in result.scores.values()]
-    is_same = all(scores.num_words == scores.num_tokens for scores in all_scores)
-    return ["word"] if is_same else ["word", "token"]
-
-
-def print_tables(results: Sequence[RunResult]) -> None:
-    for unit in units_of(results):
-        print(f"\nPerplexity by {unit} (* the λ chosen on validation)\n\n{as_text(perplexity_table(results, unit))}")
-
-
 def as_text(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
@@ -121,22 +94,25 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('*', ' ★') for cell in line)} |" for line in lines)
 
 
-def save_lambda_plot(results: Sequence[RunResult], path: Path) -> None:
-    """Perplexity over λ for every split, the chosen λ marked."""
-    splits = list(dict.fromkeys(split for result in results for split in result.scores))
+def plot_over_lambda(
+    results: Sequence[RunResult],
+    splits: Sequence[str],
+    figures: Callable[[RunResult, str], dict[float, float]],
+    ylabel: str,
+    path: Path,
+) -> None:
+    """A figure over λ for every split and model, the chosen λ marked; a dashed line for a model without heads."""
     figure = Figure(figsize=(5 * len(splits), 4), layout="constrained")
     for axes, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
         for i, result in enumerate(results):
-            scores, color = result.scores[split], f"C{i}"
+            by_lambda, color = figures(result, split), f"C{i}"
             if not result.head_parameters:
-                axes.axhline(scores.perplexities("word")[0], color=color, linestyle="--", label=result.name)
+                axes.axhline(by_lambda[0.0], color=color, linestyle="--", label=result.name)
                 continue
-            axes.plot(scores.lambdas, scores.perplexities("word"), marker="o", color=color, label=result.name)
-            chosen = scores.at(result.ensemble_lambda)
-            axes.plot(
-                result.ensemble_lambda, scores.perplexities("word")[chosen], marker="*", markersize=16, color=color
-            )
-        axes.set(title=split, xlabel="λ", ylabel="perplexity by word")
+            axes.plot(list(by_lambda), list(by_lambda.values()), marker="o", color=color, label=result.name)
+            chosen = result.ensemble_lambda
+            axes.plot(chosen, by_lambda[chosen], marker="*", markersize=16, color=color)
+        axes.set(title=split, xlabel="λ", ylabel=ylabel)
         axes.grid(alpha=0.3)
         axes.legend(title="★ chosen on validation" if any(r.head_parameters for r in results) else None)
     figure.savefig(path, dpi=120)
@@ -147,7 +123,7 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
     figure = Figure(figsize=(5 * len(results) + 5, 4), layout="constrained")
     *by_model, last = figure.subplots(1, len(results) + 1)
     for axes, result in zip(by_model, results, strict=True):
-        for name in loss_names(len(next(iter(result.scores.values())).head_nlls)):
+        for name in loss_names(result.ngram_size):
             _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
         axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL by token")
     for i, result in enumerate(results):
@@ -174,34 +150,34 @@ def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> No
         axes.plot(*zip(*points, strict=True), **style)
 
 
-def save_model_card(result: RunResult, path: Path) -> None:
-    tables = "\n\n".join(
-        f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([result], unit))}" for unit in units_of([result])
-    )
-    samples = "\n\n".join(f"λ = {label}:\n\n```text\n{text}\n```" for label, text in result.samples.items())
+def write_model_card(
+    result: RunResult, path: Path, *, kind: str, tags: Sequence[str], usage: str, tables: str, samples: str
+) -> None:
+    """
+    Args:
+        kind (`str`): What the model is, as in "A language model".
+        tags (`Sequence[str]`): Lines for the head of the card.
+        usage (`str`): Python code that loads and uses it.
+        tables (`str`): The results.
+        samples (`str`): What the model says.
+    """
     settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
+    head = "\n".join(["library_name: transformers", *tags, "tags:", "- ngram-wdr-hf", "- n-gram-prediction"])
     path.write_text(
         f"""---
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- ngram-wdr-hf
-- n-gram-prediction
+{head}
 ---
 
 # {result.name}
 
-A language model with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
+{kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
 Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
 {result.head_parameters:,} of them in the heads; the ensemble's λ is {result.ensemble_lambda:g}.
 
 ## Use
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+{usage}
 ```
 
 With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed. `generate(..., ensemble_lambda=0.0)` \
@@ -213,7 +189,7 @@ is the model without the ensemble.
 
 ★: the λ that is best on validation, saved with the model.
 
-![Perplexity over λ](lambda_sweep.png)
+![The ensemble over λ](lambda_sweep.png)
 ![Training](training.png)
 
 ## Sample

@@ -10,8 +10,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..data.stream import EvaluationWindows
-from .evaluation import Scores, score
+from .evaluation import ScoredText, Scores, score
 
 
 def loss_names(ngram_size: int) -> list[str]:
@@ -21,9 +20,9 @@ def loss_names(ngram_size: int) -> list[str]:
 
 class NgramTrainer(Trainer):
     r"""
-    A [`Trainer`] that trains as Trainer does, logs what each head costs, and evaluates `EvaluationWindows` exactly for
-    many λ at once: `eval_loss` and `eval_perplexity` are those of the model's own λ, `eval_best_perplexity` is that of
-    `eval_best_lambda`, `eval_heads_loss` is the mean over the heads.
+    A [`Trainer`] that trains as Trainer does, logs what each head costs, and evaluates `EvaluationWindows` and
+    `PairBatches` exactly for many λ at once: `eval_loss` and `eval_perplexity` are those of the model's own λ,
+    `eval_best_perplexity` is that of `eval_best_lambda`, `eval_heads_loss` is the mean over the heads.
 
     Args:
         lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own.
@@ -56,13 +55,13 @@ class NgramTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
-        windows = dataloader.dataset
-        if not isinstance(windows, EvaluationWindows):
+        text = dataloader.dataset
+        if not isinstance(text, ScoredText):
             return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         own = self.accelerator.unwrap_model(self.model).resolve_lambda()
         scores = score(
             self._evaluation_model(),
-            windows,
+            text,
             sorted({own, *self.lambda_grid}),
             self.args.eval_batch_size,
             self.accelerator.process_index,
@@ -82,7 +81,7 @@ class NgramTrainer(Trainer):
         if heads := scores.head_nlls[1:]:
             metrics["heads_loss"] = sum(heads) / len(heads)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(windows))
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def _evaluation_model(self) -> nn.Module:
         """The model as it was wrapped for training; without training, a whole copy in every process, unwrapped."""

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizer import load_tokenizer
-from ngram_wdr_hf.training.arguments import ModelArguments
+from ngram_wdr_hf.training.clm_arguments import ClmModelArguments
 from ngram_wdr_hf.training.evaluation import Scores, score
-from ngram_wdr_hf.training.models import build_model
+from ngram_wdr_hf.training.models import build_clm_model
 
 _DESCRIPTION = """
 How well a language model with N-gram heads predicts texts, with the ensemble of the paper: the exponential of the mean
@@ -128,7 +128,7 @@ def _check_texts(texts: list[str]) -> None:
 
 def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(model_id)
-    return build_model(ModelArguments(model_name_or_path=model_id), tokenizer, None, do_train=False), tokenizer
+    return build_clm_model(ClmModelArguments(model_name_or_path=model_id), tokenizer, None, do_train=False), tokenizer
 
 
 def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenStream]:

@@ -1,0 +1,161 @@
+"""Sentence pairs as tokens, in batches of so many tokens with little padding."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, Features, List, Value
+from datasets.fingerprint import Hasher
+from torch.utils.data import Dataset as TorchDataset
+from transformers import PreTrainedTokenizerBase
+
+from ..loss_wdr_ngram import IGNORE_INDEX
+from .errors import InputError
+
+TOKENIZED = Features(
+    {
+        "input_ids": List(Value("int32")),
+        "labels": List(Value("int32")),
+        "num_words": Value("int32"),
+        "is_truncated": Value("bool"),
+    }
+)
+
+
+def tokenize_pairs(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    longest: int | None = None,
+    prefix: str = "",
+    num_workers: int = 1,
+) -> Dataset:
+    """
+    Rows of `source` and `target` to rows of `input_ids`, `labels`, the target's `num_words` and whether a side had
+    more than `longest` tokens, of which the first ones and the end are kept. In parallel, and cached.
+    """
+    definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
+    return rows.map(
+        partial(_encode, tokenizer=tokenizer, name=name, longest=longest, prefix=prefix),
+        batched=True,
+        remove_columns=["source", "target"],
+        features=TOKENIZED,
+        num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
+        desc=f"Tokenizing the {name} pairs",
+        new_fingerprint=Hasher.hash([rows._fingerprint, definition, longest, prefix, "pairs-1"]),
+    )
+
+
+def encode_sources(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
+) -> list[list[int]]:
+    """The tokens of the sentences to translate."""
+    return _truncate(_ids(tokenizer, name, text=[prefix + text for text in texts]), longest)[0]
+
+
+def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
+    """The pairs of which no side has more than `longest` tokens, or more than `ratio` times the other's."""
+    lengths = side_lengths(rows)
+    is_kept = np.ones(len(rows), dtype=bool)
+    if longest is not None:
+        is_kept &= lengths.max(1) <= longest
+    if ratio is not None:
+        is_kept &= lengths.max(1) <= ratio * lengths.min(1)
+    return rows if is_kept.all() else rows.select(np.flatnonzero(is_kept))
+
+
+def side_lengths(rows: Dataset) -> np.ndarray:
+    """How many tokens source and target have, `(pairs, 2)`."""
+    columns = (rows.with_format("arrow")[name][:] for name in ("input_ids", "labels"))
+    return np.stack([pc.list_value_length(column).to_numpy() for column in columns], axis=1)
+
+
+def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
+    """
+    Cuts rows, taken in `order`, into batches whose number of rows times the longest of their lengths is at most
+    `batch_tokens`; a row that is longer is a batch of its own.
+    """
+    batches, begin, longest = [], 0, 0
+    for end, i in enumerate(order):
+        longest = max(longest, lengths[i])
+        if end > begin and longest * (end + 1 - begin) > batch_tokens:
+            batches.append(order[begin:end])
+            begin, longest = end, lengths[i]
+    return [*batches, order[begin:]]
+
+
+class PairBatches(TorchDataset):
+    r"""
+    Batches of pairs of about equal length: an item is a whole batch, so a data loader takes one at a time and mixes
+    their order. The batches are the same in every epoch.
+
+    Args:
+        rows (`Dataset`): What `tokenize_pairs` makes.
+        batch_tokens (`int`): Pairs times the tokens of the longest side, at most.
+        pad_token_id (`int`): What fills the sources; targets are filled with -100.
+        seed (`int`, *optional*, defaults to 0): For the order among pairs of the same length.
+    """
+
+    labels_name = "labels"
+
+    def __init__(self, rows: Dataset, batch_tokens: int, pad_token_id: int, seed: int = 0):
+        self.rows = rows
+        self.pad_token_id = pad_token_id
+        self.num_words = pc.sum(rows.with_format("arrow")["num_words"][:]).as_py()
+        lengths = side_lengths(rows)
+        shuffled = np.random.default_rng(seed).permutation(len(rows))
+        order = shuffled[np.lexsort((lengths[shuffled, 0], lengths[shuffled, 1]))]
+        self.batches = cut_into_batches(lengths.max(1), batch_tokens, order)
+        padded = sum(len(batch) * lengths[batch].max(0).sum() for batch in self.batches)
+        self.padding_share = 1 - lengths.sum() / padded
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        rows = self.rows[self.batches[i]]
+        input_ids = pad(rows["input_ids"], self.pad_token_id)
+        is_real = pad([[1] * len(ids) for ids in rows["input_ids"]], 0)
+        return {"input_ids": input_ids, "attention_mask": is_real, "labels": pad(rows["labels"], IGNORE_INDEX)}
+
+
+def only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Collates one batch."""
+    (batch,) = batches
+    return batch
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
+    """Rows of different length, filled up at the end."""
+    padded = torch.full((len(rows), max(map(len, rows))), value)
+    for padded_row, row in zip(padded, rows, strict=True):
+        padded_row[: len(row)] = torch.tensor(row)
+    return padded
+
+
+def _encode(
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, prefix: str
+) -> dict[str, list]:
+    sources, is_cut = _truncate(_ids(tokenizer, name, text=[prefix + text for text in batch["source"]]), longest)
+    targets, is_cut_too = _truncate(_ids(tokenizer, name, text_target=batch["target"]), longest)
+    return {
+        "input_ids": sources,
+        "labels": targets,
+        "num_words": [len(text.split()) for text in batch["target"]],
+        "is_truncated": [one or other for one, other in zip(is_cut, is_cut_too, strict=True)],
+    }
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **texts: list[str]) -> list[list[int]]:
+    try:
+        return tokenizer(**texts, verbose=False)["input_ids"]
+    except Exception as error:  # `tokenizers` raises the base class
+        raise InputError(f"The tokenizer does not cover the words of the {name} set ({error}).") from error
+
+
+def _truncate(rows: list[list[int]], longest: int | None) -> tuple[list[list[int]], list[bool]]:
+    """The first tokens and the last, which is the sentence's end."""
+    is_cut = [longest is not None and len(ids) > longest for ids in rows]
+    return [[*ids[: longest - 1], ids[-1]] if cut else ids for ids, cut in zip(rows, is_cut, strict=True)], is_cut

@@ -1,0 +1,139 @@
+"""The options of `train_clm.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..data.errors import InputError
+from .arguments import (
+    ModelArguments,
+    ReportArguments,
+    RunArguments,
+    RunTrainingArguments,
+    check_at_least,
+    output_dir_field,
+    parse_arguments,
+    preset_field,
+)
+from .presets import CLM_PRESETS, Preset
+
+
+@dataclass
+class ClmDataArguments:
+    """Which text, and how it is cut into tokens."""
+
+    # The options that say which text it is.
+    which_data: ClassVar[tuple[str, ...]] = (
+        "train_file",
+        "validation_file",
+        "test_file",
+        "dataset_name",
+        "dataset_config",
+        "text_column",
+        "streaming",
+        "validation_percentage",
+    )
+
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Text files to train on. Without any data option: English from Python itself."}
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Text files for early stopping, the best checkpoint and the best λ."}
+    )
+    test_file: list[str] | None = field(default=None, metadata={"help": "Text files for the final figures."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of files: a dataset's name on the Hub, or a folder."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "The dataset's configuration, if it has many."})
+    text_column: str = field(default="text", metadata={"help": "The dataset's column with the text."})
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "Read the training text as it comes, for text that does not fit; needs `--max_steps`."},
+    )
+    shuffle_buffer: int = field(
+        default=0, metadata={"help": "With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."}
+    )
+    validation_percentage: float = field(
+        default=5.0, metadata={"help": "Without a validation text, so much of the training text is held out for it."}
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={
+            "help": "`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
+            "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
+            "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`."
+        },
+    )
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Size of a trained tokenizer. Default: every word; for `bpe` the preset's."}
+    )
+    block_size: int | None = field(
+        default=None, metadata={"help": "How many tokens the model sees at a time. Default: the preset's or model's."}
+    )
+    stride: int | None = field(
+        default=None,
+        metadata={
+            "help": "In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
+            "takes longer. Default: the block size."
+        },
+    )
+    num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize. Default: one for each core."}
+    )
+
+    def __post_init__(self):
+        if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
+            raise InputError("Give either `--dataset_name` or text files, not both.")
+        for name in ("vocab_size", "block_size", "stride", "num_workers"):
+            check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
+
+    def is_given(self) -> bool:
+        """Whether a text was named."""
+        return bool(self.dataset_name or self.train_file or self.validation_file or self.test_file)
+
+
+@dataclass
+class ClmModelArguments(ModelArguments):
+    """Which model: a GPT-2."""
+
+    presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
+
+    preset: str | None = preset_field(CLM_PRESETS)
+
+
+@dataclass
+class ClmReportArguments(ReportArguments):
+    """What is evaluated and shown."""
+
+    prompt: str | None = field(
+        default=None, metadata={"help": "Begin the sample text so. Default: a piece of the validation text."}
+    )
+    sample_tokens: int = field(default=60, metadata={"help": "Length of the sample text; 0 for none."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least("sample_tokens", self.sample_tokens, 0)
+
+
+@dataclass
+class ClmTrainingArguments(RunTrainingArguments):
+    """Trainer's own options."""
+
+    output_dir: str | None = output_dir_field("runs/clm")
+
+
+def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
+    """The options of `train_clm.py` from its command line."""
+    classes = (ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments)
+    return parse_arguments(classes, arguments, description)
+
+
+def check_clm_arguments(arguments: RunArguments) -> None:
+    """What a text that is streamed needs."""
+    data, training = arguments.data, arguments.training
+    if data.streaming and training.do_train and training.max_steps <= 0:
+        raise InputError("A streamed text has no known length: set `--max_steps`.")
+    if data.streaming and training.do_train and training.eval_strategy == "epoch":
+        raise InputError(
+            "A streamed text may be too long for an epoch: set `--eval_strategy steps` and `--eval_steps`."
+        )

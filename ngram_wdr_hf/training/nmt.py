@@ -1,0 +1,183 @@
+"""A translation run from beginning to end: data, training, search for λ, report."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..data.errors import InputError
+from ..data.pair_batches import only
+from ..data.pairs import has_references
+from ..data.text import check_files
+from ..data.tokenizer import load_tokenizer
+from .arguments import RunArguments
+from .bleu import TranslationScores, score_translations
+from .models import build_nmt_model
+from .nmt_arguments import DECODED_METRICS, check_nmt_arguments
+from .nmt_data import NmtData, find_nmt_tokenizer, load_pairs, positions, tokenize_nmt
+from .nmt_report import (
+    NmtResult,
+    Translated,
+    print_examples,
+    print_tables,
+    save_lambda_plot,
+    save_metrics,
+    save_model_card,
+    save_translations,
+)
+from .nmt_trainer import TranslationTrainer
+from .report import describe, save_training_plot
+from .run import Task, evaluation_trainer, run_all, save_lambda, training_options
+from .run_folder import RunFolder
+from .settings import check_together, with_data_of_run
+from .translate import Translator
+
+# How long a translation may be where the model has no end of its own.
+DEFAULT_LENGTH = 512
+
+
+def run_nmt(arguments: RunArguments) -> list[NmtResult]:
+    """Trains if asked to, translates, reports; with `--compare`, all kinds of model; with `--translate`, only that."""
+    check_nmt_arguments(arguments)
+    if arguments.report.translate is not None:
+        check_together(arguments)
+        _translate_file(arguments)
+        return []
+    return run_all(arguments, Task(_prepare, _make_trainer, _evaluate, _show))
+
+
+def _show(results: list[NmtResult], comparison_folder: Path | None) -> None:
+    print_examples(results[0])
+    print_tables(results)
+    if comparison_folder is not None:
+        save_lambda_plot(results, comparison_folder / "comparison.png")
+        save_training_plot(results, comparison_folder / "comparison_training.png")
+
+
+def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[NmtData, PreTrainedModel]:
+    training = arguments.training
+    # Every process prepares the same data; one of them says what there was to say.
+    tell = print if training.process_index == 0 else lambda sentence: None
+    splits = load_pairs(arguments.data, training.do_train, training.seed, tell)
+    tokenizer = find_nmt_tokenizer(splits, arguments.data, arguments.model, folder)
+    model = build_nmt_model(arguments.model, tokenizer, training.do_train)
+    # The saved model is to translate as it is evaluated here.
+    model.generation_config.num_beams = arguments.report.num_beams
+    model.generation_config.length_penalty = arguments.report.length_penalty
+    model.generation_config.max_length = positions(model) or DEFAULT_LENGTH
+    return tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, tell), model
+
+
+def _translator(arguments: RunArguments, data: NmtData) -> Translator:
+    report, training = arguments.report, arguments.training
+    return Translator(
+        data.tokenizer,
+        report.num_beams,
+        report.length_penalty,
+        arguments.data.batch_tokens,
+        data.longest,
+        arguments.data.source_prefix,
+        training.process_index,
+        training.world_size,
+        shows_progress=not training.disable_tqdm and training.process_index == 0,
+    )
+
+
+def _make_trainer(arguments: RunArguments, model: nn.Module, data: NmtData) -> TranslationTrainer:
+    training = training_options(arguments)
+    validation = data.texts["validation"]
+    translator = _translator(arguments, data)
+
+    def decode(model: PreTrainedModel) -> TranslationScores:
+        return score_translations(translator(model, validation["source"][:], 0.0), validation["target"][:])
+
+    return TranslationTrainer(
+        model,
+        training,
+        train_dataset=data.batches["train"],
+        eval_dataset=data.batches["validation"],
+        processing_class=data.tokenizer,
+        data_collator=only,
+        lambda_grid=arguments.report.lambda_grid if model.ngram_heads else (),
+        decode=decode if training.metric_for_best_model in DECODED_METRICS else None,
+    )
+
+
+def _evaluate(
+    arguments: RunArguments, model: PreTrainedModel, data: NmtData, folder: RunFolder, settings: dict[str, Any]
+) -> NmtResult:
+    """BLEU for every λ on validation, for the best and for none on the test set, and all that the run leaves."""
+    training = arguments.training
+    translate = _translator(arguments, data)
+    scores, translations = {}, {}
+    texts = {split: rows for split, rows in data.texts.items() if split != "train"}
+    batches = {split: pairs for split, pairs in data.batches.items() if split != "train"}
+    if batches:
+        with evaluation_trainer(arguments, model, next(iter(batches.values()))) as trainer:
+            for split, pairs in batches.items():
+                trainer.evaluate(pairs, metric_key_prefix=split)
+                scores[split] = trainer.last_scores
+    model.to(training.device)
+    ensemble_lambda = model.resolve_lambda()
+    if "validation" in texts:
+        rows = texts["validation"]
+        grid = sorted({0.0, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
+        translations["validation"] = {
+            value: score_translations(translate(model, rows["source"][:], value), rows["target"][:]) for value in grid
+        }
+        # The smallest of the best.
+        ensemble_lambda = max(grid, key=lambda value: (translations["validation"][value].bleu, -value))
+    translated = []
+    if "test" in texts:
+        rows = texts["test"]
+        hypotheses = {value: translate(model, rows["source"][:], value) for value in sorted({0.0, ensemble_lambda})}
+        if has_references(rows):
+            translations["test"] = {
+                value: score_translations(sentences, rows["target"][:]) for value, sentences in hypotheses.items()
+            }
+        columns = (rows["source"][:], rows["target"][:], hypotheses[0.0], hypotheses[ensemble_lambda])
+        translated = [Translated(*row) for row in zip(*columns, strict=True)]
+    result = NmtResult(
+        **describe(model),
+        settings=settings,
+        ensemble_lambda=ensemble_lambda,
+        history=folder.history() if training.do_train else [],
+        scores=scores,
+        translations=translations,
+        translated=translated,
+        num_examples=arguments.report.num_examples,
+    )
+    if training.should_save and training.do_train:
+        save_lambda(folder.path, ensemble_lambda)
+        save_lambda_plot([result], folder.path / "lambda_sweep.png")
+        save_training_plot([result], folder.path / "training.png")
+        save_translations(result, folder.path / "test_translations.jsonl")
+        save_model_card(result, folder.path / "README.md")
+        save_metrics(result, folder.path / "metrics.json")
+    return result
+
+
+def _translate_file(arguments: RunArguments) -> None:
+    """A sentence a line in, a translation a line out."""
+    path = arguments.report.translate
+    check_files([path])
+    arguments = with_data_of_run(arguments)
+    tokenizer = load_tokenizer(arguments.data.tokenizer or arguments.model.model_name_or_path)
+    model = build_nmt_model(arguments.model, tokenizer, do_train=False).to(arguments.training.device)
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"The file {path} is not UTF-8 text: convert it to UTF-8.") from error
+    if lines[-1] == "":
+        lines.pop()
+    translate = _translator(arguments, NmtData(tokenizer, {}, {}, positions(model)))
+    translations = translate(model, lines, model.resolve_lambda())
+    if arguments.training.process_index != 0:
+        return
+    text = "".join(f"{line}\n" for line in translations)
+    if arguments.report.translate_to is None:
+        sys.stdout.write(text)
+    else:
+        Path(arguments.report.translate_to).write_text(text, encoding="utf-8")
