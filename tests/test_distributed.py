@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 import ngram_wdr_hf
-from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm import run_clm
+from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 
 from .tiny import random_ids, tiny_model
 

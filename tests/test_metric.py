@@ -12,8 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.metrics import PERPLEXITY
-from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm import run_clm
+from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
 
 from . import reference
 from .tiny import plain_model, tiny_model
