@@ -1,0 +1,445 @@
+"""A small synchronous grammar: English sentences and their German translations, more than anyone could list.
+
+A sentence is a tree of meaning (`Sentence`, `Clause`, `NounPhrase`) that is said twice, by the functions `english_*`
+and `german_*`. A `Speaker` thinks of the meanings.
+"""
+
+import random
+import re
+from collections.abc import Set
+from dataclasses import replace
+
+from datasets import Dataset, Features, Value
+
+from . import lexicon, meaning, words
+from .errors import InputError
+from .meaning import Clause, Gap, NounPhrase, Phrase
+from .words import DATIVE, FUTURE, HABIT, NOMINATIVE, PAST, PRESENT, join
+
+NUM_PAIRS = {"train": 12_000, "validation": 300, "test": 500}
+MOST_PAIRS = 1_000_000
+FEWEST_WORDS, MOST_WORDS = 4, 22
+
+
+def _written(text: str, mark: str) -> str:
+    """As one writes it: a capital first, one comma at a time, none before the end."""
+    text = re.sub(r"( ?,)+", ",", text).strip(" ,")
+    return text[0].upper() + text[1:] + mark
+
+
+def english(sentence: meaning.Sentence) -> str:
+    """The sentence in English."""
+    main = english_clause(sentence.main, inverted=sentence.question)
+    if sentence.question:
+        return _written(join(sentence.asks and sentence.asks.english, main), "?")
+    if not sentence.linker:
+        return _written(main, ".")
+    order = english_infinitive if sentence.linker.order == "infinitive" else english_clause
+    second = join(sentence.linker.english, order(sentence.second))
+    return _written(f"{second}, {main}" if sentence.linker_first else f"{main} {second}", ".")
+
+
+def english_clause(clause: Clause, inverted: bool = False) -> str:
+    auxiliary, verb = english_verbs(clause, inverted)
+    subject, adverb = english_phrase(clause.subject, NOMINATIVE), clause.adverb
+    front = {"adverb": adverb and adverb.english, "place": english_place(clause.place)}.get(clause.front)
+    start = (auxiliary, subject) if inverted else (subject, auxiliary)
+    middle = adverb.english if adverb and adverb.middle else ""
+    negation = "not" if clause.negated else ""
+    return join(front, *start, negation, middle, verb, english_rest(clause)).replace("can not", "cannot")
+
+
+def english_infinitive(clause: Clause) -> str:
+    return join(clause.verb.english.base, english_rest(clause))
+
+
+def english_verbs(clause: Clause, inverted: bool) -> tuple[str, str]:
+    """The auxiliary, if there is one, and the rest of the verb."""
+    verb, modal, agreement = clause.verb.english, clause.modal, clause.subject.agreement
+    if modal and isinstance(modal.english, str):
+        return modal.english, verb.base
+    tail = f"{modal.link} {verb.base}" if modal else ""
+    verb = modal.english if modal else verb
+    forms = verb.past if clause.tense == PAST else verb.present
+    if verb is lexicon.BE.english:
+        return forms[agreement], tail
+    if clause.tense == words.PERFECT:
+        return lexicon.HAVE.present[agreement], verb.participle
+    if clause.tense == PRESENT and not modal and not clause.verb.stative:
+        return lexicon.BE.english.present[agreement], verb.gerund
+    if clause.negated or inverted:
+        helper = lexicon.DO.past if clause.tense == PAST else lexicon.DO.present
+        return helper[agreement], join(verb.base, tail)
+    return "", join(forms[agreement], tail)
+
+
+def english_rest(clause: Clause) -> str:
+    """What follows the verb."""
+    adverb = clause.adverb
+    return join(
+        english_objects(clause),
+        "very" if clause.very else "",
+        clause.predicate and clause.predicate.english,
+        clause.manner and clause.manner.english,
+        english_place(clause.goal),
+        english_place(clause.place) if clause.front != "place" else "",
+        adverb.english if adverb and not adverb.middle and clause.front != "adverb" else "",
+    )
+
+
+def english_objects(clause: Clause) -> str:
+    verb, thing = clause.verb, english_phrase(clause.object, words.ACCUSATIVE)
+    if verb.receiver:
+        receiver = english_phrase(clause.receiver, DATIVE)
+        return join(thing, "to", receiver) if verb.receiver == "to" else join(receiver, thing)
+    if type(clause.object) is words.Pronoun and verb.particle:
+        return f"{thing} {verb.particle}"
+    return join(verb.particle, verb.preposition[0], thing)
+
+
+def english_place(place: meaning.Place | None) -> str:
+    return f"{place.preposition.english} {english_phrase(place.phrase, DATIVE)}" if place else ""
+
+
+def english_phrase(phrase: Phrase | None, case: str) -> str:
+    if not phrase or isinstance(phrase, Gap):
+        return ""
+    if isinstance(phrase, words.Pronoun):
+        return phrase.english if case == NOMINATIVE else phrase.english_object
+    noun = phrase.noun.english_plural if phrase.plural else phrase.noun.english
+    article = phrase.determiner.english_plural if phrase.plural else phrase.determiner.english
+    text = join(phrase.adjective and phrase.adjective.english, noun, english_relative(phrase))
+    return join("an" if article == "a" and text[0] in "aeiou" else article, text)
+
+
+def english_relative(phrase: NounPhrase) -> str:
+    if not phrase.relative:
+        return ""
+    who = "who" if isinstance(phrase.relative.subject, Gap) else "whom"
+    return join(who if "person" in phrase.noun.kinds else "that", english_clause(phrase.relative))
+
+
+def german(sentence: meaning.Sentence) -> str:
+    """The sentence in German."""
+    if sentence.question:
+        return _written(german_main(sentence.main, sentence.asks.german if sentence.asks else ""), "?")
+    if not sentence.linker:
+        return _written(german_main(sentence.main), ".")
+    order = {"final": german_final, "main": german_main, "infinitive": german_infinitive}[sentence.linker.order]
+    second = join(sentence.linker.german, order(sentence.second))
+    if sentence.linker_first:
+        return _written(german_main(sentence.main, opening=f"{second},"), ".")
+    return _written(join(german_main(sentence.main), "" if order is german_main else ",", second), ".")
+
+
+def german_main(clause: Clause, opening: str | None = None) -> str:
+    """The finite verb comes second, after the opening (none in a question), what is in front, or the subject."""
+    finite, last = german_verbs(clause, verb_final=False)
+    if opening is None and clause.front:
+        opening = clause.adverb.german if clause.front == "adverb" else clause.place.german()
+    subject = german_subject(clause)
+    first, then = (subject, "") if opening is None else (opening, subject)
+    return join(first, finite, german_middle(clause, then), last, german_relative(clause.object))
+
+
+def german_final(clause: Clause) -> str:
+    """The finite verb comes last."""
+    finite, last = german_verbs(clause, verb_final=True)
+    return join(german_middle(clause, german_subject(clause)), last, finite, german_relative(clause.object))
+
+
+def german_subject(clause: Clause) -> str:
+    return join(clause.subject.german(clause.verb.subject_case), german_relative(clause.subject))
+
+
+def german_infinitive(clause: Clause) -> str:
+    return join(german_middle(clause), clause.verb.german.zu_infinitive)
+
+
+def german_verbs(clause: Clause, verb_final: bool) -> tuple[str, str]:
+    """The finite verb, and what belongs to it at the end of the clause."""
+    modal = clause.modal and clause.modal.german
+    verb = modal or clause.verb.german
+    nominative = clause.subject if clause.verb.subject_case == NOMINATIVE else clause.object
+    if clause.tense in (PAST, words.PERFECT) and not verb.preterite:
+        helper = lexicon.BE.german if verb.auxiliary == "sein" else lexicon.HABEN
+        return helper.present[nominative.agreement], verb.participle
+    finite = (verb.preterite if clause.tense == PAST else verb.present)[nominative.agreement]
+    tail = clause.verb.german.infinitive if modal else ""
+    return (verb.prefix + finite, tail) if verb_final else (finite, tail or verb.prefix)
+
+
+def german_middle(clause: Clause, subject: str = "") -> str:
+    """What stands before the last verbs: first what is known, above all the pronouns, then what is new."""
+    verb, adverb = clause.verb, clause.adverb
+    objects = [(clause.receiver, DATIVE), (None if verb.preposition[1] else clause.object, verb.case)]
+    objects = [(phrase, case) for phrase, case in objects if phrase]
+    pronouns = [phrase.german(case) for phrase, case in objects if type(phrase) is words.Pronoun]
+    known = [phrase.german(case) for phrase, case in objects if phrase.definite and type(phrase) is not words.Pronoun]
+    new = [(phrase, case) for phrase, case in objects if not phrase.definite]
+    if clause.negated and new:
+        new[-1] = (replace(new[-1][0], determiner=lexicon.NO), new[-1][1])
+    # Jetzt sieht ihn ein Mann, but: jetzt sieht ein Mann sie.
+    leads = clause.subject.definite or "sie" in pronouns
+    negation = "nicht" if clause.negated and not new else ""
+    when = adverb.german if adverb and clause.front != "adverb" else ""
+    governed = words.contracted(verb.preposition[1], clause.object.german(verb.case)) if verb.preposition[1] else ""
+    late = negation or (adverb and adverb.late)
+    return join(
+        *((subject, *pronouns) if leads else (*pronouns, subject)),
+        "" if late else when,
+        *known,
+        when if late else "",
+        negation,
+        lexicon.GERN if clause.modal is lexicon.LIKE_TO else "",
+        clause.manner and clause.manner.german,
+        clause.place.german() if clause.place and clause.front != "place" else "",
+        *(phrase.german(case) for phrase, case in new),
+        governed,
+        "sehr" if clause.very else "",
+        clause.predicate and clause.predicate.german,
+        clause.goal and clause.goal.german(),
+    )
+
+
+def german_relative(phrase: Phrase | None) -> str:
+    """The relative clause between its commas; that of an object follows the last verb."""
+    if not isinstance(phrase, NounPhrase) or not phrase.relative:
+        return ""
+    clause, verb = phrase.relative, phrase.relative.verb
+    is_subject = isinstance(clause.subject, Gap)
+    case, preposition = (verb.subject_case, "") if is_subject else (verb.case, verb.preposition[1])
+    pronoun = words.relative_pronoun(phrase.noun, case, phrase.plural)
+    return join(",", preposition, pronoun, german_final(clause), ",")
+
+
+class Speaker:
+    """Thinks of sentences, in which no one is named twice."""
+
+    def __init__(self, rng: random.Random):
+        self.rng = rng
+        self.named: set[str] = set()
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def sentence(self) -> meaning.Sentence:
+        self.named.clear()
+        if self.chance(0.45):
+            return meaning.Sentence(self.clause(front=True, relative=True))
+        return self.rng.choice([self.question, self.thought, self.infinitive, self.two_clauses])()
+
+    def question(self) -> meaning.Sentence:
+        asks = self.rng.choice([None, None, None, lexicon.WHY, lexicon.WHERE, lexicon.WHEN])
+        if asks is lexicon.WHERE:
+            verbs = [verb for verb in lexicon.VERBS if lexicon.IN in verb.places]
+            clause = self.clause(verbs=verbs, without="negation place")
+        elif asks is lexicon.WHEN:
+            clause = self.clause({PAST, FUTURE}, acts=True, without="negation adverb liking")
+        else:
+            clause = self.clause(without="" if asks else "negation")
+        return meaning.Sentence(clause, question=True, asks=asks)
+
+    def thought(self) -> meaning.Sentence:
+        """Someone knows that, or does not know whether."""
+        main = self.clause(verbs=lexicon.THAT_VERBS, without="negation")
+        self.named -= lexicon.PRONOUN_WORDS
+        second = self.clause({PAST} if main.tense == PAST else words.ALL_TIMES, relative=True)
+        if main.verb is lexicon.KNOW and main.subject.definite and self.chance(0.5):
+            return meaning.Sentence(replace(main, negated=True), lexicon.WHETHER, second)
+        return meaning.Sentence(main, lexicon.THAT, second)
+
+    def infinitive(self) -> meaning.Sentence:
+        if self.chance(0.5):
+            linker, main = lexicon.TO_DO, self.clause(verbs=lexicon.TO_VERBS, without="negation modal")
+            if main.adverb and not main.adverb.middle:
+                main = replace(main, front="adverb")
+        else:
+            verbs = [verb for verb in lexicon.VERBS if verb.goals and not verb.objects]
+            linker, main = lexicon.IN_ORDER_TO, self.clause(verbs=verbs, front=True, without="negation")
+        verbs = meaning.verbs_of(meaning.kinds_said(main.subject), frozenset(), frozenset({PRESENT}), acts=True)
+        verbs = [verb for verb in verbs if not verb.goals and (verb.objects or linker is lexicon.TO_DO)]
+        second = self.clause({PRESENT}, verbs, main.subject, without="negation adverb modal")
+        return meaning.Sentence(main, linker, second)
+
+    def two_clauses(self) -> meaning.Sentence:
+        linker = self.rng.choice(
+            [lexicon.BECAUSE, lexicon.ALTHOUGH, lexicon.IF, lexicon.WHILE, lexicon.AND, lexicon.BUT]
+        )
+        first = linker.order == "final" and self.chance(0.4)
+        if linker is lexicon.IF:
+            times = {FUTURE}, {PRESENT}
+        elif linker is lexicon.WHILE or self.chance(0.5):
+            times = {PRESENT}, {PRESENT}
+        else:
+            times = self.rng.choice([({PAST}, {PAST}), ({PRESENT, FUTURE}, {PRESENT, words.PERFECT})])
+        options = {"acts": linker is lexicon.WHILE, "without": "negation" if linker is lexicon.WHILE else ""}
+        main = self.clause(times[0], front=not first, **options)
+        self.named -= lexicon.PRONOUN_WORDS
+        return meaning.Sentence(main, linker, self.clause(times[1], **options), linker_first=first)
+
+    def clause(
+        self,
+        times: Set[str] = words.ALL_TIMES,
+        verbs: list[words.Verb] | None = None,
+        subject: Phrase | None = None,
+        thing: Gap | None = None,
+        acts: bool = False,
+        front: bool = False,
+        relative: bool = False,
+        without: str = "",
+    ) -> Clause:
+        """A clause in one of `times`; `without` names what it must not have."""
+        kinds = meaning.kinds_said(subject), meaning.kinds_said(thing)
+        verb = self.rng.choice(verbs or meaning.verbs_of(*kinds, frozenset(times), acts))
+        clause = Clause(subject or self.subject(verb), verb)
+        clause = self.with_time(clause, times, without)
+        clause = self.with_objects(clause, thing)
+        clause = self.with_circumstances(clause, without)
+        clause = self.with_front(clause) if front else clause
+        return self.with_relative(clause) if relative and self.chance(0.35) else clause
+
+    def with_time(self, clause: Clause, times: Set[str], without: str) -> Clause:
+        """The tense, the modal verb and the negation."""
+        verb, modal = clause.verb, None
+        tenses = [tense for tense in verb.tenses if tense in times]
+        if FUTURE in times and not verb.stative and "modal" not in without and (not tenses or self.chance(0.3)):
+            modals = [lexicon.WILL]
+            if "person" in meaning.kinds_said(clause.subject) and verb.deliberate:
+                modals += [*lexicon.MODALS, *[lexicon.LIKE_TO] * (verb.pastime and "liking" not in without)]
+            modal = self.rng.choice(modals)
+            tenses = [tense for tense in modal.tenses if tense == PRESENT or tense in times]
+        tense = self.rng.choice(tenses)
+        may_negate = "negation" not in without and tense != HABIT and clause.subject.definite
+        negated = may_negate and (not modal or modal.negated) and self.chance(0.2)
+        return replace(clause, tense=tense, modal=modal, negated=negated)
+
+    def with_objects(self, clause: Clause, thing: Gap | None) -> Clause:
+        verb, receiver = clause.verb, None
+        if verb is lexicon.BE:
+            predicate = self.rng.choice(meaning.adjectives_of(meaning.kinds_said(clause.subject)))
+            return replace(clause, predicate=predicate, very=not clause.negated and self.chance(0.3))
+        if verb.objects and not thing:
+            likes = clause.modal is lexicon.LIKE_TO
+            definite = False if likes else (clause.negated and verb.case == DATIVE) or verb.definite
+            thing = self.phrase(verb.objects, definite, counted=not clause.negated and not likes)
+            if likes and thing.noun.german_plural:
+                thing = replace(thing, determiner=lexicon.NONE, plural=True)
+        if verb.receiver:
+            receiver = self.phrase(words.PERSON, thing.definite or clause.negated or self.chance(0.8))
+        return replace(clause, object=thing, receiver=receiver)
+
+    def with_circumstances(self, clause: Clause, without: str) -> Clause:
+        """Where and when, and how."""
+        verb, place, manner, adverb = clause.verb, None, None, None
+        time = FUTURE if clause.modal and clause.tense == PRESENT else clause.tense
+        lasts = verb.stative and clause.tense == PRESENT
+        goal = self.place(verb.goals) if verb.goals else None
+        if verb.places and "place" not in without and (verb.needs_place or (not lasts and self.chance(0.4))):
+            place = self.place(verb.places)
+        if verb.manners and not (place or clause.negated or clause.modal) and self.chance(0.3):
+            manner = self.rng.choice(verb.manners)
+        told = "adverb" not in without and not (verb.stative and (lasts or not verb.places))
+        if time == HABIT or (told and clause.modal is not lexicon.LIKE_TO and self.chance(0.5)):
+            adverb = self.rng.choice(meaning.adverbs_of(time, clause.negated))
+        return replace(clause, place=place, goal=goal, manner=manner, adverb=adverb)
+
+    def with_front(self, clause: Clause) -> Clause:
+        fronts = ["adverb"] if clause.adverb and not clause.adverb.middle else []
+        kept = clause.negated or clause.modal or clause.verb.stative
+        fronts += ["place"] if clause.place and clause.place.preposition.local and not kept else []
+        return replace(clause, front=self.rng.choice(fronts)) if fronts and self.chance(0.5) else clause
+
+    def with_relative(self, clause: Clause) -> Clause:
+        """A relative clause for an object that nothing follows, or for the subject at the start."""
+        place = clause.place and clause.front != "place"
+        adverb = clause.adverb and not clause.adverb.middle and clause.front != "adverb"
+        followed = place or adverb or clause.goal or clause.manner or clause.verb.receiver == "to"
+        first = not clause.front and not (clause.adverb and clause.adverb.middle)
+        roles = [*["object"] * (not followed), *["subject"] * first]
+        for role in self.rng.sample(roles, len(roles)):
+            phrase = getattr(clause, role)
+            if isinstance(phrase, NounPhrase) and phrase.determiner in (lexicon.THE, lexicon.A, lexicon.EVERY):
+                return replace(clause, **{role: replace(phrase, relative=self.relative(phrase))})
+        return clause
+
+    def relative(self, phrase: NounPhrase) -> Clause:
+        gap, kinds = Gap(phrase.noun, plural=phrase.plural), phrase.noun.kinds
+        acts = self.chance(0.5 if "person" in kinds else 0.2) and meaning.verbs_of(kinds, frozenset())
+        return self.clause(subject=gap) if acts else self.clause(thing=gap)
+
+    def place(self, prepositions: tuple[words.Preposition, ...]) -> meaning.Place:
+        preposition = self.rng.choice(prepositions)
+        phrase = self.phrase(preposition.kinds, self.chance(0.85), plurals=not preposition.local)
+        return meaning.Place(preposition, phrase)
+
+    def subject(self, verb: words.Verb) -> Phrase:
+        subject = self.phrase(verb.subjects, verb is lexicon.BE or self.chance(0.8))
+        if isinstance(subject, NounPhrase) and verb is lexicon.BE:
+            return replace(subject, adjective=None)
+        if isinstance(subject, NounPhrase) and subject.determiner is lexicon.A and self.chance(0.3):
+            return replace(subject, determiner=lexicon.EVERY)
+        return subject
+
+    def phrase(self, kinds: Set[str], definite: bool | None = None, counted=True, plurals=True) -> Phrase:
+        """Someone or something; `counted`: there may be two or many of them."""
+        definite = self.chance(0.6) if definite is None else definite
+        if "person" in kinds and definite and self.chance(0.4):
+            return self.pronoun_or_name()
+        nouns = [noun for noun in meaning.nouns_of(kinds) if definite or "family" not in noun.kinds]
+        noun = self.rng.choice([noun for noun in nouns if noun.english not in self.named] or nouns)
+        self.named.add(noun.english)
+        plural = plurals and noun.german_plural != "" and self.chance(0.25)
+        adjective = self.rng.choice(meaning.adjectives_of(noun.kinds) or [None]) if self.chance(0.35) else None
+        return NounPhrase(noun, self.determiner(noun, definite, plural, counted), adjective, plural)
+
+    def determiner(self, noun: words.Noun, definite: bool, plural: bool, counted: bool) -> words.Determiner:
+        if "family" in noun.kinds:
+            return self.rng.choice(lexicon.POSSESSIVES)
+        if definite:
+            owners = lexicon.POSSESSIVES if noun.kinds & words.OWNED else []
+            return self.rng.choice([lexicon.THIS, *[lexicon.THE] * 7, *owners])
+        if plural:
+            people = counted and "person" in noun.kinds
+            return self.rng.choice(
+                lexicon.NUMBERS if people else [lexicon.NONE, lexicon.NONE, *lexicon.NUMBERS * counted]
+            )
+        return lexicon.A if noun.german_plural else lexicon.NONE
+
+    def pronoun_or_name(self) -> words.Pronoun:
+        """No one twice, and not both I and we: one does not see oneself."""
+        first = not self.named.isdisjoint({"I", "we"})
+        entries = lexicon.PRONOUNS if self.chance(0.65) else lexicon.NAMES
+        free = [entry for entry in entries if entry.english not in self.named and not (first and entry.person == 1)]
+        chosen = self.rng.choice(free or lexicon.NAMES)
+        self.named.add(chosen.english)
+        return chosen
+
+
+def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
+    """Splits of English sentences (`source`) and their German translations (`target`), no sentence twice in all.
+
+    Args:
+        num_pairs: How many pairs each split has, by default 12,000 for `train`, 300 for `validation`, 500 for `test`.
+        seed: The same seed gives the same pairs.
+    """
+    num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
+    if min(num_pairs.values(), default=0) < 0 or sum(num_pairs.values()) > MOST_PAIRS:
+        sizes = ", ".join(f"{size:,} for {split}" for split, size in num_pairs.items())
+        raise InputError(f"The grammar gives 0 to {MOST_PAIRS:,} different pairs, not {sizes}: choose other numbers.")
+    speaker, seen, splits = Speaker(random.Random(seed)), set(), {}
+    features = Features({"source": Value("string"), "target": Value("string")})
+    # The last split comes first: the test sentences stay the same however many there are to train on.
+    for split, size in reversed(num_pairs.items()):
+        pairs = [_new_pair(speaker, seen) for _ in range(size)]
+        splits[split] = Dataset.from_dict({name: [pair[name] for pair in pairs] for name in features}, features)
+    return {split: splits[split] for split in num_pairs}
+
+
+def _new_pair(speaker: Speaker, seen: set[str]) -> dict[str, str]:
+    while True:
+        sentence = speaker.sentence()
+        pair = {"source": english(sentence), "target": german(sentence)}
+        if FEWEST_WORDS <= len(pair["source"].split()) <= MOST_WORDS and seen.isdisjoint(pair.values()):
+            seen.update(pair.values())
+            return pair

@@ -1,0 +1,270 @@
+"""What the words of the English-German grammar are like: their forms, and how they agree."""
+
+import re
+from dataclasses import dataclass
+
+NOMINATIVE, ACCUSATIVE, DATIVE = "nominative", "accusative", "dative"
+# FUTURE is the time of what one will, must or can do.
+PRESENT, HABIT, PAST, PERFECT, FUTURE = "present", "habit", "past", "perfect", "future"
+
+# How a finite verb agrees: the place of its form for I / ich, he / er, they / sie.
+FIRST, THIRD, PLURAL = range(3)
+
+ALL_TIMES = frozenset({PRESENT, HABIT, PAST, PERFECT, FUTURE})
+PERSON = frozenset({"person"})
+OWNED = frozenset({"kin", "pet", "object", "text", "idea", "entered", "journey"})
+
+
+@dataclass(frozen=True)
+class Noun:
+    """`gender` is m, f or n; a mass noun has no plural; a weak noun ends as its plural does outside the nominative."""
+
+    english: str
+    english_plural: str
+    german: str
+    german_plural: str
+    gender: str
+    kinds: frozenset[str]
+
+    def german_form(self, case: str, plural: bool) -> str:
+        if not plural:
+            return self.german_plural if "weak" in self.kinds and case != NOMINATIVE else self.german
+        needs_n = case == DATIVE and self.german_plural[-1] not in "ns"
+        return self.german_plural + "n" * needs_n
+
+
+@dataclass(frozen=True)
+class Adjective:
+    english: str
+    german: str
+    stem: str
+    kinds: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Determiner:
+    """`declension` of the German word: as der, as dieser, as ein, or fixed; `strong`: adjectives after it are."""
+
+    english: str
+    english_plural: str
+    german: str
+    declension: str
+    definite: bool = False
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Pronoun:
+    english: str
+    english_object: str
+    forms: dict[str, str]
+    agreement: int
+    person: int
+    definite = True
+
+    def german(self, case: str) -> str:
+        return self.forms[case]
+
+
+class Name(Pronoun):
+    """Said as a pronoun is, but placed as a noun is."""
+
+
+@dataclass(frozen=True)
+class Preposition:
+    """`local` ones tell a place and can open a sentence."""
+
+    english: str
+    german: str
+    case: str
+    kinds: frozenset[str]
+    local: bool = True
+
+
+@dataclass(frozen=True)
+class Adverb:
+    """In the middle of an English clause or at its end; the `late` ones follow a definite object in German."""
+
+    english: str
+    german: str
+    tenses: tuple[str, ...] = ()
+    middle: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class EnglishVerb:
+    base: str
+    present: tuple[str, str, str]
+    past: tuple[str, str, str]
+    participle: str
+    gerund: str
+
+
+@dataclass(frozen=True)
+class GermanVerb:
+    """The past is the perfect with `auxiliary`, but for the few verbs with a `preterite`; the finite forms go
+    without the separable `prefix`."""
+
+    infinitive: str
+    zu_infinitive: str
+    present: tuple[str, str, str]
+    preterite: tuple[str, str, str] | None
+    participle: str
+    auxiliary: str
+    prefix: str
+
+
+@dataclass(frozen=True)
+class Verb:
+    """`receiver`: the dative of a verb of giving, "to" if English says so with a preposition, "plain" if not.
+    `places` may be told, `goals` must be. `definite`: the object has to be so, or must not be so.
+    `deliberate`: one can decide to do it; `pastime`: one can like to do it."""
+
+    english: EnglishVerb
+    german: GermanVerb
+    subjects: frozenset[str]
+    objects: frozenset[str] = frozenset()
+    particle: str = ""
+    preposition: tuple[str, str] = ("", "")
+    subject_case: str = NOMINATIVE
+    case: str = ACCUSATIVE
+    definite: bool | None = None
+    receiver: str = ""
+    places: tuple[Preposition, ...] = ()
+    needs_place: bool = False
+    goals: tuple[Preposition, ...] = ()
+    manners: tuple[Adverb, ...] = ()
+    tenses: tuple[str, ...] = (PRESENT, PRESENT, PAST, PAST, PERFECT, HABIT)
+    stative: bool = False
+    deliberate: bool = True
+    pastime: bool = False
+
+
+@dataclass(frozen=True)
+class Modal:
+    """English: an auxiliary, or a verb and the `link` to its infinitive. German: a verb, or the adverb gern."""
+
+    english: EnglishVerb | str
+    link: str
+    german: GermanVerb | None
+    tenses: tuple[str, ...] = (PRESENT,)
+    negated: bool = True
+
+
+@dataclass(frozen=True)
+class Linker:
+    """A conjunction; `order` of the German clause it opens: final (verb-final), main, or infinitive (zu)."""
+
+    english: str
+    german: str
+    order: str = "final"
+
+
+# The endings of dieser for m, f, n and the plural, which are those of an adjective without an article, too.
+CONTRACTIONS = {
+    "in dem": "im", "an dem": "am", "zu dem": "zum", "zu der": "zur", "von dem": "vom", "in das": "ins",
+}  # fmt: skip
+STRONG_ENDINGS = {
+    NOMINATIVE: ("er", "e", "es", "e"),
+    ACCUSATIVE: ("en", "e", "es", "e"),
+    DATIVE: ("em", "er", "em", "en"),
+}
+
+
+def strong_ending(noun: Noun, case: str, plural: bool) -> str:
+    return STRONG_ENDINGS[case][3 if plural else "mfn".index(noun.gender)]
+
+
+def german_article(determiner: Determiner, noun: Noun, case: str, plural: bool) -> tuple[str, str]:
+    """The article, or what stands for it, and the ending of an adjective after it."""
+    strong = strong_ending(noun, case, plural)
+    weak = "e" if not plural and case != DATIVE and strong != "en" else "en"
+    if determiner.declension == "fixed":
+        return determiner.german, strong
+    if determiner.declension == "der":
+        return _der(strong), weak
+    # ein alter Mann, ein kleines Kind: the adjective shows what the article does not.
+    if determiner.declension == "ein" and (strong == "es" or (strong == "er" and case == NOMINATIVE)):
+        return determiner.german, strong
+    return determiner.german + strong, strong if determiner.strong else weak
+
+
+def relative_pronoun(noun: Noun, case: str, plural: bool) -> str:
+    return "denen" if plural and case == DATIVE else _der(strong_ending(noun, case, plural))
+
+
+def _der(ending: str) -> str:
+    return "d" + {"e": "ie", "es": "as"}.get(ending, ending)
+
+
+def contracted(preposition: str, phrase: str) -> str:
+    """The preposition before its phrase: im Garten, but in diesem Garten."""
+    if not phrase:
+        return ""
+    article, _, rest = phrase.partition(" ")
+    short = CONTRACTIONS.get(f"{preposition} {article}")
+    return f"{short} {rest}" if short else f"{preposition} {phrase}"
+
+
+def join(*words: str | None) -> str:
+    return " ".join(word for word in words if word)
+
+
+def kinds_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def english_verb(forms: str) -> EnglishVerb:
+    """From "write wrote written", "buy bought" or "open": regular forms need not be given."""
+    base, *irregular = forms.split()
+    # A short stem doubles its last letter: stop, stopped.
+    doubled = base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]|forget", base) else base
+    if re.search(r"[^aeiou]y$", base):
+        third, past = base[:-1] + "ies", base[:-1] + "ied"
+    else:
+        third = base + ("es" if re.search(r"(s|x|ch|sh|o)$", base) else "s")
+        past = base + "d" if base.endswith("e") else doubled + "ed"
+    gerund = re.sub(r"ie$", "y", base) if base.endswith("ie") else re.sub(r"(?<!e)e$", "", doubled)
+    past = irregular[0] if irregular else past
+    return EnglishVerb(base, (base, third, base), (past,) * 3, irregular[-1] if irregular else past, gerund + "ing")
+
+
+def german_verb(forms: str, first: str = "", preterite: str = "") -> GermanVerb:
+    """From "an|rufen ruft angerufen" or "gehen geht ist gegangen"; `first` is the form of ich, if irregular."""
+    infinitive, third, *auxiliary, participle = forms.split()
+    prefix, _, stem = infinitive.rpartition("|")
+    plural = preterite + ("n" if preterite.endswith("e") else "en")
+    return GermanVerb(
+        prefix + stem,
+        f"{prefix}zu{stem}" if prefix else f"zu {stem}",
+        (first or re.sub(r"n$", "", stem), third, stem),
+        (preterite, preterite, plural) if preterite else None,
+        participle,
+        "sein" if auxiliary else "haben",
+        prefix,
+    )
+
+
+def make_verb(
+    english: str, german: str, objects: str = "", *, by: str = "person", preposition: str = "", **options
+) -> Verb:
+    first, preterite = options.pop("first", ""), options.pop("preterite", "")
+    if preposition:
+        options["preposition"] = tuple(preposition.split("/"))
+    forms = english_verb(english), german_verb(german, first, preterite)
+    return Verb(*forms, kinds_of(by), kinds_of(objects), **options)
+
+
+def noun_from(line: str) -> Noun:
+    english, german, kinds = (part.split() for part in line.split("|"))
+    article, word, *plural = german
+    regular = re.sub(r"([^aeiou])y$", r"\1ie", english[0])
+    regular += "es" if re.search(r"(s|x|ch|sh|to)$", regular) else "s"
+    gender = {"der": "m", "die": "f", "das": "n"}[article]
+    return Noun(english[0], (english[1:] or [regular])[0], word, "".join(plural), gender, frozenset(kinds))
+
+
+def adjective_from(line: str) -> Adjective:
+    (english, *_), german, kinds = (part.split() for part in line.split("|"))
+    return Adjective(english, german[0], german[-1], frozenset(kinds))
