@@ -48,13 +48,14 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 
 class NgramSeq2SeqMixin(NgramMixin):
-    __doc__ = NgramMixin.__doc__.replace(
-        "a causal language model of Transformers, it adds the N-gram heads",
-        "an encoder-decoder model of Transformers, it adds the N-gram heads on the decoder",
-    ).replace(
-        "`class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`",
-        "`class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`",
-    )
+    r"""
+    [`NgramMixin`] for an encoder-decoder model of Transformers, with the heads on its decoder:
+    `class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`.
+
+    All that is said there holds for the decoder's text. `labels` stand where the decoder predicts them, and are not
+    shifted; without `decoder_input_ids`, they are made from the labels, as the backbone does. With `bow_loss_weight`
+    in the configuration, the training loss has the bag-of-words loss added to it.
+    """
 
     ngram_output_class = NgramSeq2SeqLMOutput
     text_prefix = "decoder_"

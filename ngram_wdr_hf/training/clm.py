@@ -107,7 +107,6 @@ def _evaluate(
             save_metrics(result, folder.path / "metrics.json")
         for label, text in result.samples.items():
             print(f"\n--- {result.name}, λ={label}\n{text}")
-    trainer.accelerator.wait_for_everyone()
     return result
 
 

@@ -1,9 +1,12 @@
 """A translation run from beginning to end: data, training, search for λ, report."""
 
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -110,9 +113,7 @@ def _evaluate(
 ) -> NmtResult:
     """BLEU for every λ on validation, for the best and for none on the test set, and all that the run leaves."""
     training = arguments.training
-    translate = _translator(arguments, data)
-    scores, translations = {}, {}
-    texts = {split: rows for split, rows in data.texts.items() if split != "train"}
+    scores = {}
     batches = {split: pairs for split, pairs in data.batches.items() if split != "train"}
     if batches:
         with evaluation_trainer(arguments, model, next(iter(batches.values()))) as trainer:
@@ -120,25 +121,22 @@ def _evaluate(
                 trainer.evaluate(pairs, metric_key_prefix=split)
                 scores[split] = trainer.last_scores
     model.to(training.device)
-    ensemble_lambda = model.resolve_lambda()
-    if "validation" in texts:
-        rows = texts["validation"]
+    translate = partial(_translator(arguments, data), model)
+    translations, ensemble_lambda, translated = {}, model.resolve_lambda(), []
+    if "validation" in data.texts:
         grid = sorted({0.0, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
-        translations["validation"] = {
-            value: score_translations(translate(model, rows["source"][:], value), rows["target"][:]) for value in grid
-        }
+        translations["validation"] = _try_lambdas(translate, data.texts["validation"], grid)
         # The smallest of the best.
         ensemble_lambda = max(grid, key=lambda value: (translations["validation"][value].bleu, -value))
-    translated = []
-    if "test" in texts:
-        rows = texts["test"]
-        hypotheses = {value: translate(model, rows["source"][:], value) for value in sorted({0.0, ensemble_lambda})}
-        if has_references(rows):
+    if "test" in data.texts:
+        translated = _translate_test(translate, data.texts["test"], ensemble_lambda)
+        if has_references(data.texts["test"]):
+            references = [sentence.reference for sentence in translated]
+            by_lambda = {0.0: "plain", ensemble_lambda: "hypothesis"}
             translations["test"] = {
-                value: score_translations(sentences, rows["target"][:]) for value, sentences in hypotheses.items()
+                value: score_translations([getattr(sentence, name) for sentence in translated], references)
+                for value, name in by_lambda.items()
             }
-        columns = (rows["source"][:], rows["target"][:], hypotheses[0.0], hypotheses[ensemble_lambda])
-        translated = [Translated(*row) for row in zip(*columns, strict=True)]
     result = NmtResult(
         **describe(model),
         settings=settings,
@@ -157,6 +155,22 @@ def _evaluate(
         save_model_card(result, folder.path / "README.md")
         save_metrics(result, folder.path / "metrics.json")
     return result
+
+
+def _try_lambdas(
+    translate: Callable[[Sequence[str], float], list[str]], rows: Dataset, grid: Sequence[float]
+) -> dict[float, TranslationScores]:
+    sources, references = rows["source"][:], rows["target"][:]
+    return {value: score_translations(translate(sources, value), references) for value in grid}
+
+
+def _translate_test(
+    translate: Callable[[Sequence[str], float], list[str]], rows: Dataset, ensemble_lambda: float
+) -> list[Translated]:
+    sources = rows["source"][:]
+    plain = translate(sources, 0.0)
+    ensembled = translate(sources, ensemble_lambda) if ensemble_lambda > 0 else plain
+    return [Translated(*row) for row in zip(sources, rows["target"][:], plain, ensembled, strict=True)]
 
 
 def _translate_file(arguments: RunArguments) -> None:

@@ -85,7 +85,9 @@ def save_metrics(result: NmtResult, path: Path) -> None:
 
 
 def save_translations(result: NmtResult, path: Path) -> None:
-    """The test set as JSON lines: source, reference, plain and ensembled translation."""
+    """The test set, if there is one, as JSON lines: source, reference, plain and ensembled translation."""
+    if not result.translated:
+        return
     lines = [json.dumps(vars(sentence), ensure_ascii=False) for sentence in result.translated]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

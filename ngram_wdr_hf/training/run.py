@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
+from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, TrainingArguments, set_seed
@@ -91,7 +92,10 @@ def run_one(arguments: RunArguments, task: Task[Data, Result]) -> Result:
     if do_train:
         # Of a run that was complete, too, λ is found again.
         model = model_class.from_pretrained(folder.path, ensemble_lambda=0.0)
-    return task.evaluate(arguments, model, data, folder, settings)
+    result = task.evaluate(arguments, model, data, folder, settings)
+    # What the first process writes is there when the others go on.
+    PartialState().wait_for_everyone()
+    return result
 
 
 def _checkpoint_to_resume(arguments: RunArguments, folder: RunFolder) -> str | None:
