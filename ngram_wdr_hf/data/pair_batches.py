@@ -37,6 +37,7 @@ def tokenize_pairs(
     more than `longest` tokens, of which the first ones and the end are kept. In parallel, and cached.
     """
     definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
+    languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
     return rows.map(
         partial(_encode, tokenizer=tokenizer, name=name, longest=longest, prefix=prefix),
         batched=True,
@@ -44,7 +45,7 @@ def tokenize_pairs(
         features=TOKENIZED,
         num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
         desc=f"Tokenizing the {name} pairs",
-        new_fingerprint=Hasher.hash([rows._fingerprint, definition, longest, prefix, "pairs-1"]),
+        new_fingerprint=Hasher.hash([rows._fingerprint, definition, languages, longest, prefix, "pairs-1"]),
     )
 
 
@@ -52,7 +53,7 @@ def encode_sources(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
 ) -> list[list[int]]:
     """The tokens of the sentences to translate."""
-    return _truncate(_ids(tokenizer, name, text=[prefix + text for text in texts]), longest)[0]
+    return _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])[0]
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
@@ -106,8 +107,11 @@ class PairBatches(TorchDataset):
         self.num_words = pc.sum(rows.with_format("arrow")["num_words"][:]).as_py()
         lengths = side_lengths(rows)
         shuffled = np.random.default_rng(seed).permutation(len(rows))
-        order = shuffled[np.lexsort((lengths[shuffled, 0], lengths[shuffled, 1]))]
-        self.batches = cut_into_batches(lengths.max(1), batch_tokens, order)
+        longest = lengths.max(1)
+        # Back and forth, so that the lengths of both sides change little from one pair to the next.
+        difference = (lengths[:, 0] - lengths[:, 1]) * np.where(longest % 2, 1, -1)
+        order = shuffled[np.lexsort((difference[shuffled], longest[shuffled]))]
+        self.batches = cut_into_batches(longest, batch_tokens, order)
         padded = sum(len(batch) * lengths[batch].max(0).sum() for batch in self.batches)
         self.padding_share = 1 - lengths.sum() / padded
 
@@ -138,8 +142,8 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
 def _encode(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, prefix: str
 ) -> dict[str, list]:
-    sources, is_cut = _truncate(_ids(tokenizer, name, text=[prefix + text for text in batch["source"]]), longest)
-    targets, is_cut_too = _truncate(_ids(tokenizer, name, text_target=batch["target"]), longest)
+    sources, is_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in batch["source"]])
+    targets, is_cut_too = _tokens(tokenizer, name, longest, text_target=batch["target"])
     return {
         "input_ids": sources,
         "labels": targets,
@@ -148,14 +152,26 @@ def _encode(
     }
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **texts: list[str]) -> list[list[int]]:
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, **texts: list[str]
+) -> tuple[list[list[int]], list[bool]]:
+    """The sentences' tokens, and which of them were cut to `longest` tokens."""
+    ((side, sentences),) = texts.items()
+    if not sentences:
+        return [], []
+    ids = _ids(tokenizer, name, **texts)
+    is_cut = [longest is not None and len(row) > longest for row in ids]
+    if any(is_cut):
+        # The tokenizer knows which tokens have to stay, at the end and elsewhere.
+        places = [i for i, cut in enumerate(is_cut) if cut]
+        options = {side: [sentences[i] for i in places], "truncation": True, "max_length": longest}
+        for i, row in zip(places, _ids(tokenizer, name, **options), strict=True):
+            ids[i] = row
+    return ids, is_cut
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **options) -> list[list[int]]:
     try:
-        return tokenizer(**texts, verbose=False)["input_ids"]
+        return tokenizer(**options, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
         raise InputError(f"The tokenizer does not cover the words of the {name} set ({error}).") from error
-
-
-def _truncate(rows: list[list[int]], longest: int | None) -> tuple[list[list[int]], list[bool]]:
-    """The first tokens and the last, which is the sentence's end."""
-    is_cut = [longest is not None and len(ids) > longest for ids in rows]
-    return [[*ids[: longest - 1], ids[-1]] if cut else ids for ids, cut in zip(rows, is_cut, strict=True)], is_cut

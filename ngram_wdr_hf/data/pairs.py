@@ -1,13 +1,16 @@
 """Sentence pairs from parallel text files, JSON lines and dataset names, as rows with `source` and `target`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from datasets import Dataset, load_dataset
+from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from .errors import InputError
-from .text import SPLITS, check_files, literal, load_text_files
+from .text import SPLITS, check_files, literal
+
+PAIRS = Features({"source": Value("string"), "target": Value("string")})
 
 
 @dataclass(frozen=True)
@@ -20,23 +23,36 @@ class Languages:
 
 def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> dict[str, Dataset]:
     """
-    Line by line from the source files and the target files of each split. Without target files, a split is there to
-    be translated, and its targets are `None`.
+    Line by line from the source files and the target files of each split, read once and cached. Without target files,
+    a split is there to be translated, and its targets are `None`.
     """
     splits = {}
     for split, (sources, targets) in files.items():
-        source, target = (_lines(paths) if paths else None for paths in (sources, targets))
-        if source is None:
+        if not sources:
             raise InputError(f"There is a `--{split}_target` without a `--{split}_source`: give both.")
-        if target is None:
-            target = [None] * len(source)
-        elif len(source) != len(target):
-            raise InputError(
-                f"The {split} files are not parallel: {', '.join(sources)} has {len(source)} lines and "
-                f"{', '.join(targets)} has {len(target)}."
-            )
-        splits[split] = Dataset.from_dict({"source": source, "target": target})
+        check_files([*sources, *targets])
+        # The cache goes by these: a file that was changed is another file.
+        stamps = [(Path(path).stat().st_mtime_ns, Path(path).stat().st_size) for path in (*sources, *targets)]
+        arguments = {"split": [split], "sources": [list(sources)], "targets": [list(targets)], "stamps": [stamps]}
+        try:
+            splits[split] = Dataset.from_generator(_read_pairs, features=PAIRS, gen_kwargs=arguments)
+        except DatasetGenerationError as error:
+            if isinstance(error.__cause__, InputError):
+                raise error.__cause__ from None
+            raise
     return splits
+
+
+def _read_pairs(split: list, sources: list, targets: list, stamps: list) -> Iterator[dict[str, str | None]]:
+    (split,), (sources,), (targets,) = split, sources, targets
+    source, target = _lines(sources), _lines(targets) if targets else None
+    if target is not None and len(source) != len(target):
+        raise InputError(
+            f"The {split} files are not parallel: {', '.join(sources)} has {len(source)} lines and "
+            f"{', '.join(targets)} has {len(target)}."
+        )
+    for i, line in enumerate(source):
+        yield {"source": line, "target": None if target is None else target[i]}
 
 
 def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> dict[str, Dataset]:
@@ -46,13 +62,19 @@ def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> di
     patterns = {split: literal(paths) for split, paths in files.items()}
     try:
         rows = dict(load_dataset("json", data_files=patterns))
-    except DatasetGenerationError as error:
+        pairs = {split: _pick(rows[split], languages, f"The {split} file") for split in rows}
+        for split in pairs.values():
+            # Whether it is UTF-8 shows only as it is read.
+            _ = split["source"][:], split["target"][:]
+        return pairs
+    except InputError:
+        raise
+    except (DatasetGenerationError, ValueError) as error:  # no UTF-8, or no rows, are plain ValueErrors
         names = ", ".join(path for paths in files.values() for path in paths)
         reason = " ".join(str(error.__cause__ or error).split())
         raise InputError(f"One of the files {names} is not JSON lines ({reason}): give one JSON object a line.") from (
             error
         )
-    return {split: _pick(rows[split], languages, f"The {split} file") for split in rows}
 
 
 def load_pair_dataset(name: str, config: str | None, languages: Languages) -> dict[str, Dataset]:
@@ -78,10 +100,8 @@ def reverse(splits: dict[str, Dataset]) -> dict[str, Dataset]:
             raise InputError(
                 f"The {split} set has no target to translate from: leave out `--reverse`, or give it one."
             )
-    return {
-        split: Dataset.from_dict({"source": rows["target"][:], "target": rows["source"][:]})
-        for split, rows in splits.items()
-    }
+    swapped = {"source": "target", "target": "source"}
+    return {split: rows.rename_columns(swapped).select_columns(list(PAIRS)) for split, rows in splits.items()}
 
 
 def has_references(rows: Dataset) -> bool:
@@ -107,7 +127,7 @@ def hold_out_pairs(splits: dict[str, Dataset], percentage: float, seed: int) -> 
     if "validation" in splits or "train" not in splits:
         return splits
     train = splits["train"]
-    held_out = round(len(train) * percentage / 100)
+    held_out = round(len(train) * percentage / 100) if 0 < percentage < 100 else 0
     if not 0 < held_out < len(train):
         raise InputError(
             f"A training set of {len(train)} pairs cannot give {percentage} percent for validation: give a validation "
@@ -123,16 +143,28 @@ def texts_of_pairs(rows: Dataset) -> list[str]:
 
 
 def _lines(paths: Sequence[str]) -> list[str]:
-    rows = load_text_files({"train": paths})["train"]
-    return [line.rstrip("\r\n") for line in rows["text"][:]]
+    lines = []
+    for path in paths:
+        try:
+            # Only a line feed ends a line: a carriage return inside one would break the alignment.
+            with open(path, encoding="utf-8-sig", newline="\n") as file:
+                lines += [line.rstrip("\r\n") for line in file]
+        except UnicodeDecodeError as error:
+            raise InputError(f"The file {path} is not UTF-8 text: convert it to UTF-8.") from error
+    if not lines:
+        raise InputError(f"There is no line in {', '.join(paths)}: give a file with text in it.")
+    return lines
 
 
 def _pick(rows: Dataset, languages: Languages, where: str) -> Dataset:
     """The two languages' texts out of rows that hold them in fields, or in a field `translation`."""
-    if "translation" in rows.column_names:
-        rows = rows.flatten().rename_columns({f"translation.{name}": name for name in rows.features["translation"]})
-    fields = [name for name, feature in rows.features.items() if getattr(feature, "dtype", None) == "string"]
-    texts = {}
+    rows = rows.flatten()
+    fields = {
+        name.removeprefix("translation."): name
+        for name, feature in rows.features.items()
+        if getattr(feature, "dtype", None) in ("string", "large_string")
+    }
+    columns = {}
     for side, name in (("source", languages.source), ("target", languages.target)):
         if name not in fields:
             what = "has no language" if name else "holds the languages"
@@ -140,5 +172,9 @@ def _pick(rows: Dataset, languages: Languages, where: str) -> Dataset:
                 f"{where} {what} {f'`{name}`, but ' if name else ''}{', '.join(fields) or 'none'}: set "
                 f"`--{side}_lang` to one of them."
             )
-        texts[side] = rows[name][:]
-    return Dataset.from_dict(texts)
+        columns[side] = fields[name]
+    if columns["source"] == columns["target"]:
+        raise InputError(f"`--source_lang` and `--target_lang` are both `{languages.source}`: name two languages.")
+    rows = rows.select_columns(list(columns.values()))
+    rows = rows.rename_columns({column: side for side, column in columns.items()})
+    return rows if rows.features == PAIRS else rows.cast(PAIRS)

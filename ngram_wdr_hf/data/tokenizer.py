@@ -44,6 +44,8 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
     stands, every sentence ends in `<eos>`, and `<pad>` fills a batch.
     """
     tokenizer = _train_bpe(texts, vocab_size, [END, PADDING], begins_with_space=True)
+    # The space before the first word is the tokenizer's own.
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
     )

@@ -15,7 +15,8 @@ from ..data.pair_batches import cut_into_batches, encode_sources, pad
 @dataclass(frozen=True)
 class Translator:
     r"""
-    How sentences are translated.
+    How sentences are translated. Each gets room for twice the tokens of the longest source beside it and ten more, so
+    that a translation which does not end, of a model that has not learned to, may depend on the batch.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's.
@@ -76,7 +77,7 @@ class Translator:
     def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble_lambda: float) -> list[str]:
         input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
         attention_mask = pad([[1] * len(ids) for ids in sources], 0).to(model.device)
-        # Twice the source and some more, as fairseq has it: what is longer has lost its way.
+        # What is longer has lost its way.
         room = 2 * input_ids.shape[1] + 10
         generated = model.generate(
             input_ids,
