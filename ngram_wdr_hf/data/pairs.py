@@ -61,7 +61,8 @@ def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> di
         check_files(paths)
     patterns = {split: literal(paths) for split, paths in files.items()}
     try:
-        rows = dict(load_dataset("json", data_files=patterns))
+        # One by one: their other fields may differ.
+        rows = {split: load_dataset("json", data_files=paths, split="train") for split, paths in patterns.items()}
         pairs = {split: _pick(rows[split], languages, f"The {split} file") for split in rows}
         for split in pairs.values():
             # Whether it is UTF-8 shows only as it is read.

@@ -139,6 +139,9 @@ class RunTrainingArguments(TrainingArguments):
         self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
         # Processes that were launched without a GPU find each other only if Trainer is told that there is none.
         self.use_cpu = self.use_cpu or not has_accelerator
+        if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("perplexity"):
+            # Trainer takes whatever is not called a loss for something to be large.
+            self.greater_is_better = False
         self.save_strategy = self.save_strategy or self.eval_strategy
         self.save_steps = self.save_steps or self.eval_steps or self.logging_steps
         if self.eval_strategy == "no":

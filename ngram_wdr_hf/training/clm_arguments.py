@@ -33,6 +33,8 @@ class ClmDataArguments:
         "streaming",
         "validation_percentage",
     )
+    # Those that say what the model is used to.
+    of_the_model: ClassVar[tuple[str, ...]] = ()
 
     train_file: list[str] | None = field(
         default=None, metadata={"help": "Text files to train on. Without any data option: English from Python itself."}

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.pytorch_utils import Conv1D
 
 from .. import (
@@ -102,6 +103,10 @@ def _build(
             model = new_model({"ngram_size": DEFAULT_NGRAM_SIZE, **sizes, **fields})
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
+    # Transformers' loading makes Marian's sine waves weights to train, which never get a gradient.
+    for layer in model.modules():
+        if isinstance(layer, MarianSinusoidalPositionalEmbedding):
+            layer.requires_grad_(False)
     if len(tokenizer) > model.config.vocab_size:
         raise InputError(
             f"The tokenizer has {len(tokenizer)} tokens and {arguments.model_name_or_path} only "

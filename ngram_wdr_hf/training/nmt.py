@@ -37,6 +37,7 @@ from .run_folder import RunFolder
 from .settings import check_together, with_data_of_run
 from .translate import Translator
 
+DEFAULT_BEAMS = 5
 # How long a translation may be where the model has no end of its own.
 DEFAULT_LENGTH = 512
 
@@ -66,22 +67,28 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[NmtData, Pre
     splits = load_pairs(arguments.data, training.do_train, training.seed, tell)
     tokenizer = find_nmt_tokenizer(splits, arguments.data, arguments.model, folder)
     model = build_nmt_model(arguments.model, tokenizer, training.do_train)
-    # The saved model is to translate as it is evaluated here.
-    model.generation_config.num_beams = arguments.report.num_beams
-    model.generation_config.length_penalty = arguments.report.length_penalty
-    model.generation_config.max_length = positions(model) or DEFAULT_LENGTH
+    _set_search(arguments, model)
     return tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, tell), model
 
 
-def _translator(arguments: RunArguments, data: NmtData) -> Translator:
-    report, training = arguments.report, arguments.training
+def _set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
+    """The saved model is to translate as it is evaluated here: with the beams asked for, or its own."""
+    report, search = arguments.report, model.generation_config
+    search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
+    if report.length_penalty is not None:
+        search.length_penalty = report.length_penalty
+    search.max_length = positions(model) or DEFAULT_LENGTH
+
+
+def _translator(arguments: RunArguments, model: PreTrainedModel, data: NmtData) -> Translator:
+    training = arguments.training
     return Translator(
         data.tokenizer,
-        report.num_beams,
-        report.length_penalty,
+        model.generation_config.num_beams,
+        1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty,
         arguments.data.batch_tokens,
         data.longest,
-        arguments.data.source_prefix,
+        arguments.data.source_prefix or "",
         training.process_index,
         training.world_size,
         shows_progress=not training.disable_tqdm and training.process_index == 0,
@@ -91,7 +98,7 @@ def _translator(arguments: RunArguments, data: NmtData) -> Translator:
 def _make_trainer(arguments: RunArguments, model: nn.Module, data: NmtData) -> TranslationTrainer:
     training = training_options(arguments)
     validation = data.texts["validation"]
-    translator = _translator(arguments, data)
+    translator = _translator(arguments, model, data)
 
     def decode(model: PreTrainedModel) -> TranslationScores:
         return score_translations(translator(model, validation["source"][:], 0.0), validation["target"][:])
@@ -121,7 +128,8 @@ def _evaluate(
                 trainer.evaluate(pairs, metric_key_prefix=split)
                 scores[split] = trainer.last_scores
     model.to(training.device)
-    translate = partial(_translator(arguments, data), model)
+    _set_search(arguments, model)
+    translate = partial(_translator(arguments, model, data), model)
     translations, ensemble_lambda, translated = {}, model.resolve_lambda(), []
     if "validation" in data.texts:
         grid = sorted({0.0, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
@@ -186,7 +194,8 @@ def _translate_file(arguments: RunArguments) -> None:
         raise InputError(f"The file {path} is not UTF-8 text: convert it to UTF-8.") from error
     if lines[-1] == "":
         lines.pop()
-    translate = _translator(arguments, NmtData(tokenizer, {}, {}, positions(model)))
+    _set_search(arguments, model)
+    translate = _translator(arguments, model, NmtData(tokenizer, {}, {}, positions(model)))
     translations = translate(model, lines, model.resolve_lambda())
     if arguments.training.process_index != 0:
         return

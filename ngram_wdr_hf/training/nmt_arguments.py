@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ..data.errors import InputError
@@ -12,6 +13,7 @@ from .arguments import (
     RunArguments,
     RunTrainingArguments,
     check_at_least,
+    check_choice,
     output_dir_field,
     parse_arguments,
     preset_field,
@@ -19,6 +21,7 @@ from .arguments import (
 from .presets import NMT_PRESETS, Preset
 
 # What `--metric_for_best_model` can name besides the losses; the validation set is translated for it.
+SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
 DECODED_METRICS = ("bleu", "chrf")
 SPLIT_FILES = ("train_file", "validation_file", "test_file")
 SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
@@ -40,6 +43,8 @@ class NmtDataArguments:
         "source_prefix",
         "validation_percentage",
     )
+    # Those that say what the model is used to.
+    of_the_model: ClassVar[tuple[str, ...]] = ("source_prefix",)
 
     train_source: list[str] | None = field(
         default=None,
@@ -75,8 +80,11 @@ class NmtDataArguments:
     )
     target_lang: str | None = field(default=None, metadata={"help": "The field to translate into, such as `de`."})
     reverse: bool = field(default=False, metadata={"help": "Translate in the other direction."})
-    source_prefix: str = field(
-        default="", metadata={"help": "Put this before every source, as T5 wants: `translate English to German: `."}
+    source_prefix: str | None = field(
+        default=None,
+        metadata={
+            "help": "Put this before every source, as T5 wants: `translate English to German: `. Default: the run's."
+        },
     )
     validation_percentage: float = field(
         default=2.0, metadata={"help": "Without a validation set, so many of the training pairs are held out for it."}
@@ -155,9 +163,16 @@ class NmtModelArguments(ModelArguments):
 class NmtReportArguments(ReportArguments):
     """What is translated and shown."""
 
-    num_beams: int = field(default=5, metadata={"help": "Beams of the search; 1 takes the best word each time."})
-    length_penalty: float = field(
-        default=1.0, metadata={"help": "The power of its length that a translation's score is divided by."}
+    num_beams: int | None = field(
+        default=None,
+        metadata={"help": "Beams of the search; 1 takes the best word each time. Default: the checkpoint's, else 5."},
+    )
+    length_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "The power of its length that a translation's score is divided by. Default: the checkpoint's, "
+            "else 1."
+        },
     )
     num_examples: int = field(default=5, metadata={"help": "How many translations to show side by side."})
     translate: str | None = field(
@@ -199,6 +214,10 @@ def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArgume
 def check_nmt_arguments(arguments: RunArguments) -> None:
     """What a translation run needs besides."""
     report, training = arguments.report, arguments.training
+    if training.metric_for_best_model is not None:
+        # Trainer takes the name with and without.
+        training.metric_for_best_model = training.metric_for_best_model.removeprefix("eval_")
+        check_choice("metric_for_best_model", training.metric_for_best_model, (*SCORED_METRICS, *DECODED_METRICS))
     is_decoded = training.metric_for_best_model in DECODED_METRICS
     if is_decoded and (training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
         raise InputError("FSDP's shards cannot translate while they train: leave out `--metric_for_best_model`.")
@@ -206,3 +225,5 @@ def check_nmt_arguments(arguments: RunArguments) -> None:
         raise InputError("`--translate` uses a trained model: add `--do_train false --model_name_or_path RUN`.")
     if report.translate_to is not None and report.translate is None:
         raise InputError("`--translate_to` says where the translations of `--translate FILE` go: give the file.")
+    if report.translate_to is not None and not Path(report.translate_to).absolute().parent.is_dir():
+        raise InputError(f"There is no folder for {report.translate_to}: make it, or give another `--translate_to`.")

@@ -112,7 +112,7 @@ def tokenize_nmt(
         if not has_references(rows):
             tell(f"The {split} set has no references: it is translated, and not scored.")
             continue
-        tokens = tokenize_pairs(rows, tokenizer, split, longest, data.source_prefix, num_workers)
+        tokens = tokenize_pairs(rows, tokenizer, split, longest, data.source_prefix or "", num_workers)
         if split == "train":
             kept = keep_lengths(tokens, data.max_length, data.max_length_ratio)
             if not len(kept):

@@ -27,5 +27,5 @@ class TranslationTrainer(NgramTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.decode is not None:
             scores = self.decode(self.accelerator.unwrap_model(self.model))
-            output.metrics |= {f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS}
+            output.metrics.update({f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS})
         return output

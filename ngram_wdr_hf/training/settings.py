@@ -94,12 +94,14 @@ def _check_comparable(arguments: RunArguments) -> None:
 
 
 def with_data_of_run(arguments: RunArguments) -> RunArguments:
-    """Evaluation of a run without a word about the data: what it was trained and evaluated on."""
-    if arguments.data.is_given():
-        return arguments
+    """
+    Evaluation of a run: what its model is used to, and without a word about the data what it was trained and evaluated
+    on.
+    """
+    data = arguments.data
     settings = RunFolder(arguments.model.model_name_or_path).settings()
-    given = {name: settings[name] for name in arguments.data.which_data if name in settings}
-    return replace(arguments, data=replace(arguments.data, **given))
+    names = [name for name in data.of_the_model if getattr(data, name) is None] if data.is_given() else data.which_data
+    return replace(arguments, data=replace(data, **{name: settings[name] for name in names if name in settings}))
 
 
 def others(arguments: RunArguments) -> list[RunArguments]:
