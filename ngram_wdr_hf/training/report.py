@@ -9,9 +9,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from transformers import PreTrainedModel
 
 from .trainer import loss_names
+
+# From this ratio of the highest to the lowest value on, a logarithmic axis has too many labels.
+MANY_TICKS = 5
 
 
 @dataclass
@@ -133,7 +137,10 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
         if result.head_parameters:
             _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
-    # 200, not 2 x 10^2.
+    # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where they would stand on top of each other.
+    low, high = last.get_ylim()
+    if high > MANY_TICKS * low:
+        last.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     last.yaxis.set_major_formatter("{x:g}")
     last.yaxis.set_minor_formatter("{x:g}")
     for axes in (*by_model, last):
