@@ -18,6 +18,8 @@ class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramMarianConfig
+    # Stock Marian does not say what FSDP should keep together.
+    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 
     def _target_vocab_size(self) -> int:
         return self.config.decoder_vocab_size

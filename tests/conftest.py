@@ -9,6 +9,8 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="ngram_wdr_hf_tests_")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Two processes that run tests side by side should not have two threads each on two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -185,7 +185,7 @@ def test_tokenized_pairs(longest, sources, targets, is_truncated):
         "num_words": [1, 3],
         "is_truncated": is_truncated,
     }
-    assert encode_sources(rows["source"][:], TwoLanguages(), "test", longest) == sources
+    assert encode_sources(rows["source"][:], TwoLanguages(), "test", longest)[0] == sources
 
 
 def test_prefix_stands_before_sources_only():
@@ -193,9 +193,9 @@ def test_prefix_stands_before_sources_only():
     tokens = tokenize_pairs(rows, TwoLanguages(), "train", prefix="to German: ")
     assert tokens["input_ids"][:] == [[2, 7, 3, 0], [2, 7, 0]]
     assert tokens["labels"][:] == [[-1, 0], [-2, 0]] and tokens["num_words"][:] == [1, 1]
-    assert encode_sources(["ccc"], TwoLanguages(), "test", prefix="to German: ") == [[2, 7, 3, 0]]
+    assert encode_sources(["ccc"], TwoLanguages(), "test", prefix="to German: ") == ([[2, 7, 3, 0]], 0)
     # Cut, it keeps its place.
-    assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == [[2, 7, 0]]
+    assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == ([[2, 7, 0]], 1)
 
 
 def test_processes_give_the_same_tokens(grammar, tokenizer):
@@ -212,9 +212,9 @@ def test_tokenizer_of_another_language():
     no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
     for pair in ({"source": ["a"], "target": ["b"]}, {"source": ["b"], "target": ["a"]}):
-        with pytest.raises(InputError, match=r"^The tokenizer does not cover the words of the validation set \("):
+        with pytest.raises(InputError, match=r"^The tokenizer cannot read the validation set \("):
             tokenize_pairs(Dataset.from_dict(pair), tokenizer, "validation")
-    with pytest.raises(InputError, match=r"^The tokenizer does not cover the words of the test set \("):
+    with pytest.raises(InputError, match=r"^The tokenizer cannot read the test set \("):
         encode_sources(["b"], tokenizer, "test")
 
 

@@ -217,15 +217,14 @@ def test_empty_pairs_are_dropped_and_counted():
 def test_held_out_pairs():
     pairs = [(f"source {i}", f"target {i}") for i in range(200)]
     splits = {"train": rows_of(*pairs), "test": rows_of(*PAIRS)}
-    held = hold_out_pairs(splits, 5.0, seed=3)
+    held = hold_out_pairs(splits, 5.0)
     train, validation = pairs_of(held["train"]), pairs_of(held["validation"])
     assert len(validation) == 10
     # Together they are everything, once, and each source has kept its target.
     assert sorted(train + validation) == sorted(pairs)
     assert held["test"] is splits["test"]
-    again = hold_out_pairs({"train": rows_of(*pairs)}, 5.0, seed=3)
+    again = hold_out_pairs({"train": rows_of(*pairs)}, 5.0)
     assert pairs_of(again["train"]) == train and pairs_of(again["validation"]) == validation
-    assert sorted(pairs_of(hold_out_pairs(splits, 5.0, seed=4)["validation"])) != sorted(validation)
     # From all over the text, not from its end.
     assert {pairs.index(pair) // 100 for pair in validation} == {0, 1}
 
@@ -233,7 +232,7 @@ def test_held_out_pairs():
 def test_nothing_is_held_out_without_need():
     rows = rows_of(*PAIRS)
     for splits in ({"train": rows, "validation": rows}, {"test": rows}):
-        assert hold_out_pairs(splits, 50.0, seed=0) is splits
+        assert hold_out_pairs(splits, 50.0) is splits
 
 
 def test_texts_of_both_sides():
@@ -368,17 +367,17 @@ def test_only_empty_pairs(pairs):
 @pytest.mark.parametrize("percentage", [0.0, 1.0, 100.0, 200.0, -5.0, float("nan"), float("inf")])
 def test_pairs_that_cannot_be_split(percentage):
     with pytest.raises(InputError):
-        hold_out_pairs({"train": rows_of(*PAIRS)}, percentage, seed=0)
+        hold_out_pairs({"train": rows_of(*PAIRS)}, percentage)
 
 
 def test_too_few_pairs_to_split():
     with pytest.raises(InputError, match=r"^A training set of 3 pairs cannot give 2.0 percent for validation: give a"):
-        hold_out_pairs({"train": rows_of(*PAIRS)}, 2.0, seed=0)
+        hold_out_pairs({"train": rows_of(*PAIRS)}, 2.0)
 
 
-def load(do_train: bool = True, seed: int = 0, tell=None, **options) -> dict[str, Dataset]:
+def load(do_train: bool = True, tell=None, **options) -> dict[str, Dataset]:
     told = []
-    splits = load_pairs(NmtDataArguments(**options), do_train, seed, told.append if tell is None else tell)
+    splits = load_pairs(NmtDataArguments(**options), do_train, told.append if tell is None else tell)
     assert tell is not None or not told
     return splits
 
@@ -420,12 +419,6 @@ def test_options_of_json_lines_and_folders(tmp_path):
             pairs = [pair if is_reversed else pair[::-1] for pair in PAIRS]
             assert sorted(pairs_of(splits["train"]) + pairs_of(splits["validation"])) == sorted(pairs)
             assert told == ["1 of 4 train pairs were dropped: a side of them is empty."]
-
-
-def test_the_seed_says_which_pairs_are_held_out(tmp_path):
-    options = write_pairs(tmp_path, "train", [(f"source {i}", f"target {i}") for i in range(50)])
-    validations = [pairs_of(load(**options, seed=seed, validation_percentage=10)["validation"]) for seed in (1, 1, 2)]
-    assert validations[0] == validations[1] and sorted(validations[1]) != sorted(validations[2])
 
 
 def test_bad_options(tmp_path):

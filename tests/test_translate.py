@@ -78,11 +78,11 @@ def test_beams(model, tokenizer, num_beams):
 def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monkeypatch):
     shapes, options = [], []
 
-    def generate(ids, attention_mask, **kwargs):
-        assert torch.equal(attention_mask, (ids != PAD).long())
-        shapes.append(tuple(ids.shape))
+    def generate(input_ids, attention_mask, **kwargs):
+        assert torch.equal(attention_mask, (input_ids != PAD).long())
+        shapes.append(tuple(input_ids.shape))
         options.append(kwargs)
-        return ids
+        return input_ids
 
     monkeypatch.setattr(model, "generate", generate)
     # The model that gives back what it was given shows that nothing is lost.

@@ -51,9 +51,10 @@ def tokenize_pairs(
 
 def encode_sources(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
-) -> list[list[int]]:
-    """The tokens of the sentences to translate."""
-    return _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])[0]
+) -> tuple[list[list[int]], int]:
+    """The tokens of the sentences to translate, and how many of them were cut."""
+    sources, is_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])
+    return sources, sum(is_cut)
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
@@ -167,6 +168,9 @@ def _tokens(
         options = {side: [sentences[i] for i in places], "truncation": True, "max_length": longest}
         for i, row in zip(places, _ids(tokenizer, name, **options), strict=True):
             ids[i] = row
+        if tokenizer.is_fast:
+            # It would remember, and be another tokenizer to the cache.
+            tokenizer.backend_tokenizer.no_truncation()
     return ids, is_cut
 
 
@@ -174,4 +178,4 @@ def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **options) -> list[list[
     try:
         return tokenizer(**options, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer does not cover the words of the {name} set ({error}).") from error
+        raise InputError(f"The tokenizer cannot read the {name} set ({error}): choose another.") from error

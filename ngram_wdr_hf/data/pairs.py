@@ -45,7 +45,7 @@ def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> di
 
 def _read_pairs(split: list, sources: list, targets: list, stamps: list) -> Iterator[dict[str, str | None]]:
     (split,), (sources,), (targets,) = split, sources, targets
-    source, target = _lines(sources), _lines(targets) if targets else None
+    source, target = read_lines(sources), read_lines(targets) if targets else None
     if target is not None and len(source) != len(target):
         raise InputError(
             f"The {split} files are not parallel: {', '.join(sources)} has {len(source)} lines and "
@@ -123,8 +123,8 @@ def drop_empty(splits: dict[str, Dataset], tell: Callable[[str], None]) -> dict[
     return kept
 
 
-def hold_out_pairs(splits: dict[str, Dataset], percentage: float, seed: int) -> dict[str, Dataset]:
-    """Without a validation set, some pairs of the training set become one."""
+def hold_out_pairs(splits: dict[str, Dataset], percentage: float) -> dict[str, Dataset]:
+    """Without a validation set, some pairs of the training set become one: the same ones, whoever asks."""
     if "validation" in splits or "train" not in splits:
         return splits
     train = splits["train"]
@@ -134,7 +134,7 @@ def hold_out_pairs(splits: dict[str, Dataset], percentage: float, seed: int) -> 
             f"A training set of {len(train)} pairs cannot give {percentage} percent for validation: give a validation "
             "set."
         )
-    parts = train.train_test_split(held_out, seed=seed)
+    parts = train.train_test_split(held_out, seed=0)
     return {**splits, "train": parts["train"], "validation": parts["test"]}
 
 
@@ -143,7 +143,8 @@ def texts_of_pairs(rows: Dataset) -> list[str]:
     return [*rows["source"][:], *rows["target"][:]]
 
 
-def _lines(paths: Sequence[str]) -> list[str]:
+def read_lines(paths: Sequence[str]) -> list[str]:
+    """The lines of the files, one after the other."""
     lines = []
     for path in paths:
         try:

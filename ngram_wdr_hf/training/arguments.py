@@ -1,5 +1,6 @@
 """The options that the training scripts share, from the command line, a YAML file and a preset."""
 
+import os
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ class ModelArguments:
     """Which model."""
 
     presets: ClassVar[dict[str, Preset]]
+    # What `--metric_for_best_model` can name because the validation set is translated for it.
+    decoded_metrics: ClassVar[tuple[str, ...]] = ()
     # The kinds of model that `--compare` puts side by side, and the options that make them.
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": {"ngram_target": "none", "ngram_size": None},
@@ -147,6 +150,11 @@ class RunTrainingArguments(TrainingArguments):
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
         super().__post_init__()
+
+
+def uses_fsdp(training: TrainingArguments) -> bool:
+    """Whether the weights are shared out, by Trainer's option or accelerate's configuration."""
+    return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """A language modeling run from beginning to end: data, training, evaluation, report."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from .clm_data import (
 from .clm_report import ClmResult, print_tables, save_lambda_plot, save_metrics, save_model_card
 from .models import build_clm_model
 from .report import describe, save_training_plot
-from .run import Task, evaluation_trainer, run_all, save_lambda, training_options
+from .run import Task, evaluation_trainer, run_all, save_lambda
 from .run_folder import RunFolder
 from .trainer import NgramTrainer
 
@@ -63,7 +64,7 @@ def _make_trainer(arguments: RunArguments, model: nn.Module, data: ClmData) -> N
         blocks = TrainingBlocks(data.streams["train"], data.block_size)
     return NgramTrainer(
         model,
-        training_options(arguments),
+        copy.copy(arguments.training),
         train_dataset=blocks,
         eval_dataset=data.windows(arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,

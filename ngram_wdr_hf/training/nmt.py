@@ -1,5 +1,6 @@
 """A translation run from beginning to end: data, training, search for λ, report."""
 
+import copy
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,9 +11,8 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..data.errors import InputError
 from ..data.pair_batches import only
-from ..data.pairs import has_references
+from ..data.pairs import has_references, read_lines
 from ..data.text import check_files
 from ..data.tokenizer import load_tokenizer
 from .arguments import RunArguments
@@ -32,9 +32,10 @@ from .nmt_report import (
 )
 from .nmt_trainer import TranslationTrainer
 from .report import describe, save_training_plot
-from .run import Task, evaluation_trainer, run_all, save_lambda, training_options
+from .run import Task, evaluation_trainer, run_all, save_lambda
 from .run_folder import RunFolder
 from .settings import check_together, with_data_of_run
+from .trainer import whole
 from .translate import Translator
 
 DEFAULT_BEAMS = 5
@@ -64,7 +65,7 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[NmtData, Pre
     training = arguments.training
     # Every process prepares the same data; one of them says what there was to say.
     tell = print if training.process_index == 0 else lambda sentence: None
-    splits = load_pairs(arguments.data, training.do_train, training.seed, tell)
+    splits = load_pairs(arguments.data, training.do_train, tell)
     tokenizer = find_nmt_tokenizer(splits, arguments.data, arguments.model, folder)
     model = build_nmt_model(arguments.model, tokenizer, training.do_train)
     _set_search(arguments, model)
@@ -77,6 +78,9 @@ def _set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
     search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
     if report.length_penalty is not None:
         search.length_penalty = report.length_penalty
+    if search.num_beams == 1:
+        # They belong to beams, and Transformers does not save them without.
+        search.length_penalty = search.early_stopping = None
     search.max_length = positions(model) or DEFAULT_LENGTH
 
 
@@ -96,7 +100,7 @@ def _translator(arguments: RunArguments, model: PreTrainedModel, data: NmtData) 
 
 
 def _make_trainer(arguments: RunArguments, model: nn.Module, data: NmtData) -> TranslationTrainer:
-    training = training_options(arguments)
+    training = copy.copy(arguments.training)
     validation = data.texts["validation"]
     translator = _translator(arguments, model, data)
 
@@ -127,12 +131,12 @@ def _evaluate(
             for split, pairs in batches.items():
                 trainer.evaluate(pairs, metric_key_prefix=split)
                 scores[split] = trainer.last_scores
-    model.to(training.device)
+    model = whole(model, training)
     _set_search(arguments, model)
     translate = partial(_translator(arguments, model, data), model)
     translations, ensemble_lambda, translated = {}, model.resolve_lambda(), []
     if "validation" in data.texts:
-        grid = sorted({0.0, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
+        grid = sorted({0.0, ensemble_lambda, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
         translations["validation"] = _try_lambdas(translate, data.texts["validation"], grid)
         # The smallest of the best.
         ensemble_lambda = max(grid, key=lambda value: (translations["validation"][value].bleu, -value))
@@ -154,9 +158,11 @@ def _evaluate(
         translations=translations,
         translated=translated,
         num_examples=arguments.report.num_examples,
+        search={name: getattr(model.generation_config, name) for name in ("num_beams", "length_penalty")},
     )
     if training.should_save and training.do_train:
         save_lambda(folder.path, ensemble_lambda)
+        model.generation_config.save_pretrained(folder.path)
         save_lambda_plot([result], folder.path / "lambda_sweep.png")
         save_training_plot([result], folder.path / "training.png")
         save_translations(result, folder.path / "test_translations.jsonl")
@@ -187,19 +193,15 @@ def _translate_file(arguments: RunArguments) -> None:
     check_files([path])
     arguments = with_data_of_run(arguments)
     tokenizer = load_tokenizer(arguments.data.tokenizer or arguments.model.model_name_or_path)
-    model = build_nmt_model(arguments.model, tokenizer, do_train=False).to(arguments.training.device)
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"The file {path} is not UTF-8 text: convert it to UTF-8.") from error
-    if lines[-1] == "":
-        lines.pop()
+    lines = read_lines([path])
+    model = whole(build_nmt_model(arguments.model, tokenizer, do_train=False), arguments.training)
     _set_search(arguments, model)
     translate = _translator(arguments, model, NmtData(tokenizer, {}, {}, positions(model)))
     translations = translate(model, lines, model.resolve_lambda())
     if arguments.training.process_index != 0:
         return
-    text = "".join(f"{line}\n" for line in translations)
+    # A line stays a line, whatever the model says.
+    text = "".join(f"{' '.join(line.split())}\n" for line in translations)
     if arguments.report.translate_to is None:
         sys.stdout.write(text)
     else:

@@ -1,6 +1,5 @@
 """The options of `train_nmt.py`."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +12,14 @@ from .arguments import (
     RunArguments,
     RunTrainingArguments,
     check_at_least,
-    check_choice,
     output_dir_field,
     parse_arguments,
     preset_field,
+    uses_fsdp,
 )
 from .presets import NMT_PRESETS, Preset
 
 # What `--metric_for_best_model` can name besides the losses; the validation set is translated for it.
-SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
 DECODED_METRICS = ("bleu", "chrf")
 SPLIT_FILES = ("train_file", "validation_file", "test_file")
 SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
@@ -136,6 +134,7 @@ class NmtModelArguments(ModelArguments):
     """Which model: a Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
+    decoded_metrics: ClassVar[tuple[str, ...]] = DECODED_METRICS
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": {**ModelArguments.kinds["plain"], "bow_loss_weight": 0.0},
         "bow": {**ModelArguments.kinds["plain"], "bow_loss_weight": 1.0},
@@ -214,12 +213,8 @@ def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArgume
 def check_nmt_arguments(arguments: RunArguments) -> None:
     """What a translation run needs besides."""
     report, training = arguments.report, arguments.training
-    if training.metric_for_best_model is not None:
-        # Trainer takes the name with and without.
-        training.metric_for_best_model = training.metric_for_best_model.removeprefix("eval_")
-        check_choice("metric_for_best_model", training.metric_for_best_model, (*SCORED_METRICS, *DECODED_METRICS))
-    is_decoded = training.metric_for_best_model in DECODED_METRICS
-    if is_decoded and (training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
+    is_decoded = (training.metric_for_best_model or "").removeprefix("eval_") in DECODED_METRICS
+    if is_decoded and uses_fsdp(training):
         raise InputError("FSDP's shards cannot translate while they train: leave out `--metric_for_best_model`.")
     if report.translate is not None and training.do_train:
         raise InputError("`--translate` uses a trained model: add `--do_train false --model_name_or_path RUN`.")

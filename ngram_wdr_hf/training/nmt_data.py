@@ -51,7 +51,7 @@ def positions(model: PreTrainedModel) -> int | None:
     return getattr(model.config, "max_position_embeddings", None)
 
 
-def load_pairs(arguments: NmtDataArguments, do_train: bool, seed: int, tell: Tell) -> dict[str, Dataset]:
+def load_pairs(arguments: NmtDataArguments, do_train: bool, tell: Tell) -> dict[str, Dataset]:
     """The pairs by split; without any option, those of the grammar."""
     languages = Languages(arguments.source_lang, arguments.target_lang)
     by_side = {
@@ -74,7 +74,7 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, seed: int, tell: Tel
         if split != "test" and not has_references(rows):
             raise InputError(f"The {split} set has no translations: give a `--{split}_target`.")
     splits = reverse(splits) if arguments.reverse else splits
-    splits = hold_out_pairs(drop_empty(splits, tell), arguments.validation_percentage, seed)
+    splits = hold_out_pairs(drop_empty(splits, tell), arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
 
 
@@ -93,6 +93,8 @@ def find_nmt_tokenizer(
     tokenizer = load_tokenizer(kind)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
         raise InputError(f"The tokenizer in {kind} has no padding or no end token: give one made for sentences.")
+    if tokenizer.eos_token_id not in tokenizer(text_target=["a"])["input_ids"][0]:
+        raise InputError(f"The tokenizer in {kind} does not end a sentence: give one made for sentences.")
     return tokenizer
 
 

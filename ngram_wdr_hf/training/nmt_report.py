@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .bleu import TranslationScores
 from .evaluation import Scores
@@ -46,12 +47,14 @@ class NmtResult(RunResult):
         translations (`dict[str, dict[float, TranslationScores]]`): BLEU and chrF by split and λ.
         translated (`list[Translated]`): The test set.
         num_examples (`int`): How many of them are shown.
+        search (`dict[str, Any]`): How they were found.
     """
 
     scores: dict[str, Scores]
     translations: dict[str, dict[float, TranslationScores]]
     translated: list[Translated]
     num_examples: int
+    search: dict[str, Any]
 
     def examples(self) -> list[Translated]:
         """Sentences from all over the test set, those first that the ensemble changes."""
@@ -71,6 +74,7 @@ def save_metrics(result: NmtResult, path: Path) -> None:
             "bleu_signature": any_scores.bleu_signature,
             "chrf_signature": any_scores.chrf_signature,
             "num_sentences": any_scores.num_sentences,
+            **result.search,
         }
     for split, scores in result.scores.items():
         splits.setdefault(split, {}).update(
@@ -146,7 +150,7 @@ def save_model_card(result: NmtResult, path: Path) -> None:
         f"{title}:\n\n{as_markdown(translation_table([result], name))}"
         for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
     )
-    signatures = {s.bleu_signature for by_lambda in result.translations.values() for s in by_lambda.values()}
+    signatures = {f"`{s.bleu_signature}`" for by_lambda in result.translations.values() for s in by_lambda.values()}
     samples = "\n\n".join(f"```text\n{_side_by_side(result, sentence)}\n```" for sentence in result.examples())
     write_model_card(
         result,
@@ -154,6 +158,6 @@ def save_model_card(result: NmtResult, path: Path) -> None:
         kind="A translation model",
         tags=["pipeline_tag: translation"],
         usage=USAGE,
-        tables=f"{tables}\n\n{' '.join(sorted(f'`{signature}`' for signature in signatures))}",
+        tables=f"{tables}\n\n{' '.join(sorted(signatures))}; {result.search['num_beams']} beams.",
         samples=samples,
     )

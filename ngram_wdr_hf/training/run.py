@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, set_seed
 
 from .arguments import RunArguments
 from .hub import make_repository, push_run
@@ -106,15 +106,6 @@ def _checkpoint_to_resume(arguments: RunArguments, folder: RunFolder) -> str | N
         return None
     check_checkpoint(Path(asked))
     return asked
-
-
-def training_options(arguments: RunArguments) -> TrainingArguments:
-    """What Trainer is given."""
-    training = copy.copy(arguments.training)
-    if arguments.model.train_mode == "heads" and training.metric_for_best_model == "loss":
-        # The next word's loss is the frozen backbone's, and never changes.
-        training.metric_for_best_model = "heads_loss"
-    return training
 
 
 def _train(arguments: RunArguments, trainer: NgramTrainer, checkpoint: str | None) -> None:

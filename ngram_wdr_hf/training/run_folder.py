@@ -88,7 +88,7 @@ class RunFolder:
 
 def _is_left_over(path: Path) -> bool:
     """What a run that was stopped while it claimed the folder may have left."""
-    return path.name.startswith((".", "tokenizer", "special_tokens_map"))
+    return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
 
 
 def result_of(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:

@@ -1,7 +1,6 @@
 """The options of a run taken together: which go with which, and which make it this run and no other."""
 
 import copy
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.errors import InputError
-from .arguments import RunArguments
+from .arguments import RunArguments, check_choice, uses_fsdp
 from .run_folder import RunFolder
 
 # Options that do not change what is learned: where and how it is computed, shown and kept.
@@ -55,6 +54,9 @@ NOT_SETTINGS = (
     "use_cpu",
 )
 
+# What every evaluation finds, as names for `--metric_for_best_model`.
+SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
+
 
 def check_together(arguments: RunArguments) -> None:
     """What only shows when all options are there."""
@@ -70,17 +72,33 @@ def check_together(arguments: RunArguments) -> None:
         _check_comparable(arguments)
     if training.push_to_hub and not training.do_train:
         raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
+    _check_metric(arguments)
     if training.label_smoothing_factor:
         raise InputError(
             "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
         )
-    if model.train_mode == "lora" and (training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
+    if model.train_mode == "lora" and uses_fsdp(training):
         raise InputError("Adapters cannot be merged from FSDP's shards: use `--train_mode lora` without FSDP.")
     try:
         for callback in get_reporting_integration_callbacks(training.report_to):
             callback()
     except (ValueError, RuntimeError, ImportError) as error:
         raise InputError(f"`--report_to` cannot be used: {error}") from error
+
+
+def _check_metric(arguments: RunArguments) -> None:
+    """The best checkpoint can be chosen by what an evaluation finds, and by what the training changes."""
+    model, training = arguments.model, arguments.training
+    # Trainer takes the name with and without.
+    metric = training.metric_for_best_model = (training.metric_for_best_model or "loss").removeprefix("eval_")
+    check_choice("metric_for_best_model", metric, (*SCORED_METRICS, *model.decoded_metrics))
+    if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr")):
+        raise InputError("`--metric_for_best_model heads_loss` needs heads in every model: choose another.")
+    if model.train_mode == "heads":
+        if metric not in ("loss", "heads_loss", "best_perplexity"):
+            raise InputError(f"With a frozen backbone `{metric}` never changes: leave out `--metric_for_best_model`.")
+        # Nor does the next word's loss.
+        training.metric_for_best_model = "heads_loss" if metric == "loss" else metric
 
 
 def _check_comparable(arguments: RunArguments) -> None:
@@ -100,8 +118,11 @@ def with_data_of_run(arguments: RunArguments) -> RunArguments:
     """
     data = arguments.data
     settings = RunFolder(arguments.model.model_name_or_path).settings()
-    names = [name for name in data.of_the_model if getattr(data, name) is None] if data.is_given() else data.which_data
-    return replace(arguments, data=replace(data, **{name: settings[name] for name in names if name in settings}))
+    defaults = type(data)()
+    names = data.of_the_model if data.is_given() else data.which_data
+    # What was asked for stands.
+    names = [name for name in names if name in settings and getattr(data, name) == getattr(defaults, name)]
+    return replace(arguments, data=replace(data, **{name: settings[name] for name in names}))
 
 
 def others(arguments: RunArguments) -> list[RunArguments]:

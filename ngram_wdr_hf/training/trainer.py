@@ -6,16 +6,27 @@ import torch
 from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
+from .arguments import uses_fsdp
 from .evaluation import ScoredText, Scores, score
 
 
 def loss_names(ngram_size: int) -> list[str]:
     """How the entries of `head_losses` are called in logs and metrics."""
     return ["next_word_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
+
+
+def whole(model: nn.Module, training: TrainingArguments) -> nn.Module:
+    """A loaded model on its device, with its weights in every process."""
+    model = model.to(training.device)
+    if uses_fsdp(training) and training.world_size > 1:
+        # With FSDP's RAM-efficient loading, only the first process has read them.
+        with torch.no_grad():
+            broadcast([*model.parameters(), *model.buffers()])
+    return model
 
 
 class NgramTrainer(Trainer):
@@ -34,6 +45,7 @@ class NgramTrainer(Trainer):
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | None = None
         self._head_losses: torch.Tensor | float = 0.0
+        self._bow_loss: torch.Tensor | float = 0.0
         self._num_head_losses = 0
         if self.pop_callback(ProgressCallback):
             self.add_callback(ProgressWithLines)
@@ -44,6 +56,8 @@ class NgramTrainer(Trainer):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
             self._head_losses = self._head_losses + outputs.head_losses
+            if getattr(outputs, "bow_loss", None) is not None:
+                self._bow_loss = self._bow_loss + outputs.bow_loss
             self._num_head_losses += 1
         return (loss, outputs) if return_outputs else loss
 
@@ -51,7 +65,11 @@ class NgramTrainer(Trainer):
         if "loss" in logs and self._num_head_losses:
             means = self.accelerator.reduce(self._head_losses / self._num_head_losses, reduction="mean")
             logs.update(zip(loss_names(len(means)), means.tolist(), strict=True))
-            self._head_losses, self._num_head_losses = 0.0, 0
+            if isinstance(self._bow_loss, torch.Tensor):
+                # Each is divided by the targets of all that make a step together.
+                num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
+                logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
+            self._head_losses, self._bow_loss, self._num_head_losses = 0.0, 0.0, 0
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
@@ -87,12 +105,7 @@ class NgramTrainer(Trainer):
         """The model as it was wrapped for training; without training, a whole copy in every process, unwrapped."""
         if self.accelerator._models:
             return self.model_wrapped
-        model = self.model.to(self.args.device)
-        if self.is_fsdp_enabled:
-            # With FSDP's RAM-efficient loading, only the first process has read the weights.
-            with torch.no_grad():
-                broadcast([*model.parameters(), *model.buffers()])
-        return model
+        return whole(self.model, self.args)
 
     def _issue_warnings_after_load(self, load_result) -> None:
         # Weights that are tied to others are saved once, and not missing.

@@ -8,8 +8,11 @@ import torch
 from accelerate.utils import gather_object
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.pair_batches import cut_into_batches, encode_sources, pad
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,12 @@ class Translator:
         was_training = model.training
         model.eval()
         places = [i for i, text in enumerate(texts) if text and text.strip()]
-        sources = encode_sources([texts[i] for i in places], self.tokenizer, "given", self.longest, self.prefix)
+        given = [texts[i] for i in places]
+        sources, num_cut = encode_sources(given, self.tokenizer, "given", self.longest, self.prefix)
+        if num_cut and self.process_index == 0:
+            logger.warning_once(
+                f"{num_cut} of {len(texts)} sentences were cut to the {self.longest} tokens that the model can see."
+            )
         found = {}
         with tqdm(
             total=len(sources),
@@ -80,7 +88,7 @@ class Translator:
         # What is longer has lost its way.
         room = 2 * input_ids.shape[1] + 10
         generated = model.generate(
-            input_ids,
+            input_ids=input_ids,
             attention_mask=attention_mask,
             num_beams=self.num_beams,
             length_penalty=self.length_penalty,
