@@ -133,7 +133,8 @@ def _evaluate(
                 scores[split] = trainer.last_scores
     model = whole(model, training)
     _set_search(arguments, model)
-    translate = partial(_translator(arguments, model, data), model)
+    translator = _translator(arguments, model, data)
+    translate = partial(translator, model)
     translations, ensemble_lambda, translated = {}, model.resolve_lambda(), []
     if "validation" in data.texts:
         grid = sorted({0.0, ensemble_lambda, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
@@ -158,7 +159,7 @@ def _evaluate(
         translations=translations,
         translated=translated,
         num_examples=arguments.report.num_examples,
-        search={name: getattr(model.generation_config, name) for name in ("num_beams", "length_penalty")},
+        search={"num_beams": translator.num_beams, "length_penalty": translator.length_penalty},
     )
     if training.should_save and training.do_train:
         save_lambda(folder.path, ensemble_lambda)
