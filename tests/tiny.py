@@ -95,6 +95,11 @@ def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, *
             torch.nn.init.normal_(parameter, std=0.3)
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(std=0.3)
+    if name == "t5":
+        # Beside T5's large embeddings, heads as they begin would hardly show.
+        for head in model.ngram_heads:
+            torch.nn.init.normal_(head.fc_in.weight)
+            torch.nn.init.normal_(head.fc_out.weight)
     return model.to(dtype).eval()
 
 
