@@ -32,8 +32,9 @@ def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> di
             raise InputError(f"There is a `--{split}_target` without a `--{split}_source`: give both.")
         check_files([*sources, *targets])
         # The cache goes by these: a file that was changed is another file.
-        stamps = [(Path(path).stat().st_mtime_ns, Path(path).stat().st_size) for path in (*sources, *targets)]
-        arguments = {"split": [split], "sources": [list(sources)], "targets": [list(targets)], "stamps": [stamps]}
+        stamps = tuple((Path(path).stat().st_mtime_ns, Path(path).stat().st_size) for path in (*sources, *targets))
+        # Tuples: of lists, `datasets` would make shards.
+        arguments = {"split": split, "sources": tuple(sources), "targets": tuple(targets), "stamps": stamps}
         try:
             splits[split] = Dataset.from_generator(_read_pairs, features=PAIRS, gen_kwargs=arguments)
         except DatasetGenerationError as error:
@@ -43,8 +44,9 @@ def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> di
     return splits
 
 
-def _read_pairs(split: list, sources: list, targets: list, stamps: list) -> Iterator[dict[str, str | None]]:
-    (split,), (sources,), (targets,) = split, sources, targets
+def _read_pairs(
+    split: str, sources: tuple[str, ...], targets: tuple[str, ...], stamps: tuple
+) -> Iterator[dict[str, str | None]]:
     source, target = read_lines(sources), read_lines(targets) if targets else None
     if target is not None and len(source) != len(target):
         raise InputError(
