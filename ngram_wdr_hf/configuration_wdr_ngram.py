@@ -25,6 +25,10 @@ class NgramConfigMixin:
             The ε of label smoothing, from 0 to 1, in the training loss of the next word and of every head.
         ngram_head_activation (`str`, *optional*, defaults to `"relu"`):
             The activation between the two linear layers of a head, by its name in Transformers.
+        draft_vocab_size (`int`, *optional*):
+            How many tokens the heads choose from when they draft for `generate(use_mtp=True)`: those that
+            `set_draft_tokens` was given, which are saved with the model, or the first of the vocabulary. All by
+            default.
     """
 
     ngram_size: int = 4
@@ -32,6 +36,7 @@ class NgramConfigMixin:
     ensemble_lambda: float = 0.0
     label_smoothing: float = 0.0
     ngram_head_activation: str = "relu"
+    draft_vocab_size: int | None = None
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -54,6 +59,7 @@ class NgramConfigMixin:
                 f"`ngram_head_activation` must be the name of a Transformers activation such as 'relu' or 'gelu', got "
                 f"{self.ngram_head_activation!r}."
             )
+        check_draft_vocab_size(self.draft_vocab_size)
 
 
 def check_fraction(name: str, value: float) -> float:
@@ -61,3 +67,13 @@ def check_fraction(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
     return value
+
+
+def check_draft_vocab_size(size: int | None, vocab_size: int | None = None) -> None:
+    """Raises a `ValueError` unless `size` is `None` or a number of tokens that there are."""
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"`draft_vocab_size` must be a number of tokens of at least 1, got {size!r}.")
+    if vocab_size is not None and size > vocab_size:
+        raise ValueError(f"`draft_vocab_size` is {size}, but there are {vocab_size} tokens: choose no more than that.")

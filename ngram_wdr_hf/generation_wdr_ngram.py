@@ -1,16 +1,49 @@
-"""What `generate` needs to know about the ensemble."""
+"""What `generate` needs to know about the ensemble and about drafts."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from transformers.generation import LogitsProcessorList, UnbatchedClassifierFreeGuidanceLogitsProcessor
+import torch
+from transformers.generation import (
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+from transformers.generation.configuration_utils import GenerationMode
 
-from .configuration_wdr_ngram import check_fraction
+from .configuration_wdr_ngram import check_draft_vocab_size, check_fraction
+from .decoding_wdr_ngram import SpeculativeDecoding
+from .drafting_wdr_ngram import NgramCandidateGenerator
 from .ensemble_wdr_ngram import split_ensemble_processors
+
+# Processors that remember what they were called with, and cannot take a draft back.
+STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
+DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
 
 
 class NgramGenerationMixin:
-    """Hands λ to every forward of a generation, wherever it comes from."""
+    r"""
+    Hands λ to every forward of a generation, wherever it comes from, and adds to `generate`:
+
+    use_mtp (`bool`, *optional*, defaults to `False`):
+        Whether the heads draft tokens ahead, which one forward pass then checks. Greedy output stays the same, token
+        for token; sampled output has the same distribution. Batches are welcome.
+    draft_vocab_size (`int`, *optional*):
+        Draft from so many tokens only: the first of those that `set_draft_tokens` was given, or of the vocabulary. The
+        configuration's `draft_vocab_size` by default. Every draft is still checked against the whole vocabulary.
+    draft_threshold (`float`, *optional*):
+        The price of a head's draft as a share of a forward pass, from 0 to 1: a draft is made if it is as likely as
+        that to stand. By default it grows with the batch, as checking does.
+    num_assistant_tokens (`int`, *optional*): Use so many heads at most.
+    prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
+        Where the last tokens stood in the row's text before, draft by copying up to so many of those that followed,
+        if that is likelier to be right than the heads. 0 leaves all drafts to the heads.
+
+    With `return_dict_in_generate=True`, the output of `use_mtp=True` has a field `speculation`, the statistics.
+    """
 
     def resolve_lambda(self, ensemble_lambda: float | None = None) -> float:
         """The λ in force for a call that was given `ensemble_lambda`: 0 for a model without heads."""
@@ -44,10 +77,138 @@ class NgramGenerationMixin:
                 processor.model = partial(self, ensemble_lambda=(model_kwargs or {}).get("ensemble_lambda"))
         return processors
 
-    def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
+    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
+        options = {name: kwargs.pop(name) for name in DRAFT_OPTIONS if name in kwargs}
+        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        for name, value in options.items():
+            setattr(generation_config, name, value)
+        return generation_config, model_kwargs
+
+    def _validate_generation_mode(
+        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
+    ) -> None:
+        if generation_config.use_mtp:
+            self._check_speculation(generation_mode, generation_config, generation_mode_kwargs)
+            # From here on it is greedy search or sampling, of as many rows as it may be.
+            generation_mode = GenerationMode.SAMPLE if generation_config.do_sample else GenerationMode.GREEDY_SEARCH
+        super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
+
+    def _check_speculation(
+        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
+    ) -> None:
+        """Raises a `ValueError` for what `use_mtp=True` cannot be combined with."""
+        if not self.ngram_heads:
+            raise ValueError(
+                f"`use_mtp=True` drafts with the N-gram heads, and this {type(self).__name__} has none "
+                "(`ngram_size=1`): load or train a model with `ngram_size` of at least 2, or use `use_mtp=False`."
+            )
+        if generation_mode != GenerationMode.ASSISTED_GENERATION:
+            raise ValueError(
+                f"`use_mtp=True` is for greedy search and sampling, and these options ask for "
+                f"{generation_mode.value.replace('_', ' ')}: set `num_beams=1`, or use `use_mtp=False`."
+            )
+        rivals = ("assistant_early_exit", "assistant_ensemble_weight")
+        given = [name for name in rivals if getattr(generation_config, name) is not None]
+        given += ["assistant_model"] if generation_mode_kwargs.get("assistant_model") is not None else []
+        if given:
+            raise ValueError(f"`use_mtp=True` drafts with the model's own heads: leave out `{given[0]}`.")
+        if generation_mode_kwargs.get("synced_gpus"):
+            raise ValueError(
+                "`use_mtp=True` drafts between the forward passes, where weights sharded over devices are not "
+                "at hand: gather the model on each device first, or use `use_mtp=False`."
+            )
+        if self._is_stateful:
+            raise ValueError(
+                f"`use_mtp=True` takes rejected drafts back, and a {type(self).__name__} keeps a state that cannot go "
+                "back: use `use_mtp=False`."
+            )
+        check_fraction("draft_threshold", getattr(generation_config, "draft_threshold", None) or 0.0)
+        self._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
+
+    def set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
+        r"""
+        Restricts what the heads draft for `generate(use_mtp=True)`, which then costs less, to the given tokens. They
+        are saved with the model.
+
+        Args:
+            token_ids (`Sequence[int]` or `torch.LongTensor`):
+                The tokens, the most useful first: those most frequent in training, as a rule.
+        """
+        tokens = torch.as_tensor(token_ids, dtype=torch.long, device=self.device).flatten()
+        check_draft_vocab_size(len(tokens), self._target_vocab_size())
+        if len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= self._target_vocab_size():
+            raise ValueError(
+                f"Draft tokens must be different ids from 0 to {self._target_vocab_size() - 1}, each at most once."
+            )
+        self.config.draft_vocab_size = len(tokens)
+        self.register_buffer("draft_token_ids", tokens)
+
+    def _draft_vocabulary(self, draft_vocab_size: int | None) -> torch.LongTensor | None:
+        """The tokens that drafts are chosen from; `None` for all."""
+        if draft_vocab_size is None:
+            draft_vocab_size = self.config.draft_vocab_size
+        vocab_size = self._target_vocab_size()
+        check_draft_vocab_size(draft_vocab_size, vocab_size)
+        if draft_vocab_size is None or draft_vocab_size == vocab_size:
+            return None
+        tokens = getattr(self, "draft_token_ids", None)
+        if tokens is None or len(tokens) < draft_vocab_size:
+            tokens = torch.arange(draft_vocab_size, device=self.device)
+        return tokens[:draft_vocab_size]
+
+    def _assisted_decoding(
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer=None,
+        inputs_tensor: torch.Tensor | None = None,
+        assistant_model=None,
+        assistant_tokenizer=None,
+        tokenizer=None,
+        **model_kwargs,
+    ):
+        if not generation_config.use_mtp:
+            return super()._assisted_decoding(
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus=synced_gpus,
+                streamer=streamer,
+                inputs_tensor=inputs_tensor,
+                assistant_model=assistant_model,
+                assistant_tokenizer=assistant_tokenizer,
+                tokenizer=tokenizer,
+                **model_kwargs,
+            )
+        stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
+        if stateful:
+            raise ValueError(
+                f"`use_mtp=True` takes rejected drafts back, and a {type(stateful[0]).__name__} remembers them: leave "
+                "it out, or use `use_mtp=False`."
+            )
+        return SpeculativeDecoding(
+            self, input_ids, logits_processor, stopping_criteria, generation_config, streamer, model_kwargs
+        ).run()
+
+    def _get_candidate_generator(
+        self,
+        generation_config: GenerationConfig,
+        *args,
+        logits_processor: LogitsProcessorList,
+        model_kwargs: dict[str, Any],
+        **kwargs,
+    ):
+        if generation_config.use_mtp:
+            return NgramCandidateGenerator(self, generation_config, logits_processor)
         # What drafts has a λ of its own, or none.
         others = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
-        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
+        return super()._get_candidate_generator(
+            generation_config, *args, logits_processor=logits_processor, model_kwargs=others, **kwargs
+        )
 
     def init_continuous_batching(self, *args, **kwargs):
         self._refuse_paged_ensemble(None)

@@ -51,3 +51,18 @@ def predict_from_past(
             prediction = prediction + conjugate[:, conjugate.shape[1] - prediction.shape[1] :]
         predictions.append(prediction)
     return predictions
+
+
+class RunningConjugate:
+    """The conjugate term of the words since some time, as they come: of n words, that of level n."""
+
+    def __init__(self):
+        self.differences = []
+
+    def add(self, embedding: torch.Tensor) -> torch.Tensor:
+        """The term with one word more, whose output embedding is `embedding`."""
+        differences = [embedding]
+        for difference in self.differences:
+            differences.append(differences[-1] - difference)
+        self.differences = differences
+        return sum(differences)

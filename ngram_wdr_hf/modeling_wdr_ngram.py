@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import initialization
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
@@ -31,9 +32,13 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
+    `return_last_hidden_state=True`):
+        What the heads see at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
+    last_hidden_state: torch.FloatTensor | None = None
 
 
 class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
@@ -73,10 +78,18 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         self.ngram_heads = nn.ModuleList(
             NgramHead(width, config.ngram_head_activation) for _ in range(config.ngram_size - 1)
         )
+        if self.ngram_heads and config.draft_vocab_size is not None:
+            self.register_buffer("draft_token_ids", torch.arange(config.draft_vocab_size))
         # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
         self.loss_type = "ForCausalLM"
         self._watch_backbone()
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and hasattr(self, "draft_token_ids"):
+            initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
 
     @can_return_tuple
     def _ngram_forward(
@@ -86,6 +99,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         num_items_in_batch: int | torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         ensemble_lambda: float | Sequence[float] | None = None,
+        return_last_hidden_state: bool = False,
         **inputs,
     ) -> NgramCausalLMOutput:
         next_tokens = self._next_tokens(labels, shift_labels)
@@ -103,6 +117,8 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         if next_tokens is None:
             main, mean, _ = self._look_back(hidden_states, text, past, past_length, lambdas, logits_to_keep)
             fields["logits"] = self._logits(main, mean, lambdas)
+            if return_last_hidden_state:
+                fields["last_hidden_state"] = main
         else:
             targets = self._targets(next_tokens, hidden_states, text, past_length)
             if self.training:

@@ -11,6 +11,7 @@ from .bow_wdr_ngram import bag_of_words_nll
 from .configuration_wdr_ngram import NgramConfigMixin
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one
 from .modeling_wdr_ngram import NgramMixin, check_token_ids
+from .positions_wdr_ngram import positions_of_rows
 
 logger = logging.get_logger(__name__)
 
@@ -41,10 +42,14 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
         Detached: the NLL of the next word, then of each head, each a mean over its own targets.
     bow_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned in training with `bow_loss_weight` > 0):
         Detached: the bag-of-words loss before its weight.
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
+    `return_last_hidden_state=True`):
+        What the heads see at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
     bow_loss: torch.FloatTensor | None = None
+    last_hidden_state: torch.FloatTensor | None = None
 
 
 class NgramSeq2SeqMixin(NgramMixin):
@@ -53,8 +58,9 @@ class NgramSeq2SeqMixin(NgramMixin):
     `class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`.
 
     All that is said there holds for the decoder's text. `labels` stand where the decoder predicts them, and are not
-    shifted; without `decoder_input_ids`, they are made from the labels, as the backbone does. With `bow_loss_weight`
-    in the configuration, the training loss has the bag-of-words loss added to it.
+    shifted; without `decoder_input_ids`, they are made from the labels, as the backbone does. `decoder_position_ids`,
+    of shape `(batch_size, T)`, say where each token stands if that is not its place in the decoder's text. With
+    `bow_loss_weight` in the configuration, the training loss has the bag-of-words loss added to it.
     """
 
     ngram_output_class = NgramSeq2SeqLMOutput
@@ -76,6 +82,11 @@ class NgramSeq2SeqMixin(NgramMixin):
     def _text_of(self, inputs: dict[str, Any]) -> dict[str, Any]:
         names = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")
         return {name: inputs.get(f"decoder_{name}") for name in names}
+
+    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        inputs = dict(inputs)
+        with positions_of_rows(self.get_decoder(), inputs.pop("decoder_position_ids", None)):
+            return super()._run_backbone(inputs)
 
     def _next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None

@@ -31,6 +31,8 @@ class WDRNgramT5ForConditionalGeneration(NgramSeq2SeqMixin, T5ForConditionalGene
             initialization.normal_(module.weight, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        # Relative positions do not ask where a token stands.
+        inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
         # This class has no base model inside it, but all that a base model is made of.
         fields = dict(T5Model.forward(self, **inputs, return_dict=True))
         hidden_states = fields.pop("last_hidden_state")

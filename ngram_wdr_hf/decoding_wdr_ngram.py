@@ -1,0 +1,307 @@
+"""Speculative decoding of whole batches: the heads draft, one forward pass checks, every row keeps what was right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.generation import (
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
+from transformers.generation.streamers import BaseStreamer
+from transformers.utils import ModelOutput
+
+from .drafting_wdr_ngram import Drafter, Drafts
+from .ragged_wdr_ngram import RaggedCache, check_can_be_cut
+from .rows_wdr_ngram import TextRows
+from .speculation_wdr_ngram import SpeculationStatistics, accept_by_sampling, accept_greedily
+
+
+@dataclass
+class SpeculativeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
+    r"""
+    Transformers' own output, and:
+
+    speculation ([`SpeculationStatistics`]): What drafting brought.
+    """
+
+    speculation: SpeculationStatistics | None = None
+
+
+@dataclass
+class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
+    r"""
+    Transformers' own output, and:
+
+    speculation ([`SpeculationStatistics`]): What drafting brought.
+    """
+
+    speculation: SpeculationStatistics | None = None
+
+
+class SpeculativeDecoding:
+    r"""
+    One call of `generate(use_mtp=True)`, greedy or sampling, for any number of rows.
+
+    A step is one forward pass over each row's last token and its drafts. A row gains the drafts that stand and one
+    token more; the cache loses the others. Finished rows leave the batch, unless the cache is to be returned: then
+    they wait, and read their padding in a last forward pass, so that the cache is the one plain decoding leaves.
+
+    Args:
+        model (`PreTrainedModel`): With N-gram heads.
+        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
+        logits_processor, stopping_criteria, generation_config, streamer, model_kwargs:
+            As `generate` prepares them.
+    """
+
+    def __init__(
+        self,
+        model,
+        input_ids: torch.LongTensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: BaseStreamer | None,
+        model_kwargs: dict[str, Any],
+    ):
+        self.model = model
+        self.config = generation_config
+        self.streamer = streamer
+        self.kwargs = model_kwargs
+        self.device = input_ids.device
+        pad_token = generation_config._pad_token_tensor
+        self.pad_token_id = 0 if pad_token is None else int(pad_token)
+        self.text = TextRows(
+            input_ids, generation_config.max_length, self.pad_token_id, logits_processor, stopping_criteria
+        )
+        self.finished = [False] * len(input_ids)
+        self.drafter = Drafter(model, generation_config)
+        self.statistics = SpeculationStatistics()
+        self.records = _Records(self.text, generation_config)
+        self.num_streamed = input_ids.shape[1]
+        prefix = model.text_prefix
+        self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
+
+        cache = model_kwargs.get("past_key_values")
+        check_can_be_cut(cache, len(input_ids))
+        self.returns_cache = generation_config.return_dict_in_generate or getattr(cache, "_is_user_defined", False)
+
+    @torch.no_grad()
+    def run(self) -> ModelOutput | torch.LongTensor:
+        outputs, drafts = self._read_prompt(), Drafts.none(self.text.ids[:, 0])
+        while True:
+            self._settle(outputs, drafts)
+            if all(self.finished):
+                break
+            drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
+            outputs = self._forward(torch.cat([self.next_tokens[:, None], drafts.tokens], dim=1))
+        if self.streamer is not None:
+            self.streamer.end()
+        return self._output()
+
+    def _read_prompt(self) -> ModelOutput:
+        outputs = self.model._prefill(
+            self.text.sequences(), self.config, {**self.kwargs, "return_last_hidden_state": True}
+        )
+        self.statistics.count_forward(len(self.finished))
+        cache = self.kwargs["past_key_values"] = outputs.past_key_values
+        # Caches may have made their layers just now.
+        check_can_be_cut(cache, len(self.finished))
+        self.cache = RaggedCache(cache, len(self.finished), self.kwargs.pop(self.mask_name, None))
+        positions = self.kwargs.pop(self.positions_name, None)
+        # Where no positions are given, a token's column in the cache is its position. So far, they are the prompt's.
+        self.gives_positions = positions is not None
+        if positions is None:
+            positions = torch.full((len(self.finished), 1), cache.get_seq_length() - 1, device=self.device)
+        self.next_positions = positions.expand(len(self.finished), -1)[:, -1]
+        token_types = self.kwargs.pop("token_type_ids", None)
+        self.token_types = None if token_types is None else token_types[:, -1:]
+        return outputs
+
+    def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
+        """One forward pass over `tokens`, `(num_rows, K)`, after what is in the cache."""
+        width = tokens.shape[1]
+        inputs = dict(self.kwargs)
+        if self.gives_positions or self.cache.is_ragged:
+            steps = torch.arange(width, device=self.device)
+            room = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
+            if width > min(room):
+                # Drafts beyond a row's last place will be dropped, but must not lie beyond the last position.
+                steps = torch.minimum(steps, torch.tensor(room, device=self.device)[:, None])
+            inputs[self.positions_name] = self.next_positions[:, None] + steps
+        mask = self.cache.attention_mask
+        if mask is not None:
+            mask = inputs[self.mask_name] = torch.cat([mask, mask.new_ones(len(mask), width)], dim=1)
+        if self.token_types is not None:
+            inputs["token_type_ids"] = self.token_types.expand(-1, width)
+        inputs = self.model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=width, is_first_iteration=False, **inputs
+        )
+        inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
+        outputs = self.model(**inputs)
+        self.cache.attention_mask = mask
+        self.statistics.count_forward(self.finished.count(False))
+        return outputs
+
+    def _settle(self, outputs: ModelOutput, drafts: Drafts) -> None:
+        """Adds to every row what stands of its drafts and one token more, and takes the rest out of the cache."""
+        width = drafts.depth + 1
+        # Processors may write on what they are given.
+        logits = outputs.logits[:, -width:].to(torch.float32, copy=bool(self.text.processors))
+        hidden_states = outputs.last_hidden_state[:, -width:]
+        scores = self.text.process(logits.clone() if self.records.logits is not None else logits, drafts.tokens)
+        if self.config.do_sample:
+            tokens, num_accepted = accept_by_sampling(scores, drafts.tokens, drafts.probabilities)
+        else:
+            tokens, num_accepted = accept_greedily(scores, drafts.tokens)
+        num_accepted = num_accepted.tolist()
+        unfinished = [i for i, finished in enumerate(self.finished) if not finished]
+        self.drafter.pace.learn([drafts.kinds[i] for i in unfinished], [num_accepted[i] for i in unfinished])
+        for i in unfinished:
+            self.statistics.count_drafts(drafts.kinds[i], num_accepted[i])
+
+        counts = [0 if finished else num_accepted[i] + 1 for i, finished in enumerate(self.finished)]
+        self.records.add(outputs, logits, scores, counts)
+        counts, ends = self.text.add(tokens, counts, self.records.scores)
+        self.statistics.num_tokens += sum(counts)
+        self.finished = [before or now for before, now in zip(self.finished, ends, strict=True)]
+        self._stream()
+
+        self.cache.drop([width - count for count in counts], self.device)
+        if width == 1:
+            self.hidden_states, self.next_tokens = hidden_states[:, 0], tokens[:, 0]
+        else:
+            last = torch.tensor([max(count - 1, 0) for count in counts], device=self.device)
+            rows = torch.arange(len(counts), device=self.device)
+            self.hidden_states, self.next_tokens = hidden_states[rows, last], tokens[rows, last]
+        self.next_positions = self.next_positions + torch.tensor(counts, device=self.device)
+        if not self.returns_cache and any(self.finished) and not all(self.finished):
+            self._keep_rows([i for i, finished in enumerate(self.finished) if not finished])
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        index = torch.tensor(rows, device=self.device)
+        num_rows = len(self.finished)
+        self.cache.select(rows, self.device)
+        self.kwargs = {name: _select(value, index, num_rows) for name, value in self.kwargs.items()}
+        self.text.rows = [self.text.rows[row] for row in rows]
+        self.finished = [False] * len(rows)
+        self.hidden_states, self.next_tokens = self.hidden_states[index], self.next_tokens[index]
+        self.next_positions = self.next_positions[index]
+        self.token_types = None if self.token_types is None else self.token_types[index]
+
+    def _stream(self) -> None:
+        """Hands on the tokens that every row has, a step at a time, as plain decoding does."""
+        if self.streamer is None:
+            return
+        lengths = self.text.lengths
+        unfinished = [lengths[row] for row, end in zip(self.text.rows, self.finished, strict=True) if not end]
+        ready = min(unfinished, default=self.text.longest)
+        for place in range(self.num_streamed, ready):
+            self.streamer.put(self.text.ids[:, place].cpu())
+        self.num_streamed = max(self.num_streamed, ready)
+
+    def _output(self) -> ModelOutput | torch.LongTensor:
+        if self.returns_cache:
+            self._read_padding()
+        sequences = self.text.sequences()
+        if not self.config.return_dict_in_generate:
+            return sequences
+        fields = self.records.fields() | {
+            "sequences": sequences,
+            "past_key_values": self.kwargs["past_key_values"],
+            "speculation": self.statistics,
+        }
+        if not self.model.config.is_encoder_decoder:
+            return SpeculativeDecoderOnlyOutput(**fields)
+        for name in ("attentions", "hidden_states"):
+            if getattr(self.config, f"output_{name}"):
+                fields[f"encoder_{name}"] = self.kwargs["encoder_outputs"].get(name)
+        return SpeculativeEncoderDecoderOutput(**fields)
+
+    def _read_padding(self) -> None:
+        """Brings every row's cache to where plain decoding leaves it, at the longest row's last token but one."""
+        text = self.text
+        missing = [text.longest - length for length in text.lengths]
+        width = max(missing)
+        if width > 0:
+            padded = torch.nn.functional.pad(text.ids, (0, width), value=self.pad_token_id)
+            starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
+            self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
+            self.cache.drop([width - count for count in missing], self.device)
+        self.cache.release()
+
+
+# What a forward pass calls it in decoder-only and encoder-decoder models, by the option that asks for it.
+STATES = {
+    "output_attentions": ("attentions", "decoder_attentions", "cross_attentions"),
+    "output_hidden_states": ("hidden_states", "decoder_hidden_states"),
+}
+
+
+class _Records:
+    """What `generate` was asked to return beside the tokens, a step at a time."""
+
+    def __init__(self, text: TextRows, config: GenerationConfig):
+        self.text = text
+        self.scores = [] if config.return_dict_in_generate and config.output_scores else None
+        self.logits = [] if config.return_dict_in_generate and config.output_logits else None
+        self.states = {}
+        for option, names in STATES.items():
+            if config.return_dict_in_generate and getattr(config, option):
+                if len(text.rows) > 1:
+                    raise ValueError(
+                        f"`{option}=True` with `use_mtp=True` is for one row at a time, as rows grow by different "
+                        "numbers of tokens: generate them one by one, or use `use_mtp=False`."
+                    )
+                self.states |= {name: [] for name in names}
+
+    def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
+        for record, values in ((self.scores, scores), (self.logits, logits)):
+            if record is not None:
+                self._add_values(record, values, counts)
+        for name, record in self.states.items():
+            if outputs.get(name) is not None:
+                # The first forward pass is the prompt's, all of it. Only attention to the text itself grows with it.
+                grows = name in ("attentions", "decoder_attentions")
+                record += (
+                    _single_steps(outputs[name], logits.shape[1], counts[0], grows) if record else [outputs[name]]
+                )
+
+    def _add_values(self, record: list[torch.Tensor], values: torch.Tensor, counts: Sequence[int]) -> None:
+        for i, (row, count) in enumerate(zip(self.text.rows, counts, strict=True)):
+            first = len(self.text.tokens[row]) - self.text.prompt_length
+            for step in range(count):
+                if first + step == len(record):
+                    # Rows that have ended have no scores any more.
+                    record.append(values.new_zeros(len(self.text.ids), values.shape[-1]))
+                record[first + step][row] = values[i, step]
+
+    def fields(self) -> dict[str, Any]:
+        records = {"scores": self.scores, "logits": self.logits, **self.states}
+        length = self.text.longest - self.text.prompt_length
+        return {name: tuple(record[:length]) for name, record in records.items() if record}
+
+
+def _single_steps(
+    layers: Sequence[torch.Tensor], width: int, count: int, grows: bool
+) -> list[tuple[torch.Tensor, ...]]:
+    """What plain decoding would have returned for the first `count` tokens of a forward pass over `width` of them."""
+    return [
+        tuple(layer[..., step : step + 1, : layer.shape[-1] - (width - 1 - step if grows else 0)] for layer in layers)
+        for step in range(count)
+    ]
+
+
+def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:
+    """The given rows of whatever is about all rows: tensors, and those in an encoder's output."""
+    if isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == num_rows:
+        return value[index.to(value.device)]
+    if isinstance(value, ModelOutput):
+        return type(value)(**{name: _select(field, index, num_rows) for name, field in value.items()})
+    if isinstance(value, tuple):
+        return tuple(_select(field, index, num_rows) for field in value)
+    return value

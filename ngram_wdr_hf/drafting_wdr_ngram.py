@@ -1,0 +1,217 @@
+"""Drafts by the N-gram heads: guesses at the next few tokens, for the model to check in one forward pass."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from transformers.generation import CandidateGenerator, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from .copies_wdr_ngram import Copy, TextMemory
+from .heads_wdr_ngram import RunningConjugate
+from .rows_wdr_ngram import TextRows
+from .speculation_wdr_ngram import DraftKind, DraftPace
+
+# About how many tokens a forward pass takes in for the price of two: on a processor, and on an accelerator.
+FREE_TOKENS = {"cpu": 40}
+FREE_TOKENS_ELSEWHERE = 200
+# Of the text before, so many tokens are copied at a time, if so many or fewer tokens before them are the same.
+COPIED_TOKENS, LONGEST_MATCH = 8, 3
+
+
+@dataclass
+class Drafts:
+    r"""
+    Args:
+        tokens (`torch.LongTensor` of shape `(num_rows, D)`): What was drafted, D from 0 on.
+        kinds (`list[list[DraftKind | None]]`): For each row what is known of its drafts, `None` where it has none.
+        probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`): If sampling, what they come from.
+    """
+
+    tokens: torch.LongTensor
+    kinds: list[list[DraftKind | None]]
+    probabilities: list[torch.Tensor] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, next_tokens: torch.LongTensor) -> "Drafts":
+        return cls(next_tokens[:, None][:, :0], [[] for _ in next_tokens])
+
+    @property
+    def depth(self) -> int:
+        return self.tokens.shape[1]
+
+
+class Drafter:
+    r"""
+    Guesses what comes after the next token: by copying, where the last tokens stood in the text before, and with the
+    model's heads otherwise. Head n's guess is made with the n tokens before it, drafted ones included; for WDR heads
+    that is a vector addition.
+
+    Args:
+        model (`PreTrainedModel`): With N-gram heads.
+        generation_config ([`GenerationConfig`]): Has the options of [`NgramGenerationMixin`].
+    """
+
+    def __init__(self, model, generation_config: GenerationConfig):
+        self.model = model
+        self.samples = bool(generation_config.do_sample)
+        self.heads = list(model.ngram_heads)[: generation_config.num_assistant_tokens]
+        copied = generation_config.prompt_lookup_num_tokens
+        self.num_copied = COPIED_TOKENS if copied is None else copied
+        self.longest_match = generation_config.max_matching_ngram_size or LONGEST_MATCH
+        self.memories: dict[int, TextMemory] = {}
+        free_tokens = FREE_TOKENS.get(model.device.type, FREE_TOKENS_ELSEWHERE)
+        self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens)
+        self.embeddings = None if model.config.ngram_target == "simple" else model.get_output_embeddings().weight
+        self.vocabulary = model._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
+        if self.vocabulary is not None:
+            weight, bias = model._logit_layer()
+            self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
+
+    def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
+        r"""
+        Args:
+            text ([`TextRows`]): The rows so far, their next tokens included.
+            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): From which the next tokens were predicted.
+            next_tokens (`torch.LongTensor` of shape `(num_rows,)`): The next tokens.
+        """
+        drafts = Drafts.none(next_tokens)
+        tokens_left = text.tokens_left()
+        if not self.pace.begins(tokens_left):
+            return drafts
+        copies = self._find_copies(text)
+        heads = [] if all(copies) else self.heads
+        conjugate = RunningConjugate()
+        last_tokens = next_tokens
+        # The forward pass that checks the drafts brings one token of its own.
+        limit = min(max(tokens_left) - 1, max(len(heads), self.num_copied if any(copies) else 0))
+        for depth in range(limit):
+            choice = probabilities = None
+            kinds = [copy and DraftKind.of_copy(copy.match_length + depth) for copy in copies]
+            if depth < len(heads) and self.pace.asks_heads(depth, kinds):
+                prediction = heads[depth](hidden_states)
+                if self.embeddings is not None:
+                    prediction = prediction + conjugate.add(F.embedding(last_tokens, self.embeddings))
+                probabilities = self._process(text, self._logits(prediction), drafts.tokens).softmax(dim=-1)
+                confidences, choice = probabilities.max(dim=-1)
+                sure = confidences.tolist()
+                kinds = [kind or DraftKind.of_head(sure[i]) for i, kind in enumerate(kinds)]
+            else:
+                heads = []
+            # Decided before a token is sampled: to drop a token for what it is would change the distribution.
+            if not self.pace.goes_on(kinds):
+                break
+            if self.samples and probabilities is not None:
+                choice = torch.multinomial(probabilities, 1)[:, 0]
+            if choice is not None and self.vocabulary is not None:
+                choice = self.vocabulary[choice]
+            last_tokens = self._with_copies(choice, copies, next_tokens)
+            if self.samples:
+                drafts.probabilities.append(self._proposal(probabilities, last_tokens, copies))
+            drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
+            for row, kind in zip(drafts.kinds, kinds, strict=True):
+                row.append(kind)
+        return drafts
+
+    def _find_copies(self, text: TextRows) -> list[Copy | None]:
+        """For each row what to copy, if that is worth more than what the heads would say."""
+        if self.num_copied == 0:
+            return [None] * len(text.rows)
+        copies = []
+        for row in text.rows:
+            if row not in self.memories:
+                self.memories[row] = TextMemory(self.longest_match)
+            memory = self.memories[row]
+            memory.add(text.tokens[row][memory.num_read :])
+            copy = memory.find()
+            worth = copy is not None and self.pace.prefers_copy(DraftKind.of_copy(copy.match_length))
+            copies.append(copy if worth else None)
+        return copies
+
+    def _with_copies(
+        self, choice: torch.LongTensor | None, copies: list[Copy | None], next_tokens: torch.LongTensor
+    ) -> torch.LongTensor:
+        """The heads' choice, with the next token to copy in the rows that copy."""
+        if choice is not None and not any(copies):
+            return choice
+        # A row that neither copies nor has a head left gets any token.
+        tokens = torch.tensor([0 if copy is None else copy.next_token() for copy in copies], device=next_tokens.device)
+        if choice is None:
+            return tokens
+        return torch.where(torch.tensor([copy is not None for copy in copies], device=tokens.device), tokens, choice)
+
+    def _proposal(
+        self, probabilities: torch.Tensor | None, tokens: torch.LongTensor, copies: list[Copy | None]
+    ) -> torch.Tensor:
+        """The distribution over the whole vocabulary that `tokens` come from: for a copy, all on one token."""
+        vocab_size = self.model._target_vocab_size()
+        if probabilities is None:
+            return F.one_hot(tokens, vocab_size).float()
+        if self.vocabulary is not None:
+            everything = probabilities.new_zeros(len(probabilities), vocab_size)
+            probabilities = everything.index_copy_(1, self.vocabulary, probabilities)
+        for row, copy in enumerate(copies):
+            if copy is not None:
+                probabilities[row] = 0.0
+                probabilities[row, tokens[row]] = 1.0
+        return probabilities
+
+    def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
+        if self.vocabulary is None:
+            logits = self.model._logits(predictions, None, 0.0)
+        else:
+            logits = F.linear(predictions, self.weight, self.bias)
+        return logits.float()
+
+    def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
+        if not text.processors:
+            return logits
+        if self.vocabulary is None or text.is_pointwise:
+            scores = text.process(logits[:, None], drafts)[:, 0]
+        else:
+            everything = logits.new_full((len(logits), self.model._target_vocab_size()), -torch.inf)
+            everything.index_copy_(1, self.vocabulary, logits)
+            scores = text.process(everything[:, None], drafts)[:, 0, self.vocabulary]
+        # Where the processors leave none of the tokens to choose from, any of them will do: it will not stand.
+        is_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+        return torch.where(is_nothing, logits, scores)
+
+
+class NgramCandidateGenerator(CandidateGenerator):
+    r"""
+    The heads as a drafter for Transformers' own assisted decoding, which takes one row at a time.
+
+    Args:
+        model (`PreTrainedModel`): With N-gram heads.
+        generation_config ([`GenerationConfig`]): As for [`Drafter`].
+        logits_processor (`LogitsProcessorList`): What is applied to the model's logits.
+    """
+
+    requires_model_outputs = True
+    model_kwargs_overrides: ClassVar[dict[str, Any]] = {"return_last_hidden_state": True}
+
+    def __init__(self, model, generation_config: GenerationConfig, logits_processor: LogitsProcessorList):
+        self.drafter = Drafter(model, generation_config)
+        self.logits_processor = logits_processor
+        self.max_length = generation_config.max_length
+        self.drafts = Drafts.none(torch.zeros(1, dtype=torch.long))
+
+    def get_candidates(
+        self, input_ids: torch.LongTensor, model_outputs, is_first_iteration: bool, n_last_matches: int, **kwargs
+    ) -> tuple[torch.LongTensor, torch.FloatTensor | None]:
+        if is_first_iteration:
+            return input_ids, None
+        # The first forward pass saw the prompt; the others the last token and the drafts, of which some were right.
+        place = n_last_matches - self.drafts.depth - 1
+        text = TextRows(input_ids, self.max_length, 0, self.logits_processor, StoppingCriteriaList())
+        drafts = self.drafter.draft(text, model_outputs.last_hidden_state[:, place], input_ids[:, -1])
+        self.drafts = drafts
+        if drafts.depth == 0:
+            return input_ids, None
+        logits = None
+        if self.drafter.samples:
+            logits = torch.stack(drafts.probabilities, dim=1).log()
+        return torch.cat([input_ids, drafts.tokens], dim=1), logits
+
+    def update_candidate_strategy(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, num_matches: int):
+        self.drafter.pace.learn(self.drafts.kinds, [int(num_matches)])

@@ -1,0 +1,34 @@
+"""Positions for decoders that count them from their cache, all rows alike."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@contextmanager
+def positions_of_rows(decoder: nn.Module, position_ids: torch.LongTensor | None) -> Iterator[None]:
+    """
+    Lets a decoder with absolute positions (`embed_positions`, as BART's and Marian's) use `position_ids`,
+    `(batch_size, T)`. One without them sees relative positions, which do not change when a row is moved.
+    """
+    table = getattr(decoder, "embed_positions", None)
+    if position_ids is None or table is None:
+        yield
+        return
+    thread = threading.get_ident()
+
+    def embed(table: nn.Embedding, args: tuple, embedded: torch.Tensor) -> torch.Tensor:
+        # Another thread may be using the same model, and has positions of its own.
+        if threading.get_ident() != thread:
+            return embedded
+        return F.embedding(position_ids + getattr(table, "offset", 0), table.weight)
+
+    hook = table.register_forward_hook(embed)
+    try:
+        yield
+    finally:
+        hook.remove()

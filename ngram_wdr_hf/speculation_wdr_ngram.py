@@ -1,0 +1,261 @@
+"""What speculative decoding decides: which drafts stand, and whether the next one is worth its price."""
+
+import bisect
+import operator
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+
+def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.LongTensor]:
+    r"""
+    The best tokens, and how many of the drafts are among them before the first that is not.
+
+    Args:
+        scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`):
+            What the model says after the text, and after each of the D drafts.
+        drafts (`torch.LongTensor` of shape `(batch_size, D)`): The drafted tokens.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch_size, D + 1)`, of which row i is right up to and including place
+        `num_accepted[i]`; `num_accepted`, a `torch.LongTensor` of shape `(batch_size,)`.
+    """
+    best = scores.argmax(dim=-1)
+    if drafts.shape[1] == 0:
+        return best, drafts.new_zeros(len(drafts))
+    num_accepted = (best[:, :-1] == drafts).long().cumprod(dim=1).sum(dim=1)
+    return best, num_accepted
+
+
+def accept_by_sampling(
+    scores: torch.Tensor, drafts: torch.LongTensor, draft_probabilities: Sequence[torch.Tensor]
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    r"""
+    Speculative sampling (Leviathan et al. 2023): tokens that are distributed as if sampled from `scores` one by one,
+    wherever the drafts came from. A draft stands with probability `min(1, p / q)`; the first that does not is replaced
+    by a token from the part of p that q falls short of.
+
+    Args:
+        scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`): As for `accept_greedily`.
+        drafts (`torch.LongTensor` of shape `(batch_size, D)`): Sampled from `draft_probabilities`.
+        draft_probabilities (`Sequence[torch.Tensor]`, D of shape `(batch_size, vocab_size)`): The q of each draft.
+
+    Returns:
+        As `accept_greedily`.
+    """
+    probabilities = scores.softmax(dim=-1)
+    batch_size, depth = drafts.shape
+    if depth == 0:
+        return torch.multinomial(probabilities[:, 0], 1), drafts.new_zeros(batch_size)
+    proposed = torch.stack(list(draft_probabilities), dim=1)
+    p = probabilities[:, :-1].gather(-1, drafts[..., None])[..., 0]
+    q = proposed.gather(-1, drafts[..., None])[..., 0]
+    stands = torch.rand_like(p) * q < p
+    num_accepted = stands.long().cumprod(dim=1).sum(dim=1)
+
+    rows = torch.arange(batch_size, device=drafts.device)
+    # After the last draft nothing was proposed, and all of p is left.
+    proposed = torch.cat([proposed, torch.zeros_like(proposed[:, :1])], dim=1)
+    target = probabilities[rows, num_accepted]
+    left = (target - proposed[rows, num_accepted]).clamp(min=0)
+    # Nothing is left where q is p but for rounding.
+    left = torch.where(left.sum(dim=-1, keepdim=True) > 0, left, target)
+    tokens = torch.cat([drafts, drafts[:, -1:]], dim=1)
+    tokens[rows, num_accepted] = torch.multinomial(left, 1)[:, 0]
+    return tokens, num_accepted
+
+
+class DraftKind(NamedTuple):
+    """
+    What is known of a draft before it is checked: a head's, and how sure the head was, in classes; or a copy, and how
+    many tokens before it are the same as at the place it was copied from.
+    """
+
+    is_copy: bool
+    level: int
+
+    @classmethod
+    def of_head(cls, confidence: float) -> "DraftKind":
+        return cls(False, bisect.bisect(HEAD_LEVELS, confidence))
+
+    @classmethod
+    def of_copy(cls, match_length: int) -> "DraftKind":
+        return cls(True, min(match_length, len(COPY_CHANCES)) - 1)
+
+
+# What divides the heads' drafts into classes, and how often copies are right, before anything is known of them.
+HEAD_LEVELS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+COPY_CHANCES = (0.3, 0.5, 0.65, 0.75, 0.8, 0.85)
+
+
+@dataclass
+class SpeculationStatistics:
+    r"""
+    What drafting brought in one call of `generate`.
+
+    Args:
+        num_tokens (`int`): Generated tokens, of all rows together.
+        num_forwards (`int`): Forward passes of the model, each with all rows that were not finished.
+        num_row_forwards (`int`): The same, counted once for each of those rows.
+        num_drafted (`list[int]`): How many tokens were drafted as the first after the next one, the second, ...
+        num_accepted (`list[int]`): How many of them stood.
+        num_copied (`int`): How many of the drafts were copied from the text; the others are the heads'.
+        num_copies_accepted (`int`): How many of those stood.
+    """
+
+    num_tokens: int = 0
+    num_forwards: int = 0
+    num_row_forwards: int = 0
+    num_drafted: list[int] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
+    num_copied: int = 0
+    num_copies_accepted: int = 0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens that a row gains from one forward pass, the prompt's included; 1 without speculation."""
+        return self.num_tokens / max(self.num_row_forwards, 1)
+
+    @property
+    def acceptance(self) -> list[float]:
+        """For each depth, the share of its drafts that stood (all drafts before them included)."""
+        return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafted, strict=True)]
+
+    def count_forward(self, num_rows: int) -> None:
+        self.num_forwards += 1
+        self.num_row_forwards += num_rows
+
+    def count_drafts(self, kinds: Sequence[DraftKind | None], num_accepted: int) -> None:
+        """Counts the drafts of one row, of which `num_accepted` stood."""
+        for depth, kind in enumerate(kinds):
+            if kind is None:
+                continue
+            if depth == len(self.num_drafted):
+                self.num_drafted.append(0)
+                self.num_accepted.append(0)
+            stands = depth < num_accepted
+            self.num_drafted[depth] += 1
+            self.num_accepted[depth] += stands
+            self.num_copied += kind.is_copy
+            self.num_copies_accepted += kind.is_copy and stands
+
+
+class DraftPace:
+    r"""
+    Decides how far to draft, so that drafts cost no more than they bring: it learns how often drafts of each kind
+    stand, and a draft is made if the chance that it will, with all drafts before it, is worth its price on average
+    over the rows. While drafting pays nothing, it is tried again only now and then.
+
+    It knows no clock and begins anew with every call of `generate`: the same random numbers give the same text.
+
+    Args:
+        threshold (`float`, *optional*):
+            The price of a head's draft, as a share of a forward pass; a copy's is less. By default it is what was
+            measured: every draft is one token more to check, which weighs the more the more rows there are.
+        free_tokens (`int`): About how many tokens a forward pass takes in for the price of two.
+    """
+
+    # The prices of a head's draft and of a copy, but for the checking, and of rows that are not of one length.
+    HEAD_PRICE, COPY_PRICE, RAGGED_PRICE = 0.15, 0.05, 0.25
+    # How many drafts of a kind are remembered, how many the first guess is worth, what each one not made lets forget.
+    MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
+    # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare.
+    HORIZON, LEAST_GAIN, PAUSE = 8, 0.05, 8
+    # How often a head is right as a rule, and how much more rows count that are behind.
+    HEAD_CHANCE, URGENCY = 0.3, 4
+
+    def __init__(self, threshold: float | None, free_tokens: int):
+        self.threshold = threshold
+        self.free_tokens = free_tokens
+        self.num_tried: dict[DraftKind, float] = defaultdict(float)
+        self.num_stood: dict[DraftKind, float] = defaultdict(float)
+        # By depth, how often a head's draft stands if those before it do.
+        self.head_chances: dict[int, float] = defaultdict(lambda: self.HEAD_CHANCE)
+        self.gain = 5 * self.LEAST_GAIN
+        self.num_skipped = 0
+        self.has_begun = False
+        self.expected: list[float] = []
+        self.depth = 0
+
+    def begins(self, tokens_left: Sequence[int]) -> bool:
+        """Whether to draft at all in this step, for rows that can get so many more tokens."""
+        # The row that is furthest behind decides when all are done. Together, the weights are worth one a row.
+        weights = [(left / max(tokens_left)) ** self.URGENCY for left in tokens_left]
+        self.expected = [weight * len(weights) / sum(weights) for weight in weights]
+        self.depth = 0
+        self.has_begun = self.gain >= self.LEAST_GAIN or self.num_skipped >= self.PAUSE
+        self.num_skipped = 0 if self.has_begun else self.num_skipped + 1
+        return self.has_begun
+
+    def prefers_copy(self, kind: DraftKind) -> bool:
+        """Whether a copy of this kind is likelier to stand than what a head would say."""
+        return self.chance(kind) >= self.head_chances[0]
+
+    def asks_heads(self, depth: int, kinds: Sequence[DraftKind | None]) -> bool:
+        """Whether to let the heads speak at this depth at all, for the rows without a draft of another kind."""
+        chance = self.head_chances[depth]
+        chances = [self.chance(kind) if kind else chance for kind in kinds]
+        expected = sum(map(operator.mul, self.expected, chances))
+        # A head may be surer than as a rule.
+        if 2 * expected >= self._price(kinds):
+            return True
+        self.head_chances[depth] += (self.HEAD_CHANCE - chance) * self.FORGOTTEN
+        return False
+
+    def goes_on(self, kinds: Sequence[DraftKind | None]) -> bool:
+        """Whether to make the next draft, of the given kind in each row (`None`: there is none)."""
+        expected = [e * self.chance(kind) if kind else 0.0 for e, kind in zip(self.expected, kinds, strict=True)]
+        if sum(expected) < self._price(kinds):
+            for kind in filter(None, kinds):
+                self.num_tried[kind] *= 1 - self.FORGOTTEN
+                self.num_stood[kind] *= 1 - self.FORGOTTEN
+            return False
+        self.expected = expected
+        self.depth += 1
+        return True
+
+    def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
+        """Takes in how many drafts of each row stood, `num_accepted[i]` of those of kinds `kinds[i]`."""
+        if not self.has_begun:
+            return
+        self.has_begun = False
+        for row, accepted in zip(kinds, num_accepted, strict=True):
+            # Of the drafts after one that failed, nothing is learned.
+            for depth, kind in enumerate(row[: accepted + 1]):
+                if kind is None:
+                    break
+                stands = depth < accepted
+                self.num_tried[kind] += 1
+                self.num_stood[kind] += stands
+                if self.num_tried[kind] > self.MEMORY:
+                    self.num_tried[kind] /= 2
+                    self.num_stood[kind] /= 2
+                if not kind.is_copy:
+                    self.head_chances[depth] += (stands - self.head_chances[depth]) / self.HORIZON
+        gained = sum(num_accepted) / len(num_accepted)
+        self.gain += (gained - self.gain) / self.HORIZON
+
+    def _price(self, kinds: Sequence[DraftKind | None]) -> float:
+        """What a draft for every row costs. Where a row has none, it has to be checked all the same."""
+        num_rows = len(kinds)
+        num_copied = sum(kind is None or kind.is_copy for kind in kinds)
+        if self.threshold is None:
+            checking = num_rows / (num_rows + self.free_tokens)
+            if num_rows > 1 and self.depth == 0:
+                checking += self.RAGGED_PRICE
+            head_price, copy_price = checking + self.HEAD_PRICE, checking + self.COPY_PRICE
+        else:
+            head_price, copy_price = self.threshold, self.threshold / 2
+        return head_price * (num_rows - num_copied) + copy_price * num_copied
+
+    def chance(self, kind: DraftKind) -> float:
+        """How likely a draft of this kind is to stand."""
+        if kind.is_copy:
+            prior = COPY_CHANCES[kind.level]
+        else:
+            # Heads are right more often than they are sure.
+            prior = (HEAD_LEVELS[kind.level] if kind.level < len(HEAD_LEVELS) else 1.0) ** 0.5
+        return (self.num_stood[kind] + self.PRIOR_WEIGHT * prior) / (self.num_tried[kind] + self.PRIOR_WEIGHT)
