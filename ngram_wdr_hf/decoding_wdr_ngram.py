@@ -78,7 +78,6 @@ class SpeculativeDecoding:
         self.text = TextRows(
             input_ids, generation_config.max_length, self.pad_token_id, logits_processor, stopping_criteria
         )
-        self.finished = [False] * len(input_ids)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics()
         self.records = _Records(self.text, generation_config)
@@ -95,7 +94,7 @@ class SpeculativeDecoding:
         outputs, drafts = self._read_prompt(), Drafts.none(self.text.ids[:, 0])
         while True:
             self._settle(outputs, drafts)
-            if all(self.finished):
+            if not self.text.unfinished():
                 break
             drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
             outputs = self._forward(torch.cat([self.next_tokens[:, None], drafts.tokens], dim=1))
@@ -107,17 +106,18 @@ class SpeculativeDecoding:
         outputs = self.model._prefill(
             self.text.sequences(), self.config, {**self.kwargs, "return_last_hidden_state": True}
         )
-        self.statistics.count_forward(len(self.finished))
+        num_rows = len(self.text.rows)
+        self.statistics.count_forward(num_rows)
         cache = self.kwargs["past_key_values"] = outputs.past_key_values
         # Caches may have made their layers just now.
-        check_can_be_cut(cache, len(self.finished))
-        self.cache = RaggedCache(cache, len(self.finished), self.kwargs.pop(self.mask_name, None))
+        check_can_be_cut(cache, num_rows)
+        self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
         positions = self.kwargs.pop(self.positions_name, None)
         # Where no positions are given, a token's column in the cache is its position. So far, they are the prompt's.
         self.gives_positions = positions is not None
         if positions is None:
-            positions = torch.full((len(self.finished), 1), cache.get_seq_length() - 1, device=self.device)
-        self.next_positions = positions.expand(len(self.finished), -1)[:, -1]
+            positions = torch.full((num_rows, 1), cache.get_seq_length() - 1, device=self.device)
+        self.next_positions = positions.expand(num_rows, -1)[:, -1]
         token_types = self.kwargs.pop("token_type_ids", None)
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
@@ -144,7 +144,7 @@ class SpeculativeDecoding:
         inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
         outputs = self.model(**inputs)
         self.cache.attention_mask = mask
-        self.statistics.count_forward(self.finished.count(False))
+        self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
 
     def _settle(self, outputs: ModelOutput, drafts: Drafts) -> None:
@@ -159,16 +159,15 @@ class SpeculativeDecoding:
         else:
             tokens, num_accepted = accept_greedily(scores, drafts.tokens)
         num_accepted = num_accepted.tolist()
-        unfinished = [i for i, finished in enumerate(self.finished) if not finished]
+        unfinished = self.text.unfinished()
         self.drafter.pace.learn([drafts.kinds[i] for i in unfinished], [num_accepted[i] for i in unfinished])
         for i in unfinished:
             self.statistics.count_drafts(drafts.kinds[i], num_accepted[i])
 
-        counts = [0 if finished else num_accepted[i] + 1 for i, finished in enumerate(self.finished)]
+        counts = [num_accepted[i] + 1 if i in unfinished else 0 for i in range(len(num_accepted))]
         self.records.add(outputs, logits, scores, counts)
-        counts, ends = self.text.add(tokens, counts, self.records.scores)
+        counts = self.text.add(tokens, counts, self.records.scores)
         self.statistics.num_tokens += sum(counts)
-        self.finished = [before or now for before, now in zip(self.finished, ends, strict=True)]
         self._stream()
 
         self.cache.drop([width - count for count in counts], self.device)
@@ -179,16 +178,16 @@ class SpeculativeDecoding:
             rows = torch.arange(len(counts), device=self.device)
             self.hidden_states, self.next_tokens = hidden_states[rows, last], tokens[rows, last]
         self.next_positions = self.next_positions + torch.tensor(counts, device=self.device)
-        if not self.returns_cache and any(self.finished) and not all(self.finished):
-            self._keep_rows([i for i, finished in enumerate(self.finished) if not finished])
+        unfinished = self.text.unfinished()
+        if not self.returns_cache and 0 < len(unfinished) < len(counts):
+            self._keep_rows(unfinished)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
         index = torch.tensor(rows, device=self.device)
-        num_rows = len(self.finished)
+        num_rows = len(self.text.rows)
         self.cache.select(rows, self.device)
         self.kwargs = {name: _select(value, index, num_rows) for name, value in self.kwargs.items()}
         self.text.rows = [self.text.rows[row] for row in rows]
-        self.finished = [False] * len(rows)
         self.hidden_states, self.next_tokens = self.hidden_states[index], self.next_tokens[index]
         self.next_positions = self.next_positions[index]
         self.token_types = None if self.token_types is None else self.token_types[index]
@@ -197,9 +196,8 @@ class SpeculativeDecoding:
         """Hands on the tokens that every row has, a step at a time, as plain decoding does."""
         if self.streamer is None:
             return
-        lengths = self.text.lengths
-        unfinished = [lengths[row] for row, end in zip(self.text.rows, self.finished, strict=True) if not end]
-        ready = min(unfinished, default=self.text.longest)
+        unfinished = [self.text.rows[i] for i in self.text.unfinished()]
+        ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
         for place in range(self.num_streamed, ready):
             self.streamer.put(self.text.ids[:, place].cpu())
         self.num_streamed = max(self.num_streamed, ready)

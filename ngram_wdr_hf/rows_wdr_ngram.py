@@ -53,6 +53,7 @@ class TextRows:
     Attributes:
         rows (`list[int]`): Which rows are being worked on.
         tokens (`list[list[int]]`): Each row of the batch, as long as it is.
+        finished (`list[bool]`): Whether it is finished.
         ids (`torch.LongTensor` of shape `(batch_size, max_length)`): The same, padded.
     """
 
@@ -72,6 +73,7 @@ class TextRows:
         self.ids[:, :prompt_length] = input_ids
         self.rows = list(range(batch_size))
         self.tokens = input_ids.tolist()
+        self.finished = [False] * batch_size
         self.processors = processors
         self.criteria = criteria
         self.is_pointwise = all(type(processor) in POINTWISE for processor in processors)
@@ -86,8 +88,8 @@ class TextRows:
         return max(map(len, self.tokens))
 
     def tokens_left(self) -> list[int]:
-        """How many tokens each row can still get."""
-        return [self.max_length - len(self.tokens[row]) for row in self.rows]
+        """How many tokens each row being worked on can still get."""
+        return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
 
     def sequences(self) -> torch.LongTensor:
         return self.ids[:, : self.longest]
@@ -116,9 +118,11 @@ class TextRows:
             processed[rows, steps] = self.processors(whole[:, :length], everyone)[mine]
         return processed
 
-    def add(
-        self, tokens: torch.LongTensor, counts: Sequence[int], scores: Sequence[torch.Tensor] | None
-    ) -> tuple[list[int], list[bool]]:
+    def unfinished(self) -> list[int]:
+        """The places, among the rows being worked on, of those that are not finished."""
+        return [i for i, row in enumerate(self.rows) if not self.finished[row]]
+
+    def add(self, tokens: torch.LongTensor, counts: Sequence[int], scores: Sequence[torch.Tensor] | None) -> list[int]:
         r"""
         Adds the first `counts[i]` of `tokens[i]` to each row being worked on, or as many as there are up to its end.
 
@@ -128,20 +132,21 @@ class TextRows:
             scores (`Sequence[torch.Tensor]`, *optional*): For the stopping criteria: the scores so far, a step each.
 
         Returns:
-            `tuple[list[int], list[bool]]`: How many tokens each row got, and whether it is finished.
+            `list[int]`: How many tokens each row got, 0 if it was finished before.
         """
         lengths = [len(self.tokens[row]) for row in self.rows]
-        counts = [min(count, self.max_length - length) for length, count in zip(lengths, counts, strict=True)]
+        counts = list(map(min, counts, self.tokens_left()))
         stops = self._simple_stops if self.has_simple_criteria else self._any_stops
         kept, finished = stops(tokens, counts, scores)
-        for row, new, count in zip(self.rows, tokens.tolist(), kept, strict=True):
-            self.tokens[row] += new[:count]
+        for i, (row, new) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
+            self.tokens[row] += new[: kept[i]]
+            self.finished[row] |= finished[i]
         rows = [row for row, count in zip(self.rows, kept, strict=True) for _ in range(count)]
         columns = [length + i for length, count in zip(lengths, kept, strict=True) for i in range(count)]
         self.ids[rows, columns] = torch.tensor(
             [self.tokens[row][column] for row, column in zip(rows, columns, strict=True)], device=self.ids.device
         )
-        return kept, finished
+        return kept
 
     def _simple_stops(self, tokens, counts, scores) -> tuple[list[int], list[bool]]:
         kept, finished = list(counts), [False] * len(counts)

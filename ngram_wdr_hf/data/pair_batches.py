@@ -116,6 +116,10 @@ class PairBatches(TorchDataset):
         padded = sum(len(batch) * lengths[batch].max(0).sum() for batch in self.batches)
         self.padding_share = 1 - lengths.sum() / padded
 
+    def target_tokens(self) -> list[np.ndarray]:
+        """The tokens of all targets, in pieces."""
+        return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
+
     def __len__(self) -> int:
         return len(self.batches)
 

@@ -51,6 +51,13 @@ class ModelArguments:
     label_smoothing: float | None = field(
         default=None, metadata={"help": "The ε of label smoothing in the loss. Default: the preset's or checkpoint's."}
     )
+    draft_vocab_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
+            "training text only, which costs less. Default: all."
+        },
+    )
     train_mode: str = field(
         default="full",
         metadata={
@@ -66,6 +73,7 @@ class ModelArguments:
         check_choice("ngram_target", self.ngram_target, TARGETS)
         check_at_least("ngram_size", self.ngram_size, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
+        check_at_least("draft_vocab_size", self.draft_vocab_size, 1)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
             raise InputError("`--ngram_target none` has no heads: leave out `--ngram_size`, or choose a target.")
         if self.model_name_or_path is None:
@@ -92,6 +100,10 @@ class ReportArguments:
     patience: int | None = field(
         default=None,
         metadata={"help": "Stop after so many evaluations without a better one. Default: the preset's."},
+    )
+    use_mtp: bool = field(
+        default=False,
+        metadata={"help": "Let the heads draft what is generated; the model checks it, and the outcome is the same."},
     )
     compare: bool = field(
         default=False,

@@ -22,7 +22,7 @@ from .clm_data import (
     tokenize_splits,
 )
 from .clm_report import ClmResult, print_tables, save_lambda_plot, save_metrics, save_model_card
-from .models import build_clm_model
+from .models import build_clm_model, restrict_drafts
 from .report import describe, save_training_plot
 from .run import Task, evaluation_trainer, run_all, save_lambda
 from .run_folder import RunFolder
@@ -54,6 +54,8 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, WDR
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
     check_lengths(data, model.config.ngram_size)
     data.block_size = find_block_size(model, arguments.data.block_size)
+    training_tokens = data.streams["train"].pieces if do_train and "train" in data.streams else ()
+    restrict_drafts(model, arguments.model.draft_vocab_size, training_tokens)
     return data, model
 
 
@@ -127,7 +129,7 @@ def _samples(arguments: RunArguments, model, tokenizer, windows, ensemble_lambda
     texts = {}
     for value in (0.0, ensemble_lambda or USUAL_LAMBDA) if model.ngram_heads else (0.0,):
         torch.manual_seed(arguments.training.seed)
-        ids = model.generate(
+        output = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=min(length, longest - prompt.shape[1]),
@@ -135,6 +137,11 @@ def _samples(arguments: RunArguments, model, tokenizer, windows, ensemble_lambda
             temperature=0.8,
             top_k=40,
             ensemble_lambda=value,
+            use_mtp=arguments.report.use_mtp and bool(model.ngram_heads),
+            return_dict_in_generate=True,
         )
-        texts[f"{value:g}"] = tokenizer.decode(ids[0])
+        label = f"{value:g}"
+        if "speculation" in output:
+            label += f", {output.speculation.tokens_per_forward:.2f} tokens a forward pass"
+        texts[label] = tokenizer.decode(output.sequences[0])
     return texts

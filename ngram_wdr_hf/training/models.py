@@ -1,9 +1,11 @@
 """The model of a run: new by preset, or from a checkpoint, and which of its weights are trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
@@ -113,6 +115,27 @@ def _build(
             f"{model.config.vocab_size}: use the tokenizer that the model was trained with."
         )
     return model
+
+
+def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:
+    """
+    Lets the heads draft no more than `size` tokens, the most frequent of `training_tokens` (pieces of a text); where
+    there are none, those that the model has kept, or the first.
+    """
+    if size is None or not model.ngram_heads:
+        return
+    vocab_size = model._target_vocab_size()
+    if size > vocab_size:
+        raise InputError(
+            f"`--draft_vocab_size` is {size}, but there are {vocab_size} tokens: choose no more than that."
+        )
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for piece in training_tokens:
+        counts += np.bincount(piece, minlength=vocab_size)
+    if counts.any():
+        model.set_draft_tokens(torch.from_numpy(np.argsort(-counts, kind="stable")[:size]))
+    else:
+        model.set_draft_tokens(model._draft_vocabulary(size) if size < vocab_size else range(vocab_size))
 
 
 def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Module:

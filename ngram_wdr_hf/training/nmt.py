@@ -11,13 +11,14 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..data.errors import InputError
 from ..data.pair_batches import only
 from ..data.pairs import has_references, read_lines
 from ..data.text import check_files
 from ..data.tokenizer import load_tokenizer
 from .arguments import RunArguments
 from .bleu import TranslationScores, score_translations
-from .models import build_nmt_model
+from .models import build_nmt_model, restrict_drafts
 from .nmt_arguments import DECODED_METRICS, check_nmt_arguments
 from .nmt_data import NmtData, find_nmt_tokenizer, load_pairs, positions, tokenize_nmt
 from .nmt_report import (
@@ -69,13 +70,20 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[NmtData, Pre
     tokenizer = find_nmt_tokenizer(splits, arguments.data, arguments.model, folder)
     model = build_nmt_model(arguments.model, tokenizer, training.do_train)
     _set_search(arguments, model)
-    return tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, tell), model
+    data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, tell)
+    training_tokens = data.batches["train"].target_tokens() if training.do_train else ()
+    restrict_drafts(model, arguments.model.draft_vocab_size, training_tokens)
+    return data, model
 
 
 def _set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
     """The saved model is to translate as it is evaluated here: with the beams asked for, or its own."""
     report, search = arguments.report, model.generation_config
     search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
+    if report.use_mtp and search.num_beams > 1:
+        raise InputError(
+            f"`--use_mtp` is for translation without beams, and there are {search.num_beams}: add `--num_beams 1`."
+        )
     if report.length_penalty is not None:
         search.length_penalty = report.length_penalty
     if search.num_beams == 1:
@@ -95,6 +103,7 @@ def _translator(arguments: RunArguments, model: PreTrainedModel, data: NmtData) 
         arguments.data.source_prefix or "",
         training.process_index,
         training.world_size,
+        use_mtp=arguments.report.use_mtp and bool(model.ngram_heads),
         shows_progress=not training.disable_tqdm and training.process_index == 0,
     )
 

@@ -52,6 +52,7 @@ NOT_SETTINGS = (
     "translate",
     "translate_to",
     "use_cpu",
+    "use_mtp",
 )
 
 # What every evaluation finds, as names for `--metric_for_best_model`.
@@ -70,6 +71,8 @@ def check_together(arguments: RunArguments) -> None:
         )
     if arguments.report.compare:
         _check_comparable(arguments)
+    elif arguments.report.use_mtp and model.kind not in ("simple", "wdr"):
+        raise InputError("`--use_mtp` drafts with the heads, and this model has none: choose another `--ngram_size`.")
     if training.push_to_hub and not training.do_train:
         raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
     _check_metric(arguments)

@@ -30,6 +30,7 @@ class Translator:
         prefix (`str`, *optional*, defaults to ""): What stands before every source.
         process_index (`int`, *optional*, defaults to 0): Which share to translate.
         num_processes (`int`, *optional*, defaults to 1): How many shares there are.
+        use_mtp (`bool`, *optional*, defaults to `False`): Whether the heads draft; only without beams.
         shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a bar.
     """
 
@@ -41,6 +42,7 @@ class Translator:
     prefix: str = ""
     process_index: int = 0
     num_processes: int = 1
+    use_mtp: bool = False
     shows_progress: bool = True
 
     @torch.no_grad()
@@ -96,5 +98,6 @@ class Translator:
             max_new_tokens=room if self.longest is None else min(room, self.longest - 1),
             do_sample=False,
             ensemble_lambda=ensemble_lambda,
+            use_mtp=self.use_mtp,
         )
         return [text.strip() for text in self.tokenizer.batch_decode(generated, skip_special_tokens=True)]
