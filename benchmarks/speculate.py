@@ -52,6 +52,7 @@ class Way:
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=NEW_TOKENS,
+            use_cache=True,
             # Nothing ends a text but its length, so that all ways have the same to do.
             eos_token_id=None,
             pad_token_id=0,

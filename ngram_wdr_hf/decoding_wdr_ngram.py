@@ -91,13 +91,14 @@ class SpeculativeDecoding:
 
     @torch.no_grad()
     def run(self) -> ModelOutput | torch.LongTensor:
-        outputs, drafts = self._read_prompt(), Drafts.none(self.text.ids[:, 0])
+        outputs, drafts = self._read_prompt(), Drafts.none(self.text.ids()[:, 0])
         while True:
             self._settle(outputs, drafts)
             if not self.text.unfinished():
                 break
             drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
-            outputs = self._forward(torch.cat([self.next_tokens[:, None], drafts.tokens], dim=1))
+            tokens = self.next_tokens[:, None]
+            outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
         if self.streamer is not None:
             self.streamer.end()
         return self._output()
@@ -199,7 +200,7 @@ class SpeculativeDecoding:
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
         ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
         for place in range(self.num_streamed, ready):
-            self.streamer.put(self.text.ids[:, place].cpu())
+            self.streamer.put(self.text.ids()[:, place].cpu())
         self.num_streamed = max(self.num_streamed, ready)
 
     def _output(self) -> ModelOutput | torch.LongTensor:
@@ -226,7 +227,7 @@ class SpeculativeDecoding:
         missing = [text.longest - length for length in text.lengths]
         width = max(missing)
         if width > 0:
-            padded = torch.nn.functional.pad(text.ids, (0, width), value=self.pad_token_id)
+            padded = torch.nn.functional.pad(text.ids(), (0, width), value=self.pad_token_id)
             starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
             self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
             self.cache.drop([width - count for count in missing], self.device)
@@ -275,7 +276,7 @@ class _Records:
             for step in range(count):
                 if first + step == len(record):
                     # Rows that have ended have no scores any more.
-                    record.append(values.new_zeros(len(self.text.ids), values.shape[-1]))
+                    record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
                 record[first + step][row] = values[i, step]
 
     def fields(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Drafts:
 
     @classmethod
     def none(cls, next_tokens: torch.LongTensor) -> "Drafts":
-        return cls(next_tokens[:, None][:, :0], [[] for _ in next_tokens])
+        return cls(next_tokens.new_empty(len(next_tokens), 0), [[] for _ in range(len(next_tokens))])
 
     @property
     def depth(self) -> int:
@@ -61,7 +61,7 @@ class Drafter:
         self.longest_match = generation_config.max_matching_ngram_size or LONGEST_MATCH
         self.memories: dict[int, TextMemory] = {}
         free_tokens = FREE_TOKENS.get(model.device.type, FREE_TOKENS_ELSEWHERE)
-        self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens)
+        self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens, self.samples)
         self.embeddings = None if model.config.ngram_target == "simple" else model.get_output_embeddings().weight
         self.vocabulary = model._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
         if self.vocabulary is not None:

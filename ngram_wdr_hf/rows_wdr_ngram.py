@@ -54,7 +54,6 @@ class TextRows:
         rows (`list[int]`): Which rows are being worked on.
         tokens (`list[list[int]]`): Each row of the batch, as long as it is.
         finished (`list[bool]`): Whether it is finished.
-        ids (`torch.LongTensor` of shape `(batch_size, max_length)`): The same, padded.
     """
 
     def __init__(
@@ -69,8 +68,10 @@ class TextRows:
         self.max_length = max_length
         self.prompt_length = prompt_length
         self.pad_token_id = pad_token_id
-        self.ids = input_ids.new_full((batch_size, max(max_length, prompt_length)), pad_token_id)
-        self.ids[:, :prompt_length] = input_ids
+        # Written when somebody asks for it.
+        self._ids = input_ids.new_full((batch_size, max(max_length, prompt_length)), pad_token_id)
+        self._ids[:, :prompt_length] = input_ids
+        self._num_written = [prompt_length] * batch_size
         self.rows = list(range(batch_size))
         self.tokens = input_ids.tolist()
         self.finished = [False] * batch_size
@@ -91,8 +92,17 @@ class TextRows:
         """How many tokens each row being worked on can still get."""
         return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
 
+    def ids(self) -> torch.LongTensor:
+        """The rows, padded to `(batch_size, max_length)`."""
+        for row, tokens in enumerate(self.tokens):
+            begin = self._num_written[row]
+            if begin < len(tokens):
+                self._ids[row, begin : len(tokens)] = torch.tensor(tokens[begin:], device=self._ids.device)
+                self._num_written[row] = len(tokens)
+        return self._ids
+
     def sequences(self) -> torch.LongTensor:
-        return self.ids[:, : self.longest]
+        return self.ids()[:, : self.longest]
 
     def process(self, scores: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
         r"""
@@ -134,18 +144,12 @@ class TextRows:
         Returns:
             `list[int]`: How many tokens each row got, 0 if it was finished before.
         """
-        lengths = [len(self.tokens[row]) for row in self.rows]
         counts = list(map(min, counts, self.tokens_left()))
         stops = self._simple_stops if self.has_simple_criteria else self._any_stops
         kept, finished = stops(tokens, counts, scores)
         for i, (row, new) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
             self.tokens[row] += new[: kept[i]]
             self.finished[row] |= finished[i]
-        rows = [row for row, count in zip(self.rows, kept, strict=True) for _ in range(count)]
-        columns = [length + i for length, count in zip(lengths, kept, strict=True) for i in range(count)]
-        self.ids[rows, columns] = torch.tensor(
-            [self.tokens[row][column] for row, column in zip(rows, columns, strict=True)], device=self.ids.device
-        )
         return kept
 
     def _simple_stops(self, tokens, counts, scores) -> tuple[list[int], list[bool]]:
@@ -181,7 +185,7 @@ class TextRows:
         `first`, `first + 1`, ... of their tokens (`counts` of them), with the step, from 0 on, at which they do.
         """
         width = tokens.shape[1]
-        whole = torch.nn.functional.pad(self.ids, (0, width), value=self.pad_token_id)
+        whole = torch.nn.functional.pad(self.ids(), (0, width), value=self.pad_token_id)
         places = defaultdict(lambda: ([], []))
         for i, row in enumerate(self.rows):
             length = len(self.tokens[row])

@@ -1,7 +1,6 @@
 """What speculative decoding decides: which drafts stand, and whether the next one is worth its price."""
 
 import bisect
-import operator
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,17 +49,16 @@ def accept_by_sampling(
     batch_size, depth = drafts.shape
     if depth == 0:
         return torch.multinomial(probabilities[:, 0], 1), drafts.new_zeros(batch_size)
-    proposed = torch.stack(list(draft_probabilities), dim=1)
     p = probabilities[:, :-1].gather(-1, drafts[..., None])[..., 0]
-    q = proposed.gather(-1, drafts[..., None])[..., 0]
+    q = torch.cat([q.gather(-1, drafts[:, i, None]) for i, q in enumerate(draft_probabilities)], dim=1)
     stands = torch.rand_like(p) * q < p
     num_accepted = stands.long().cumprod(dim=1).sum(dim=1)
 
-    rows = torch.arange(batch_size, device=drafts.device)
     # After the last draft nothing was proposed, and all of p is left.
-    proposed = torch.cat([proposed, torch.zeros_like(proposed[:, :1])], dim=1)
-    target = probabilities[rows, num_accepted]
-    left = (target - proposed[rows, num_accepted]).clamp(min=0)
+    rows = torch.arange(batch_size, device=drafts.device)
+    target = left = probabilities[rows, num_accepted]
+    for i, q in enumerate(draft_probabilities):
+        left = torch.where((num_accepted == i)[:, None], (target - q).clamp(min=0), left)
     # Nothing is left where q is p but for rounding.
     left = torch.where(left.sum(dim=-1, keepdim=True) > 0, left, target)
     tokens = torch.cat([drafts, drafts[:, -1:]], dim=1)
@@ -146,20 +144,24 @@ class SpeculationStatistics:
 class DraftPace:
     r"""
     Decides how far to draft, so that drafts cost no more than they bring: it learns how often drafts of each kind
-    stand, and a draft is made if the chance that it will, with all drafts before it, is worth its price on average
-    over the rows. While drafting pays nothing, it is tried again only now and then.
+    stand, asks a head if its draft is likely enough to be worth the asking, and has a draft checked if the chance that
+    it will stand, with all drafts before it, is worth the checking, on average over the rows. While drafting pays
+    nothing, it is tried again only now and then.
 
     It knows no clock and begins anew with every call of `generate`: the same random numbers give the same text.
 
     Args:
         threshold (`float`, *optional*):
-            The price of a head's draft, as a share of a forward pass; a copy's is less. By default it is what was
-            measured: every draft is one token more to check, which weighs the more the more rows there are.
+            The price of a head's draft as a share of a forward pass, of which the larger part is for the asking. By
+            default both are what was measured; what checking costs grows with the number of rows.
         free_tokens (`int`): About how many tokens a forward pass takes in for the price of two.
+        samples (`bool`): Whether tokens are sampled, which makes drafts dearer.
     """
 
-    # The prices of a head's draft and of a copy, but for the checking, and of rows that are not of one length.
-    HEAD_PRICE, COPY_PRICE, RAGGED_PRICE = 0.15, 0.05, 0.25
+    # Shares of a forward pass: asking a head, checking a draft, and rows that are not of one length any more.
+    ASKING, ASKING_FOR_SAMPLES, CHECKING, RAGGEDNESS = 0.12, 0.28, 0.05, 0.2
+    # Which part of a given price is for the asking.
+    ASKING_PART = 0.6
     # How many drafts of a kind are remembered, how many the first guess is worth, what each one not made lets forget.
     MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
     # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare.
@@ -167,9 +169,10 @@ class DraftPace:
     # How often a head is right as a rule, and how much more rows count that are behind.
     HEAD_CHANCE, URGENCY = 0.3, 4
 
-    def __init__(self, threshold: float | None, free_tokens: int):
+    def __init__(self, threshold: float | None, free_tokens: int, samples: bool):
         self.threshold = threshold
         self.free_tokens = free_tokens
+        self.samples = samples
         self.num_tried: dict[DraftKind, float] = defaultdict(float)
         self.num_stood: dict[DraftKind, float] = defaultdict(float)
         # By depth, how often a head's draft stands if those before it do.
@@ -195,12 +198,10 @@ class DraftPace:
         return self.chance(kind) >= self.head_chances[0]
 
     def asks_heads(self, depth: int, kinds: Sequence[DraftKind | None]) -> bool:
-        """Whether to let the heads speak at this depth at all, for the rows without a draft of another kind."""
+        """Whether to let the heads speak at this depth, for the rows without a draft of another kind."""
         chance = self.head_chances[depth]
-        chances = [self.chance(kind) if kind else chance for kind in kinds]
-        expected = sum(map(operator.mul, self.expected, chances))
-        # A head may be surer than as a rule.
-        if 2 * expected >= self._price(kinds):
+        expected = chance * sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
+        if expected >= (self._asking() + self._checking(len(kinds)) / 2) * len(kinds):
             return True
         self.head_chances[depth] += (self.HEAD_CHANCE - chance) * self.FORGOTTEN
         return False
@@ -208,7 +209,7 @@ class DraftPace:
     def goes_on(self, kinds: Sequence[DraftKind | None]) -> bool:
         """Whether to make the next draft, of the given kind in each row (`None`: there is none)."""
         expected = [e * self.chance(kind) if kind else 0.0 for e, kind in zip(self.expected, kinds, strict=True)]
-        if sum(expected) < self._price(kinds):
+        if sum(expected) < self._checking(len(kinds)) * len(kinds):
             for kind in filter(None, kinds):
                 self.num_tried[kind] *= 1 - self.FORGOTTEN
                 self.num_stood[kind] *= 1 - self.FORGOTTEN
@@ -238,18 +239,16 @@ class DraftPace:
         gained = sum(num_accepted) / len(num_accepted)
         self.gain += (gained - self.gain) / self.HORIZON
 
-    def _price(self, kinds: Sequence[DraftKind | None]) -> float:
-        """What a draft for every row costs. Where a row has none, it has to be checked all the same."""
-        num_rows = len(kinds)
-        num_copied = sum(kind is None or kind.is_copy for kind in kinds)
-        if self.threshold is None:
-            checking = num_rows / (num_rows + self.free_tokens)
-            if num_rows > 1 and self.depth == 0:
-                checking += self.RAGGED_PRICE
-            head_price, copy_price = checking + self.HEAD_PRICE, checking + self.COPY_PRICE
-        else:
-            head_price, copy_price = self.threshold, self.threshold / 2
-        return head_price * (num_rows - num_copied) + copy_price * num_copied
+    def _asking(self) -> float:
+        if self.threshold is not None:
+            return self.ASKING_PART * self.threshold
+        return self.ASKING_FOR_SAMPLES if self.samples else self.ASKING
+
+    def _checking(self, num_rows: int) -> float:
+        if self.threshold is not None:
+            return (1 - self.ASKING_PART) * self.threshold
+        raggedness = self.RAGGEDNESS if num_rows > 1 and self.depth == 0 else 0.0
+        return self.CHECKING + num_rows / (num_rows + self.free_tokens) + raggedness
 
     def chance(self, kind: DraftKind) -> float:
         """How likely a draft of this kind is to stand."""
