@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.generation import (
@@ -12,13 +12,15 @@ from transformers.generation import (
     LogitsProcessorList,
     StoppingCriteriaList,
 )
-from transformers.generation.streamers import BaseStreamer
 from transformers.utils import ModelOutput
 
 from .drafting_wdr_ngram import Drafter, Drafts
 from .ragged_wdr_ngram import RaggedCache, check_can_be_cut
 from .rows_wdr_ngram import TextRows
 from .speculation_wdr_ngram import SpeculationStatistics, accept_by_sampling, accept_greedily
+
+if TYPE_CHECKING:
+    from transformers.generation.streamers import BaseStreamer
 
 
 @dataclass
@@ -65,7 +67,7 @@ class SpeculativeDecoding:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
-        streamer: BaseStreamer | None,
+        streamer: "BaseStreamer | None",
         model_kwargs: dict[str, Any],
     ):
         self.model = model
