@@ -21,6 +21,7 @@ class CheckpointMixin:
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs):
         returns_loading_info = kwargs.pop("output_loading_info", False)
         hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        cls._check_draft_vocab_size(pretrained_model_name_or_path, kwargs, hub_arguments)
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
@@ -37,7 +38,7 @@ class CheckpointMixin:
         missing = {name for name in info["missing_keys"] | mismatched if name.startswith(HEADS_PREFIX)}
         unexpected = {name for name in info["unexpected_keys"] if name.startswith(HEADS_PREFIX)}
         if missing or unexpected:
-            saved_size = cls._saved_ngram_size(pretrained_model_name_or_path, hub_arguments)
+            saved_size = cls._saved_field("ngram_size", pretrained_model_name_or_path, hub_arguments)
             # Complete heads, or none at all in a checkpoint that never had any; nothing in between.
             if saved_size is not None or unexpected or missing != expected:
                 raise ValueError(
@@ -54,14 +55,36 @@ class CheckpointMixin:
         if sharded_class.__module__.startswith("torch."):
             # FSDP2 derives a class from the model's own; the checkpoint must name, and carry the code of, the latter.
             self.__class__ = sharded_class.__bases__[-1]
+        self._match_draft_tokens()
         try:
             return super().save_pretrained(*args, **kwargs)
         finally:
             self.__class__ = sharded_class
 
+    def _match_draft_tokens(self) -> None:
+        """Makes the tokens that are saved as many as the configuration says, which may have been changed."""
+        size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
+        if size is None and tokens is not None:
+            del self.draft_token_ids
+        elif size is not None and self.ngram_heads and (tokens is None or len(tokens) != size):
+            vocabulary = self._draft_vocabulary(size)
+            self.set_draft_tokens(range(size) if vocabulary is None else vocabulary)
+
     @classmethod
-    def _saved_ngram_size(cls, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
-        """The N that a checkpoint of ours declares in its own configuration; `None` for any other checkpoint."""
+    def _check_draft_vocab_size(
+        cls, name_or_path: str | os.PathLike | None, kwargs: dict, hub_arguments: dict
+    ) -> None:
+        asked = kwargs.get("draft_vocab_size", getattr(kwargs.get("config"), "draft_vocab_size", None))
+        saved = None if asked is None else cls._saved_field("draft_vocab_size", name_or_path, hub_arguments)
+        if saved is not None and saved != asked:
+            raise ValueError(
+                f"{name_or_path} was saved with `draft_vocab_size={saved}`, but `draft_vocab_size={asked}` was asked "
+                "for: give that to `generate`, or choose other tokens with `set_draft_tokens` after loading."
+            )
+
+    @classmethod
+    def _saved_field(cls, field: str, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
+        """What a checkpoint of ours declares in its own configuration; `None` for any other checkpoint."""
         if name_or_path is None:
             return None
         try:
@@ -69,7 +92,7 @@ class CheckpointMixin:
         except (OSError, TypeError):  # weights without a configuration, which the caller has given
             return None
         # The plain class keeps our fields when it saves our trunk, and the trunk has no heads to lose.
-        return saved.get("ngram_size") if saved.get("model_type") == cls.config_class.model_type else None
+        return saved.get(field) if saved.get("model_type") == cls.config_class.model_type else None
 
 
 def _refusal(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:

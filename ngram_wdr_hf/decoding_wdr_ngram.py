@@ -77,12 +77,12 @@ class SpeculativeDecoding:
         self.device = input_ids.device
         pad_token = generation_config._pad_token_tensor
         self.pad_token_id = 0 if pad_token is None else int(pad_token)
-        self.text = TextRows(
-            input_ids, generation_config.max_length, self.pad_token_id, logits_processor, stopping_criteria
-        )
+        # A criterion of the user's comes before the configuration.
+        max_length = stopping_criteria.max_length or generation_config.max_length
+        self.text = TextRows(input_ids, max_length, self.pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics()
-        self.records = _Records(self.text, generation_config)
+        self.records = _Records(self.text, generation_config, model.config.is_encoder_decoder)
         self.num_streamed = input_ids.shape[1]
         prefix = model.text_prefix
         self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
@@ -170,6 +170,7 @@ class SpeculativeDecoding:
         counts = [num_accepted[i] + 1 if i in unfinished else 0 for i in range(len(num_accepted))]
         self.records.add(outputs, logits, scores, counts)
         counts = self.text.add(tokens, counts, self.records.scores)
+        self.records.forget_after_ends()
         self.statistics.num_tokens += sum(counts)
         self._stream()
 
@@ -236,17 +237,17 @@ class SpeculativeDecoding:
         self.cache.release()
 
 
-# What a forward pass calls it in decoder-only and encoder-decoder models, by the option that asks for it.
+# What a forward pass returns, of a decoder-only and of an encoder-decoder model, by the option that asks for it.
 STATES = {
-    "output_attentions": ("attentions", "decoder_attentions", "cross_attentions"),
-    "output_hidden_states": ("hidden_states", "decoder_hidden_states"),
+    "output_attentions": (("attentions",), ("decoder_attentions", "cross_attentions")),
+    "output_hidden_states": (("hidden_states",), ("decoder_hidden_states",)),
 }
 
 
 class _Records:
     """What `generate` was asked to return beside the tokens, a step at a time."""
 
-    def __init__(self, text: TextRows, config: GenerationConfig):
+    def __init__(self, text: TextRows, config: GenerationConfig, is_encoder_decoder: bool):
         self.text = text
         self.scores = [] if config.return_dict_in_generate and config.output_scores else None
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
@@ -258,7 +259,7 @@ class _Records:
                         f"`{option}=True` with `use_mtp=True` is for one row at a time, as rows grow by different "
                         "numbers of tokens: generate them one by one, or use `use_mtp=False`."
                     )
-                self.states |= {name: [] for name in names}
+                self.states |= {name: [] for name in names[is_encoder_decoder]}
 
     def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
         for record, values in ((self.scores, scores), (self.logits, logits)):
@@ -280,6 +281,13 @@ class _Records:
                     # Rows that have ended have no scores any more.
                     record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
                 record[first + step][row] = values[i, step]
+
+    def forget_after_ends(self) -> None:
+        """Drops what was recorded for tokens that a row did not get."""
+        for record in (self.scores, self.logits):
+            for row in self.text.rows if record else ():
+                for values in record[len(self.text.tokens[row]) - self.text.prompt_length :]:
+                    values[row] = 0.0
 
     def fields(self) -> dict[str, Any]:
         records = {"scores": self.scores, "logits": self.logits, **self.states}

@@ -22,6 +22,8 @@ from .ensemble_wdr_ngram import split_ensemble_processors
 # Processors that remember what they were called with, and cannot take a draft back.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
+# Options of Transformers that are numbers of tokens, and the least they can be.
+DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
 class NgramGenerationMixin:
@@ -122,7 +124,13 @@ class NgramGenerationMixin:
                 f"`use_mtp=True` takes rejected drafts back, and a {type(self).__name__} keeps a state that cannot go "
                 "back: use `use_mtp=False`."
             )
-        check_fraction("draft_threshold", getattr(generation_config, "draft_threshold", None) or 0.0)
+        threshold = getattr(generation_config, "draft_threshold", None)
+        if threshold is not None:
+            check_fraction("draft_threshold", threshold)
+        for name, least in DRAFT_COUNTS.items():
+            count = getattr(generation_config, name)
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
+                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {count!r}.")
         self._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
 
     def set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
@@ -134,14 +142,16 @@ class NgramGenerationMixin:
             token_ids (`Sequence[int]` or `torch.LongTensor`):
                 The tokens, the most useful first: those most frequent in training, as a rule.
         """
-        tokens = torch.as_tensor(token_ids, dtype=torch.long, device=self.device).flatten()
-        check_draft_vocab_size(len(tokens), self._target_vocab_size())
-        if len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= self._target_vocab_size():
-            raise ValueError(
-                f"Draft tokens must be different ids from 0 to {self._target_vocab_size() - 1}, each at most once."
-            )
+        if not self.ngram_heads:
+            raise ValueError("Tokens are drafted by the heads, and this model has none: choose another `ngram_size`.")
+        vocab_size = self._target_vocab_size()
+        tokens = torch.as_tensor(token_ids, device=self.device).flatten()
+        check_draft_vocab_size(len(tokens), vocab_size)
+        is_whole = not tokens.is_floating_point() and tokens.dtype != torch.bool
+        if not is_whole or len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(f"Draft tokens must be different ids from 0 to {vocab_size - 1}, each at most once.")
         self.config.draft_vocab_size = len(tokens)
-        self.register_buffer("draft_token_ids", tokens)
+        self.register_buffer("draft_token_ids", tokens.long())
 
     def _draft_vocabulary(self, draft_vocab_size: int | None) -> torch.LongTensor | None:
         """The tokens that drafts are chosen from; `None` for all."""
@@ -154,7 +164,13 @@ class NgramGenerationMixin:
         tokens = getattr(self, "draft_token_ids", None)
         if tokens is None or len(tokens) < draft_vocab_size:
             tokens = torch.arange(draft_vocab_size, device=self.device)
-        return tokens[:draft_vocab_size]
+        tokens = tokens[:draft_vocab_size]
+        if int(tokens.max()) >= vocab_size:
+            raise ValueError(
+                f"Among the tokens to draft is {int(tokens.max())}, but there are only {vocab_size} tokens now: choose "
+                "others with `set_draft_tokens`."
+            )
+        return tokens
 
     def _assisted_decoding(
         self,

@@ -21,14 +21,24 @@ def positions_of_rows(decoder: nn.Module, position_ids: torch.LongTensor | None)
         return
     thread = threading.get_ident()
 
+    def begin_at_zero(table: nn.Embedding, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        # Its own count may lie beyond the last position, and is not used anyway.
+        if threading.get_ident() == thread and kwargs.get("position_ids") is not None:
+            kwargs = {**kwargs, "position_ids": torch.zeros_like(kwargs["position_ids"])}
+        return args, kwargs
+
     def embed(table: nn.Embedding, args: tuple, embedded: torch.Tensor) -> torch.Tensor:
         # Another thread may be using the same model, and has positions of its own.
         if threading.get_ident() != thread:
             return embedded
         return F.embedding(position_ids + getattr(table, "offset", 0), table.weight)
 
-    hook = table.register_forward_hook(embed)
+    hooks = (
+        table.register_forward_pre_hook(begin_at_zero, with_kwargs=True),
+        table.register_forward_hook(embed),
+    )
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
