@@ -167,8 +167,8 @@ class NgramGenerationMixin:
         tokens = tokens[:draft_vocab_size]
         if int(tokens.max()) >= vocab_size:
             raise ValueError(
-                f"Among the tokens to draft is {int(tokens.max())}, but there are only {vocab_size} tokens now: choose "
-                "others with `set_draft_tokens`."
+                f"Among the tokens to draft is {int(tokens.max())}, but there are only {vocab_size} tokens now: "
+                "choose others with `set_draft_tokens`."
             )
         return tokens
 
