@@ -164,14 +164,17 @@ class SpeculativeDecoding:
         num_accepted = num_accepted.tolist()
         unfinished = self.text.unfinished()
         self.drafter.pace.learn([drafts.kinds[i] for i in unfinished], [num_accepted[i] for i in unfinished])
-        for i in unfinished:
-            self.statistics.count_drafts(drafts.kinds[i], num_accepted[i])
 
-        counts = [num_accepted[i] + 1 if i in unfinished else 0 for i in range(len(num_accepted))]
+        counts = [0] * len(num_accepted)
+        for i in unfinished:
+            counts[i] = num_accepted[i] + 1
         self.records.add(outputs, logits, scores, counts)
         counts = self.text.add(tokens, counts, self.records.scores)
         self.records.forget_after_ends()
         self.statistics.num_tokens += sum(counts)
+        for i in unfinished:
+            # Drafts after the end of a row may be right, and are of no use.
+            self.statistics.count_drafts(drafts.kinds[i], min(num_accepted[i], counts[i]))
         self._stream()
 
         self.cache.drop([width - count for count in counts], self.device)

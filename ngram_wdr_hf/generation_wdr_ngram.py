@@ -37,8 +37,9 @@ class NgramGenerationMixin:
         Draft from so many tokens only: the first of those that `set_draft_tokens` was given, or of the vocabulary. The
         configuration's `draft_vocab_size` by default. Every draft is still checked against the whole vocabulary.
     draft_threshold (`float`, *optional*):
-        The price of a head's draft as a share of a forward pass, from 0 to 1: a draft is made if it is as likely as
-        that to stand. By default it grows with the batch, as checking does.
+        The price of a head's draft as a share of a forward pass, from 0 to 1, the larger part of it for asking the
+        head: a draft is made if the chance that it stands is worth that. 0 drafts always. By default, prices are what
+        was measured, and grow with the batch, as checking does.
     num_assistant_tokens (`int`, *optional*): Use so many heads at most.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
         Where the last tokens stood in the row's text before, draft by copying up to so many of those that followed,

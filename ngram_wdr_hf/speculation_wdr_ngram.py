@@ -99,7 +99,7 @@ class SpeculationStatistics:
         num_forwards (`int`): Forward passes of the model, each with all rows that were not finished.
         num_row_forwards (`int`): The same, counted once for each of those rows.
         num_drafted (`list[int]`): How many tokens were drafted as the first after the next one, the second, ...
-        num_accepted (`list[int]`): How many of them stood.
+        num_accepted (`list[int]`): How many of them stood, and are in the text.
         num_copied (`int`): How many of the drafts were copied from the text; the others are the heads'.
         num_copies_accepted (`int`): How many of those stood.
     """
@@ -164,8 +164,9 @@ class DraftPace:
     ASKING_PART = 0.6
     # How many drafts of a kind are remembered, how many the first guess is worth, what each one not made lets forget.
     MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
-    # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare.
-    HORIZON, LEAST_GAIN, PAUSE = 8, 0.05, 8
+    # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare; one of how
+    # many others asks the heads whatever they are thought to be worth.
+    HORIZON, LEAST_GAIN, PAUSE, TRIAL = 8, 0.05, 8, 16
     # How often a head is right as a rule, and how much more rows count that are behind.
     HEAD_CHANCE, URGENCY = 0.3, 4
 
@@ -178,18 +179,24 @@ class DraftPace:
         # By depth, how often a head's draft stands if those before it do.
         self.head_chances: dict[int, float] = defaultdict(lambda: self.HEAD_CHANCE)
         self.gain = 5 * self.LEAST_GAIN
-        self.num_skipped = 0
-        self.has_begun = False
+        self.num_skipped = self.num_begun = 0
+        self.has_begun = self.is_trial = False
         self.expected: list[float] = []
         self.depth = 0
 
     def begins(self, tokens_left: Sequence[int]) -> bool:
         """Whether to draft at all in this step, for rows that can get so many more tokens."""
         # The row that is furthest behind decides when all are done. Together, the weights are worth one a row.
-        weights = [(left / max(tokens_left)) ** self.URGENCY for left in tokens_left]
-        self.expected = [weight * len(weights) / sum(weights) for weight in weights]
+        most = max(tokens_left)
+        weights = [(left / most) ** self.URGENCY for left in tokens_left]
+        share = len(weights) / sum(weights)
+        self.expected = [weight * share for weight in weights]
         self.depth = 0
-        self.has_begun = self.gain >= self.LEAST_GAIN or self.num_skipped >= self.PAUSE
+        pays = self.gain >= self.LEAST_GAIN or self.threshold == 0
+        self.has_begun = pays or self.num_skipped >= self.PAUSE
+        # Now and then the heads are asked in any case: what they are worth is not known otherwise.
+        self.is_trial = not pays or self.num_begun % self.TRIAL == 0
+        self.num_begun += self.has_begun
         self.num_skipped = 0 if self.has_begun else self.num_skipped + 1
         return self.has_begun
 
@@ -201,10 +208,8 @@ class DraftPace:
         """Whether to let the heads speak at this depth, for the rows without a draft of another kind."""
         chance = self.head_chances[depth]
         expected = chance * sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
-        if expected >= (self._asking() + self._checking(len(kinds)) / 2) * len(kinds):
-            return True
-        self.head_chances[depth] += (self.HEAD_CHANCE - chance) * self.FORGOTTEN
-        return False
+        price = self._asking() + self._checking(len(kinds)) / 2
+        return self.is_trial or expected >= price * len(kinds)
 
     def goes_on(self, kinds: Sequence[DraftKind | None]) -> bool:
         """Whether to make the next draft, of the given kind in each row (`None`: there is none)."""
