@@ -79,6 +79,8 @@ class SpeculativeDecoding:
         self.pad_token_id = 0 if pad_token is None else int(pad_token)
         # A criterion of the user's comes before the configuration.
         max_length = stopping_criteria.max_length or generation_config.max_length
+        # One token is generated in any case.
+        max_length = max(max_length, input_ids.shape[1] + 1)
         self.text = TextRows(input_ids, max_length, self.pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics()

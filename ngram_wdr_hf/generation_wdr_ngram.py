@@ -34,7 +34,7 @@ class NgramGenerationMixin:
         Whether the heads draft tokens ahead, which one forward pass then checks. Greedy output stays the same, token
         for token; sampled output has the same distribution. Batches are welcome.
     draft_vocab_size (`int`, *optional*):
-        Draft from so many tokens only: the first of those that `set_draft_tokens` was given, or of the vocabulary. The
+        Draft from so many tokens only: those that `set_draft_tokens` was given, then the first of the vocabulary. The
         configuration's `draft_vocab_size` by default. Every draft is still checked against the whole vocabulary.
     draft_threshold (`float`, *optional*):
         The price of a head's draft as a share of a forward pass, from 0 to 1, the larger part of it for asking the
@@ -163,8 +163,11 @@ class NgramGenerationMixin:
         if draft_vocab_size is None or draft_vocab_size == vocab_size:
             return None
         tokens = getattr(self, "draft_token_ids", None)
-        if tokens is None or len(tokens) < draft_vocab_size:
+        if tokens is None:
             tokens = torch.arange(draft_vocab_size, device=self.device)
+        elif len(tokens) < draft_vocab_size:
+            everything = torch.arange(vocab_size, device=tokens.device)
+            tokens = torch.cat([tokens, everything[~torch.isin(everything, tokens)]])
         tokens = tokens[:draft_vocab_size]
         if int(tokens.max()) >= vocab_size:
             raise ValueError(
@@ -233,6 +236,8 @@ class NgramGenerationMixin:
 
     def generate_batch(self, *args, ensemble_lambda: float | None = None, **kwargs):
         self._refuse_paged_ensemble(ensemble_lambda)
+        if getattr(kwargs.get("generation_config"), "use_mtp", None):
+            raise ValueError("Continuous batching does not draft: use `use_mtp=False`, or `generate` with a batch.")
         return super().generate_batch(*args, **kwargs)
 
     def _refuse_paged_ensemble(self, ensemble_lambda: float | None) -> None:

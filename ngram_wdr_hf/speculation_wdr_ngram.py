@@ -158,15 +158,16 @@ class DraftPace:
         samples (`bool`): Whether tokens are sampled, which makes drafts dearer.
     """
 
-    # Shares of a forward pass: asking a head, checking a draft, and rows that are not of one length any more.
-    ASKING, ASKING_FOR_SAMPLES, CHECKING, RAGGEDNESS = 0.12, 0.28, 0.05, 0.2
+    # Shares of a forward pass: asking a head; checking a draft, the first one, and one that makes rows uneven.
+    ASKING, ASKING_FOR_SAMPLES = 0.14, 0.35
+    CHECKING, CHECKING_FIRST, UNEVENNESS = 0.05, 0.12, 0.15
     # Which part of a given price is for the asking.
     ASKING_PART = 0.6
     # How many drafts of a kind are remembered, how many the first guess is worth, what each one not made lets forget.
     MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
     # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare; one of how
     # many others asks the heads whatever they are thought to be worth.
-    HORIZON, LEAST_GAIN, PAUSE, TRIAL = 8, 0.05, 8, 16
+    HORIZON, LEAST_GAIN, PAUSE, TRIAL = 8, 0.05, 16, 32
     # How often a head is right as a rule, and how much more rows count that are behind.
     HEAD_CHANCE, URGENCY = 0.3, 4
 
@@ -252,8 +253,10 @@ class DraftPace:
     def _checking(self, num_rows: int) -> float:
         if self.threshold is not None:
             return (1 - self.ASKING_PART) * self.threshold
-        raggedness = self.RAGGEDNESS if num_rows > 1 and self.depth == 0 else 0.0
-        return self.CHECKING + num_rows / (num_rows + self.free_tokens) + raggedness
+        price = self.CHECKING + num_rows / (num_rows + self.free_tokens)
+        if self.depth == 0:
+            price += self.CHECKING_FIRST + (self.UNEVENNESS if num_rows > 1 else 0.0)
+        return price
 
     def chance(self, kind: DraftKind) -> float:
         """How likely a draft of this kind is to stand."""
