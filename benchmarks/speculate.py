@@ -14,6 +14,7 @@ stock's, token for token.
 import argparse
 import operator
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,6 +210,7 @@ def main() -> None:
             ways = ways_of(arguments.runs, batch_size, sampling)
             is_kept &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
     print("\nall limits kept" if is_kept else "\na limit is not kept")
+    sys.exit(not is_kept)
 
 
 if __name__ == "__main__":

@@ -95,17 +95,20 @@ class SpeculativeDecoding:
 
     @torch.no_grad()
     def run(self) -> ModelOutput | torch.LongTensor:
-        outputs, drafts = self._read_prompt(), Drafts.none(self.text.ids()[:, 0])
-        while True:
-            self._settle(outputs, drafts)
-            if not self.text.unfinished():
-                break
-            drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
-            tokens = self.next_tokens[:, None]
-            outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
-        if self.streamer is not None:
-            self.streamer.end()
-        return self._output()
+        outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
+        try:
+            while True:
+                self._settle(outputs, drafts)
+                if not self.text.unfinished():
+                    break
+                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
+                tokens = self.next_tokens[:, None]
+                outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
+            if self.streamer is not None:
+                self.streamer.end()
+            return self._output()
+        finally:
+            self.cache.release()
 
     def _read_prompt(self) -> ModelOutput:
         outputs = self.model._prefill(
@@ -148,6 +151,11 @@ class SpeculativeDecoding:
         )
         inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
         outputs = self.model(**inputs)
+        if outputs.logits.shape[1] != width:
+            raise ValueError(
+                f"`use_mtp=True` has {width} tokens read at once, and this model, as it is wrapped, reads "
+                f"{outputs.logits.shape[1]}: use `use_mtp=False`."
+            )
         self.cache.attention_mask = mask
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
@@ -156,7 +164,7 @@ class SpeculativeDecoding:
         """Adds to every row what stands of its drafts and one token more, and takes the rest out of the cache."""
         width = drafts.depth + 1
         # Processors may write on what they are given.
-        logits = outputs.logits[:, -width:].to(torch.float32, copy=bool(self.text.processors))
+        logits = outputs.logits[:, -width:].to(self.device, torch.float32, copy=bool(self.text.processors))
         hidden_states = outputs.last_hidden_state[:, -width:]
         scores = self.text.process(logits.clone() if self.records.logits is not None else logits, drafts.tokens)
         if self.config.do_sample:
@@ -172,7 +180,7 @@ class SpeculativeDecoding:
             counts[i] = num_accepted[i] + 1
         self.records.add(outputs, logits, scores, counts)
         counts = self.text.add(tokens, counts, self.records.scores)
-        self.records.forget_after_ends()
+        self.records.forget(num_accepted, counts)
         self.statistics.num_tokens += sum(counts)
         for i in unfinished:
             # Drafts after the end of a row may be right, and are of no use.
@@ -208,7 +216,7 @@ class SpeculativeDecoding:
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
         ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
         for place in range(self.num_streamed, ready):
-            self.streamer.put(self.text.ids()[:, place].cpu())
+            self.streamer.put(self.text.sequences()[:, place].cpu())
         self.num_streamed = max(self.num_streamed, ready)
 
     def _output(self) -> ModelOutput | torch.LongTensor:
@@ -235,11 +243,10 @@ class SpeculativeDecoding:
         missing = [text.longest - length for length in text.lengths]
         width = max(missing)
         if width > 0:
-            padded = torch.nn.functional.pad(text.ids(), (0, width), value=self.pad_token_id)
+            padded = torch.nn.functional.pad(text.sequences(), (0, width), value=self.pad_token_id)
             starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
             self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
             self.cache.drop([width - count for count in missing], self.device)
-        self.cache.release()
 
 
 # What a forward pass returns, of a decoder-only and of an encoder-decoder model, by the option that asks for it.
@@ -287,11 +294,12 @@ class _Records:
                     record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
                 record[first + step][row] = values[i, step]
 
-    def forget_after_ends(self) -> None:
-        """Drops what was recorded for tokens that a row did not get."""
-        for record in (self.scores, self.logits):
-            for row in self.text.rows if record else ():
-                for values in record[len(self.text.tokens[row]) - self.text.prompt_length :]:
+    def forget(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
+        """Drops what was just recorded for tokens that a row did not get: it got `counts`, and a draft fewer stood."""
+        for row, accepted, count in zip(self.text.rows, num_accepted, counts, strict=True):
+            end = len(self.text.tokens[row]) - self.text.prompt_length
+            for record in filter(None, (self.scores, self.logits)):
+                for values in record[end : end + accepted + 1 - count]:
                     values[row] = 0.0
 
     def fields(self) -> dict[str, Any]:

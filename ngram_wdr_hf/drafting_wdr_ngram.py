@@ -33,8 +33,8 @@ class Drafts:
     probabilities: list[torch.Tensor] = field(default_factory=list)
 
     @classmethod
-    def none(cls, next_tokens: torch.LongTensor) -> "Drafts":
-        return cls(next_tokens.new_empty(len(next_tokens), 0), [[] for _ in range(len(next_tokens))])
+    def none(cls, num_rows: int, device: torch.device) -> "Drafts":
+        return cls(torch.empty(num_rows, 0, dtype=torch.long, device=device), [[] for _ in range(num_rows)])
 
     @property
     def depth(self) -> int:
@@ -65,8 +65,12 @@ class Drafter:
         self.embeddings = None if model.config.ngram_target == "simple" else model.get_output_embeddings().weight
         self.vocabulary = model._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
         if self.vocabulary is not None:
-            weight, bias = model._logit_layer()
-            self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
+            self.weight = None
+            # What an adapter adds to the product does not show in its weights.
+            if not hasattr(model.get_output_embeddings(), "base_layer"):
+                weight, bias = model._logit_layer()
+                self.vocabulary = self.vocabulary.to(weight.device)
+                self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
@@ -75,10 +79,9 @@ class Drafter:
             hidden_states (`torch.Tensor` of shape `(num_rows, d)`): From which the next tokens were predicted.
             next_tokens (`torch.LongTensor` of shape `(num_rows,)`): The next tokens.
         """
-        drafts = Drafts.none(next_tokens)
+        drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
-        if not self.pace.begins(tokens_left):
-            return drafts
+        self.pace.begin(tokens_left)
         copies = self._find_copies(text)
         heads = [] if all(copies) else self.heads
         conjugate = RunningConjugate()
@@ -88,11 +91,12 @@ class Drafter:
         for depth in range(limit):
             choice = probabilities = None
             kinds = [copy and DraftKind.of_copy(copy.match_length + depth) for copy in copies]
-            if depth < len(heads) and self.pace.asks_heads(depth, kinds):
+            if depth < len(heads) and self.pace.asks_heads(kinds):
                 prediction = heads[depth](hidden_states)
                 if self.embeddings is not None:
-                    prediction = prediction + conjugate.add(F.embedding(last_tokens, self.embeddings))
-                probabilities = self._process(text, self._logits(prediction), drafts.tokens).softmax(dim=-1)
+                    prediction = prediction + conjugate.add(self._embed(last_tokens))
+                logits = self._logits(prediction).to(next_tokens.device)
+                probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 confidences, choice = probabilities.max(dim=-1)
                 sure = confidences.tolist()
                 kinds = [kind or DraftKind.of_head(sure[i]) for i, kind in enumerate(kinds)]
@@ -156,12 +160,14 @@ class Drafter:
                 probabilities[row, tokens[row]] = 1.0
         return probabilities
 
+    def _embed(self, tokens: torch.LongTensor) -> torch.Tensor:
+        return F.embedding(tokens.to(self.embeddings.device), self.embeddings)
+
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
-        if self.vocabulary is None:
-            logits = self.model._logits(predictions, None, 0.0)
-        else:
-            logits = F.linear(predictions, self.weight, self.bias)
-        return logits.float()
+        if self.vocabulary is not None and self.weight is not None:
+            return F.linear(predictions, self.weight, self.bias).float()
+        logits = self.model._logits(predictions, None, 0.0).float()
+        return logits if self.vocabulary is None else logits[:, self.vocabulary]
 
     def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
         if not text.processors:
@@ -169,11 +175,13 @@ class Drafter:
         if self.vocabulary is None or text.is_pointwise:
             scores = text.process(logits[:, None], drafts)[:, 0]
         else:
-            everything = logits.new_full((len(logits), self.model._target_vocab_size()), -torch.inf)
+            # Not forbidden, but as good as: some processors do not like it when nothing is left.
+            lowest = torch.finfo(logits.dtype).min
+            everything = logits.new_full((len(logits), self.model._target_vocab_size()), lowest)
             everything.index_copy_(1, self.vocabulary, logits)
             scores = text.process(everything[:, None], drafts)[:, 0, self.vocabulary]
         # Where the processors leave none of the tokens to choose from, any of them will do: it will not stand.
-        is_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+        is_nothing = ~(scores > -torch.inf).any(dim=-1, keepdim=True)
         return torch.where(is_nothing, logits, scores)
 
 
@@ -194,7 +202,7 @@ class NgramCandidateGenerator(CandidateGenerator):
         self.drafter = Drafter(model, generation_config)
         self.logits_processor = logits_processor
         self.max_length = generation_config.max_length
-        self.drafts = Drafts.none(torch.zeros(1, dtype=torch.long))
+        self.drafts = Drafts.none(1, model.device)
 
     def get_candidates(
         self, input_ids: torch.LongTensor, model_outputs, is_first_iteration: bool, n_last_matches: int, **kwargs

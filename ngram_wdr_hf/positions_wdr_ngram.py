@@ -21,11 +21,11 @@ def positions_of_rows(decoder: nn.Module, position_ids: torch.LongTensor | None)
         return
     thread = threading.get_ident()
 
-    def begin_at_zero(table: nn.Embedding, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def begin_at_zero(table: nn.Embedding, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         # Its own count may lie beyond the last position, and is not used anyway.
-        if threading.get_ident() == thread and kwargs.get("position_ids") is not None:
-            kwargs = {**kwargs, "position_ids": torch.zeros_like(kwargs["position_ids"])}
-        return args, kwargs
+        if threading.get_ident() != thread or kwargs.get("position_ids") is None:
+            return None
+        return args, {**kwargs, "position_ids": torch.zeros_like(kwargs["position_ids"])}
 
     def embed(table: nn.Embedding, args: tuple, embedded: torch.Tensor) -> torch.Tensor:
         # Another thread may be using the same model, and has positions of its own.

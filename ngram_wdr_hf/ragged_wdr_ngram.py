@@ -110,13 +110,15 @@ class RaggedCache:
         """Removes columns that are without meaning in every row."""
         surplus = min(self.moved)
         layers = _self_attention(self.cache).layers
-        if surplus == 0 or any(type(layer) is DynamicSlidingWindowLayer for layer in layers):
+        if surplus == 0:
             return
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
         for layer in layers:
             # A history that began later than the cache holds fewer columns, all of them real.
             if layer.get_seq_length() > 0:
+                if type(layer) is DynamicSlidingWindowLayer:
+                    layer.cumulative_length -= surplus
                 layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
         self.moved = [moved - surplus for moved in self.moved]
 

@@ -4,17 +4,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from transformers.generation import (
     EosTokenCriteria,
     EpsilonLogitsWarper,
     EtaLogitsWarper,
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
     InfNanRemoveLogitsProcessor,
     LogitNormalization,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     MaxTimeCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     StoppingCriteriaList,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -33,15 +47,29 @@ POINTWISE = {
     TopPLogitsWarper,
     TypicalLogitsWarper,
 }
+# These look at a row's text and length, but not at its number in the batch.
+ROWWISE = {
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+}
 # These need no more than the new tokens, the length and the clock.
 SIMPLE_CRITERIA = {EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria}
 
 
 class TextRows:
     r"""
-    The rows of a generation, of which some may be finished. Whatever asks about a row, a logits processor or a
-    stopping criterion, gets to see the whole batch as plain decoding would show it: every row in its place, cut to
-    one length.
+    The rows of a generation, of which some may be finished. What asks about a row by its number, a logits processor or
+    a stopping criterion, gets to see the whole batch, every row in its place and of the length in question: cut if it
+    is longer, padded if it is not there yet.
 
     Args:
         input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
@@ -69,8 +97,7 @@ class TextRows:
         self.prompt_length = prompt_length
         self.pad_token_id = pad_token_id
         # Written when somebody asks for it.
-        self._ids = input_ids.new_full((batch_size, max(max_length, prompt_length)), pad_token_id)
-        self._ids[:, :prompt_length] = input_ids
+        self._ids = input_ids
         self._num_written = [prompt_length] * batch_size
         self.rows = list(range(batch_size))
         self.tokens = input_ids.tolist()
@@ -92,17 +119,18 @@ class TextRows:
         """How many tokens each row being worked on can still get."""
         return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
 
-    def ids(self) -> torch.LongTensor:
-        """The rows, padded to `(batch_size, max_length)`."""
+    def sequences(self) -> torch.LongTensor:
+        """The rows, padded to the longest."""
+        longest = self.longest
+        if longest > self._ids.shape[1]:
+            room = min(2 * longest, self.max_length) - self._ids.shape[1]
+            self._ids = F.pad(self._ids, (0, room), value=self.pad_token_id)
         for row, tokens in enumerate(self.tokens):
             begin = self._num_written[row]
             if begin < len(tokens):
                 self._ids[row, begin : len(tokens)] = torch.tensor(tokens[begin:], device=self._ids.device)
                 self._num_written[row] = len(tokens)
-        return self._ids
-
-    def sequences(self) -> torch.LongTensor:
-        return self.ids()[:, : self.longest]
+        return self._ids[:, :longest]
 
     def process(self, scores: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
         r"""
@@ -122,11 +150,42 @@ class TextRows:
         whole, places = self._by_length(first, [scores.shape[1]] * len(self.rows), drafts)
         processed = torch.empty_like(scores)
         for length, (rows, steps) in sorted(places.items()):
-            everyone = scores.new_zeros(len(whole), scores.shape[-1])
-            mine = torch.tensor([self.rows[row] for row in rows], device=scores.device)
-            everyone[mine] = scores[rows, steps]
-            processed[rows, steps] = self.processors(whole[:, :length], everyone)[mine]
+            mine = [self.rows[row] for row in rows]
+            values = scores[rows, steps]
+            for processor in self.processors:
+                values = self._apply(processor, whole[:, :length], mine, values)
+            processed[rows, steps] = values
         return processed
+
+    def _apply(
+        self, processor: LogitsProcessor, texts: torch.LongTensor, rows: list[int], scores: torch.Tensor
+    ) -> torch.Tensor:
+        """One processor for some rows of the batch, of which `texts`, all of one length, are all rows."""
+        if type(processor) is PrefixConstrainedLogitsProcessor:
+            return self._apply_constraint(processor, texts, rows, scores)
+        if type(processor) in POINTWISE or type(processor) in ROWWISE:
+            return processor(texts[rows], scores)
+        # It may go by the number of the row.
+        everyone = scores.new_zeros(len(texts), scores.shape[-1])
+        everyone[rows] = scores
+        return processor(texts, everyone)[rows]
+
+    def _apply_constraint(
+        self,
+        processor: PrefixConstrainedLogitsProcessor,
+        texts: torch.LongTensor,
+        rows: list[int],
+        scores: torch.Tensor,
+    ) -> torch.Tensor:
+        """As the processor does, but nothing is allowed after a draft that was not allowed itself."""
+        constrained = torch.full_like(scores, -torch.inf)
+        for i, row in enumerate(rows):
+            allowed = list(processor._prefix_allowed_tokens_fn(row, texts[row]))
+            if not allowed and texts.shape[1] == len(self.tokens[row]):
+                # Without drafts, the error is the caller's to see.
+                processor(texts[row : row + 1], scores[i : i + 1])
+            constrained[i, allowed] = scores[i, allowed]
+        return constrained
 
     def unfinished(self) -> list[int]:
         """The places, among the rows being worked on, of those that are not finished."""
@@ -185,7 +244,7 @@ class TextRows:
         `first`, `first + 1`, ... of their tokens (`counts` of them), with the step, from 0 on, at which they do.
         """
         width = tokens.shape[1]
-        whole = torch.nn.functional.pad(self.ids(), (0, width), value=self.pad_token_id)
+        whole = F.pad(self.sequences(), (0, width), value=self.pad_token_id)
         places = defaultdict(lambda: ([], []))
         for i, row in enumerate(self.rows):
             length = len(self.tokens[row])

@@ -145,8 +145,8 @@ class DraftPace:
     r"""
     Decides how far to draft, so that drafts cost no more than they bring: it learns how often drafts of each kind
     stand, asks a head if its draft is likely enough to be worth the asking, and has a draft checked if the chance that
-    it will stand, with all drafts before it, is worth the checking, on average over the rows. While drafting pays
-    nothing, it is tried again only now and then.
+    it will stand, with all drafts before it, is worth the checking, on average over the rows. While heads bring
+    nothing, they are tried again only now and then.
 
     It knows no clock and begins anew with every call of `generate`: the same random numbers give the same text.
 
@@ -165,9 +165,9 @@ class DraftPace:
     ASKING_PART = 0.6
     # How many drafts of a kind are remembered, how many the first guess is worth, what each one not made lets forget.
     MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
-    # Of how many attempts chances and gains are averaged, below what gain attempts are rare, and how rare; one of how
-    # many others asks the heads whatever they are thought to be worth.
-    HORIZON, LEAST_GAIN, PAUSE, TRIAL = 8, 0.05, 16, 32
+    # Of how many attempts chances and gains are averaged, below what gain heads are asked rarely, and how rarely; how
+    # many steps, at first and then one of how many, ask them whatever they are thought to be worth.
+    HORIZON, LEAST_GAIN, PAUSE, FIRST_TRIALS, TRIAL = 8, 0.05, 16, 4, 32
     # How often a head is right as a rule, and how much more rows count that are behind.
     HEAD_CHANCE, URGENCY = 0.3, 4
 
@@ -179,38 +179,49 @@ class DraftPace:
         self.num_stood: dict[DraftKind, float] = defaultdict(float)
         # By depth, how often a head's draft stands if those before it do.
         self.head_chances: dict[int, float] = defaultdict(lambda: self.HEAD_CHANCE)
+        self.num_judged: dict[int, int] = defaultdict(int)
+        # How many drafts of heads stand in a row when they are asked.
         self.gain = 5 * self.LEAST_GAIN
-        self.num_skipped = self.num_begun = 0
-        self.has_begun = self.is_trial = False
+        self.num_skipped = self.num_asked = 0
+        self.has_asked = self.is_trial = False
         self.expected: list[float] = []
         self.depth = 0
 
-    def begins(self, tokens_left: Sequence[int]) -> bool:
-        """Whether to draft at all in this step, for rows that can get so many more tokens."""
+    def begin(self, tokens_left: Sequence[int]) -> None:
+        """Begins a step, for rows that can get so many more tokens."""
         # The row that is furthest behind decides when all are done. Together, the weights are worth one a row.
         most = max(tokens_left)
         weights = [(left / most) ** self.URGENCY for left in tokens_left]
         share = len(weights) / sum(weights)
         self.expected = [weight * share for weight in weights]
         self.depth = 0
-        pays = self.gain >= self.LEAST_GAIN or self.threshold == 0
-        self.has_begun = pays or self.num_skipped >= self.PAUSE
-        # Now and then the heads are asked in any case: what they are worth is not known otherwise.
-        self.is_trial = not pays or self.num_begun % self.TRIAL == 0
-        self.num_begun += self.has_begun
-        self.num_skipped = 0 if self.has_begun else self.num_skipped + 1
-        return self.has_begun
+        self.has_asked = self.is_trial = False
 
     def prefers_copy(self, kind: DraftKind) -> bool:
         """Whether a copy of this kind is likelier to stand than what a head would say."""
         return self.chance(kind) >= self.head_chances[0]
 
-    def asks_heads(self, depth: int, kinds: Sequence[DraftKind | None]) -> bool:
+    def asks_heads(self, kinds: Sequence[DraftKind | None]) -> bool:
         """Whether to let the heads speak at this depth, for the rows without a draft of another kind."""
-        chance = self.head_chances[depth]
-        expected = chance * sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
+        if self.depth == 0 and not self._tries_heads():
+            return False
+        expected = sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
         price = self._asking() + self._checking(len(kinds)) / 2
-        return self.is_trial or expected >= price * len(kinds)
+        asks = self.is_trial or expected * self.head_chances[self.depth] >= price * len(kinds)
+        self.has_asked |= asks
+        return asks
+
+    def _tries_heads(self) -> bool:
+        """Whether heads come into question in this step."""
+        pays = self.gain >= self.LEAST_GAIN or self.threshold == 0
+        if not pays and self.num_skipped < self.PAUSE:
+            self.num_skipped += 1
+            return False
+        self.num_skipped = 0
+        # At first, and now and then, they are asked in any case: what they are worth is not known otherwise.
+        self.is_trial = not pays or self.num_asked < self.FIRST_TRIALS or self.num_asked % self.TRIAL == 0
+        self.num_asked += 1
+        return True
 
     def goes_on(self, kinds: Sequence[DraftKind | None]) -> bool:
         """Whether to make the next draft, of the given kind in each row (`None`: there is none)."""
@@ -226,9 +237,7 @@ class DraftPace:
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
         """Takes in how many drafts of each row stood, `num_accepted[i]` of those of kinds `kinds[i]`."""
-        if not self.has_begun:
-            return
-        self.has_begun = False
+        num_of_heads = 0
         for row, accepted in zip(kinds, num_accepted, strict=True):
             # Of the drafts after one that failed, nothing is learned.
             for depth, kind in enumerate(row[: accepted + 1]):
@@ -241,9 +250,12 @@ class DraftPace:
                     self.num_tried[kind] /= 2
                     self.num_stood[kind] /= 2
                 if not kind.is_copy:
-                    self.head_chances[depth] += (stands - self.head_chances[depth]) / self.HORIZON
-        gained = sum(num_accepted) / len(num_accepted)
-        self.gain += (gained - self.gain) / self.HORIZON
+                    self.num_judged[depth] += 1
+                    weight = 1 / min(self.num_judged[depth] + 1, self.HORIZON)
+                    self.head_chances[depth] += (stands - self.head_chances[depth]) * weight
+                    num_of_heads += stands
+        if self.has_asked:
+            self.gain += (num_of_heads / len(num_accepted) - self.gain) / self.HORIZON
 
     def _asking(self) -> float:
         if self.threshold is not None:

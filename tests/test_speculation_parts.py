@@ -192,18 +192,19 @@ def pace_of(threshold=None, free_tokens=40, samples=False):
     return DraftPace(threshold, free_tokens, samples)
 
 
-def steps_with_drafts(pace, outcomes, confidence=0.6, max_depth=3):
-    """Runs the pace on one row whose drafts stand or not, as `outcomes` say; returns the depth of each step."""
-    depths = []
-    for stands in outcomes:
-        kinds = []
-        kind = DraftKind.of_head(confidence)
-        if pace.begins([100]):
-            while len(kinds) < max_depth and pace.asks_heads(len(kinds), [None]) and pace.goes_on([kind]):
-                kinds.append(kind)
-        pace.learn([kinds], [len(kinds) if stands else 0])
-        depths.append(len(kinds))
-    return depths
+def one_step(pace, kind, stands, num_rows=1, max_depth=3) -> int:
+    """A step of rows without copies, whose heads' drafts are all of one kind and stand or not; returns its depth."""
+    depth = 0
+    pace.begin([100] * num_rows)
+    while depth < max_depth and pace.asks_heads([None] * num_rows) and pace.goes_on([kind] * num_rows):
+        depth += 1
+    pace.learn([[kind] * depth] * num_rows, [depth if stands else 0] * num_rows)
+    return depth
+
+
+def steps_with_drafts(pace, outcomes, confidence=0.6):
+    """The depth of each step of one row, whose drafts stand or not, as `outcomes` say."""
+    return [one_step(pace, DraftKind.of_head(confidence), stands) for stands in outcomes]
 
 
 def test_pace_goes_down_and_up():
@@ -217,19 +218,27 @@ def test_pace_goes_down_and_up():
     assert steps_with_drafts(pace_of(), [True] * 50, confidence=0.95)[-40:] == [3] * 40
 
 
-def test_attempts_that_bring_nothing_become_rare():
-    pace, kind = pace_of(), DraftKind.of_head(0.6)
+def test_heads_that_bring_nothing_are_asked_rarely():
+    pace, kind = pace_of(), DraftKind.of_head(0.0)
 
-    def attempts(num_accepted):
-        for _ in range(100):
-            yield pace.begins([100])
-            pace.learn([[kind]], [num_accepted])
+    def asked(num_steps):
+        for _ in range(num_steps):
+            one_step(pace, kind, stands=False)
+            yield pace.has_asked
 
-    assert list(attempts(0))[:5] == [True] * 5
-    assert 0 < sum(attempts(0)) <= 100 / 8 + 1
-    # One success is enough to try again.
-    found = list(attempts(1))
-    assert all(found[found.index(True) :])
+    assert list(asked(100))[:4] == [True] * 4
+    assert 0 < sum(asked(100)) <= 100 / 16 + 1
+
+
+def test_copies_are_looked_at_in_every_step():
+    """However little the heads bring, and though there was nothing to copy for long."""
+    pace, copy = pace_of(), DraftKind.of_copy(3)
+    for _ in range(100):
+        one_step(pace, DraftKind.of_head(0.0), stands=False)
+    for _ in range(10):
+        pace.begin([100])
+        assert pace.prefers_copy(copy) and pace.goes_on([copy])
+        pace.learn([[copy]], [1])
 
 
 def test_pace_depends_on_what_happened_only():
@@ -241,7 +250,8 @@ def test_pace_depends_on_what_happened_only():
 
 def test_pace_of_large_batches_is_slower():
     def drafts(pace, num_rows):
-        return pace.begins([10] * num_rows) and pace.goes_on([DraftKind.of_head(0.3)] * num_rows)
+        pace.begin([10] * num_rows)
+        return pace.goes_on([DraftKind.of_head(0.3)] * num_rows)
 
     assert drafts(pace_of(), 1) and not drafts(pace_of(), 32)
     assert drafts(pace_of(free_tokens=4000), 32)
@@ -249,60 +259,40 @@ def test_pace_of_large_batches_is_slower():
 
 def test_thresholds():
     unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
-    # A draft that costs nothing is made however often its kind was wrong.
+    # Drafts that cost nothing are made however often they were wrong.
     pace = pace_of(0.0)
-    pace.begins([10])
-    pace.learn([[unsure]], [0])
-    for _ in range(3):
-        pace.num_tried[unsure] += 100
-        assert pace.begins([10]) and pace.asks_heads(0, [None]) and pace.goes_on([unsure])
+    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [3] * 100
     # One that costs a forward pass is left alone, unless the head is sure and has always been right.
     pace = pace_of(1.0)
-    assert pace.begins([10]) and pace.is_trial and not pace.goes_on([unsure])
-    pace.learn([[]], [0])
-    assert pace.begins([10]) and not pace.asks_heads(0, [None]) and not pace.goes_on([unsure])
-    for _ in range(50):
-        pace.begins([10])
-        pace.learn([[sure]], [1])
-    assert pace.begins([10]) and pace.asks_heads(0, [None]) and pace.goes_on([sure])
+    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [0] * 100
+    pace = pace_of(1.0)
+    assert [one_step(pace, sure, stands=True) for _ in range(100)][-50:] == [3] * 50
 
 
-@pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16)])
+@pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16), (True, 8)])
 def test_heads_are_tried_even_where_they_are_dear(samples, num_rows):
     """Without it, heads that are always right would never be found out."""
     pace = DraftPace(None, free_tokens=40, samples=samples)
-    sure = DraftKind.of_head(0.95)
-    for _ in range(100):
-        rows = [[] for _ in range(num_rows)]
-        if pace.begins([100] * num_rows):
-            for depth in range(3):
-                if not pace.asks_heads(depth, [None] * num_rows) or not pace.goes_on([sure] * num_rows):
-                    break
-                for row in rows:
-                    row.append(sure)
-        pace.learn(rows, [len(row) for row in rows])
-    assert len(rows[0]) == 3 and not pace.is_trial
+    depths = [one_step(pace, DraftKind.of_head(0.95), stands=True, num_rows=num_rows) for _ in range(40)]
+    assert depths[:4] == [3] * 4 and depths[-20:] == [3] * 20
 
 
 def test_nothing_is_learned_of_drafts_after_a_wrong_one():
     first, second, third = (DraftKind.of_head(confidence) for confidence in (0.3, 0.6, 0.95))
     pace = pace_of()
-    pace.begins([10, 10])
+    pace.begin([10, 10])
     pace.learn([[first, second, third], [DraftKind.of_copy(2), None, None]], [1, 3])
     assert pace.num_tried == {first: 1, second: 1, DraftKind.of_copy(2): 1}
     assert pace.num_stood == {first: 1, second: 0, DraftKind.of_copy(2): 1}
-    # Nor where no drafts were tried.
-    pace.learn([[first]], [0])
-    assert pace.num_tried[first] == 1
 
 
 def test_pace_counts_rows_that_are_behind_for_more():
     unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
     pace = pace_of(0.7)
-    pace.begins([40, 10])
+    pace.begin([40, 10])
     assert sum(pace.expected) == pytest.approx(2.0)
     assert pace.goes_on([sure, unsure])
-    pace.begins([40, 10])
+    pace.begin([40, 10])
     assert not pace.goes_on([unsure, sure])
 
 

@@ -55,7 +55,7 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
-            "training text only, which costs less. Default: all."
+            "training text only, which costs less (the first, of a text that is streamed). Default: all."
         },
     )
     train_mode: str = field(
