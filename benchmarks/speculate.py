@@ -130,6 +130,7 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
         ours = AutoModelForCausalLM.from_pretrained(folder / target).eval()
         ours.config.ensemble_lambda, stock = 0.0, f"stock, {target} run"
         ways[stock] = Way(stock_of(ours))
+        ways[f"  {target} heads, always"] = Way(ours, {**HEADS_ONLY, "draft_threshold": 0.0}, stock)
         ways[f"  {target} heads"] = Way(ours, HEADS_ONLY, stock)
         ways[f"  {target} heads and copies"] = Way(ours, {"use_mtp": True}, stock, gain_limit)
         if target == "wdr":
