@@ -159,7 +159,7 @@ class DraftPace:
     """
 
     # Shares of a forward pass: asking a head; checking a draft, the first one, and one that makes rows uneven.
-    ASKING, ASKING_FOR_SAMPLES = 0.14, 0.35
+    ASKING, ASKING_FOR_SAMPLES = 0.14, 0.45
     CHECKING, CHECKING_FIRST, UNEVENNESS = 0.05, 0.12, 0.15
     # Which part of a given price is for the asking.
     ASKING_PART = 0.6
@@ -167,7 +167,7 @@ class DraftPace:
     MEMORY, PRIOR_WEIGHT, FORGOTTEN = 200, 4.0, 0.02
     # Of how many attempts chances and gains are averaged, below what gain heads are asked rarely, and how rarely; how
     # many steps, at first and then one of how many, ask them whatever they are thought to be worth.
-    HORIZON, LEAST_GAIN, PAUSE, FIRST_TRIALS, TRIAL = 8, 0.05, 16, 4, 32
+    HORIZON, LEAST_GAIN, PAUSE, FIRST_TRIALS, TRIAL = 8, 0.05, 16, 2, 32
     # How often a head is right as a rule, and how much more rows count that are behind.
     HEAD_CHANCE, URGENCY = 0.3, 4
 
@@ -183,7 +183,7 @@ class DraftPace:
         # How many drafts of heads stand in a row when they are asked.
         self.gain = 5 * self.LEAST_GAIN
         self.num_skipped = self.num_asked = 0
-        self.has_asked = self.is_trial = False
+        self.has_asked = self.is_trial = self.is_deep_trial = False
         self.expected: list[float] = []
         self.depth = 0
 
@@ -195,7 +195,7 @@ class DraftPace:
         share = len(weights) / sum(weights)
         self.expected = [weight * share for weight in weights]
         self.depth = 0
-        self.has_asked = self.is_trial = False
+        self.has_asked = self.is_trial = self.is_deep_trial = False
 
     def prefers_copy(self, kind: DraftKind) -> bool:
         """Whether a copy of this kind is likelier to stand than what a head would say."""
@@ -207,7 +207,8 @@ class DraftPace:
             return False
         expected = sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
         price = self._asking() + self._checking(len(kinds)) / 2
-        asks = self.is_trial or expected * self.head_chances[self.depth] >= price * len(kinds)
+        is_trial = self.is_deep_trial if self.depth else self.is_trial
+        asks = is_trial or expected * self.head_chances[self.depth] >= price * len(kinds)
         self.has_asked |= asks
         return asks
 
@@ -219,7 +220,8 @@ class DraftPace:
             return False
         self.num_skipped = 0
         # At first, and now and then, they are asked in any case: what they are worth is not known otherwise.
-        self.is_trial = not pays or self.num_asked < self.FIRST_TRIALS or self.num_asked % self.TRIAL == 0
+        self.is_deep_trial = self.num_asked % self.TRIAL == 0
+        self.is_trial = not pays or self.num_asked < self.FIRST_TRIALS or self.is_deep_trial
         self.num_asked += 1
         return True
 
@@ -273,7 +275,8 @@ class DraftPace:
     def chance(self, kind: DraftKind) -> float:
         """How likely a draft of this kind is to stand."""
         if kind.is_copy:
-            prior = COPY_CHANCES[kind.level]
+            # Where tokens are sampled, a text repeats itself less.
+            prior = COPY_CHANCES[kind.level] / (2 if self.samples else 1)
         else:
             # Heads are right more often than they are sure.
             prior = (HEAD_LEVELS[kind.level] if kind.level < len(HEAD_LEVELS) else 1.0) ** 0.5

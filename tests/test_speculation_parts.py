@@ -266,7 +266,7 @@ def test_thresholds():
     pace = pace_of(1.0)
     assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [0] * 100
     pace = pace_of(1.0)
-    assert [one_step(pace, sure, stands=True) for _ in range(100)][-50:] == [3] * 50
+    assert [one_step(pace, sure, stands=True) for _ in range(200)][-50:] == [3] * 50
 
 
 @pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16), (True, 8)])
