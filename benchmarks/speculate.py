@@ -8,7 +8,8 @@ a small draft model of the same family.
 The models are those that `train_clm.py` makes by default, with WDR and with simple heads, and the prompts come from
 its validation text. In every round all ways of decoding take turns on the same prompts; each is compared with stock
 decoding in the same round, and the ratio printed is the median over the rounds. Every greedy output is checked to be
-stock's, token for token.
+the same, token for token. Heads that have learned nothing show what drafting costs at worst, beside the same model
+without drafts.
 """
 
 import argparse
@@ -139,7 +140,8 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
                 stock_small = stock_of(small)
                 ways["  stock, prompt lookup"] = Way(ways[stock].model, {"prompt_lookup_num_tokens": 8}, stock)
                 ways["  stock, draft model"] = Way(ways[stock].model, {"assistant_model": stock_small}, stock)
-            ways["  untrained heads"] = Way(with_fresh_heads(ours), HEADS_ONLY, stock, LOSS_LIMIT)
+            ways["ours, without drafts"] = Way(ours, {})
+            ways["  untrained heads"] = Way(with_fresh_heads(ours), HEADS_ONLY, "ours, without drafts", LOSS_LIMIT)
             ensemble = {"ensemble_lambda": 0.4}
             ways["ensemble, λ=0.4"] = Way(ours, ensemble)
             ways["  wdr heads, λ=0.4"] = Way(ours, {**ensemble, **HEADS_ONLY}, "ensemble, λ=0.4")
