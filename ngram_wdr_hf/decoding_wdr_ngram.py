@@ -76,12 +76,12 @@ class SpeculativeDecoding:
         self.kwargs = model_kwargs
         self.device = input_ids.device
         pad_token = generation_config._pad_token_tensor
-        self.pad_token_id = 0 if pad_token is None else int(pad_token)
+        pad_token_id = 0 if pad_token is None else int(pad_token)
         # A criterion of the user's comes before the configuration.
         max_length = stopping_criteria.max_length or generation_config.max_length
         # One token is generated in any case.
         max_length = max(max_length, input_ids.shape[1] + 1)
-        self.text = TextRows(input_ids, max_length, self.pad_token_id, logits_processor, stopping_criteria)
+        self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics()
         self.records = _Records(self.text, generation_config, model.config.is_encoder_decoder)
@@ -163,10 +163,10 @@ class SpeculativeDecoding:
     def _settle(self, outputs: ModelOutput, drafts: Drafts) -> None:
         """Adds to every row what stands of its drafts and one token more, and takes the rest out of the cache."""
         width = drafts.depth + 1
-        # Processors may write on what they are given.
-        logits = outputs.logits[:, -width:].to(self.device, torch.float32, copy=bool(self.text.processors))
+        logits = outputs.logits[:, -width:].to(self.device, torch.float32)
         hidden_states = outputs.last_hidden_state[:, -width:]
-        scores = self.text.process(logits.clone() if self.records.logits is not None else logits, drafts.tokens)
+        # Processors may write on what they are given.
+        scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
             tokens, num_accepted = accept_by_sampling(scores, drafts.tokens, drafts.probabilities)
         else:
@@ -243,7 +243,7 @@ class SpeculativeDecoding:
         missing = [text.longest - length for length in text.lengths]
         width = max(missing)
         if width > 0:
-            padded = torch.nn.functional.pad(text.sequences(), (0, width), value=self.pad_token_id)
+            padded = torch.nn.functional.pad(text.sequences(), (0, width), value=text.pad_token_id)
             starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
             self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
             self.cache.drop([width - count for count in missing], self.device)

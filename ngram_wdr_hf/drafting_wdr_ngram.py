@@ -62,15 +62,13 @@ class Drafter:
         self.memories: dict[int, TextMemory] = {}
         free_tokens = FREE_TOKENS.get(model.device.type, FREE_TOKENS_ELSEWHERE)
         self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens, self.samples)
-        self.embeddings = None if model.config.ngram_target == "simple" else model.get_output_embeddings().weight
         self.vocabulary = model._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
-        if self.vocabulary is not None:
-            self.weight = None
-            # What an adapter adds to the product does not show in its weights.
-            if not hasattr(model.get_output_embeddings(), "base_layer"):
-                weight, bias = model._logit_layer()
-                self.vocabulary = self.vocabulary.to(weight.device)
-                self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
+        self.weight = self.bias = None
+        # What an adapter adds to the product does not show in its weights.
+        if self.vocabulary is not None and not hasattr(model.get_output_embeddings(), "base_layer"):
+            weight, bias = model._logit_layer()
+            self.vocabulary = self.vocabulary.to(weight.device)
+            self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
@@ -93,8 +91,9 @@ class Drafter:
             kinds = [copy and DraftKind.of_copy(copy.match_length + depth) for copy in copies]
             if depth < len(heads) and self.pace.asks_heads(kinds):
                 prediction = heads[depth](hidden_states)
-                if self.embeddings is not None:
-                    prediction = prediction + conjugate.add(self._embed(last_tokens))
+                embeddings = self.model._target_embeddings(last_tokens.to(hidden_states.device))
+                if embeddings is not None:
+                    prediction = prediction + conjugate.add(embeddings)
                 logits = self._logits(prediction).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 confidences, choice = probabilities.max(dim=-1)
@@ -148,23 +147,23 @@ class Drafter:
         self, probabilities: torch.Tensor | None, tokens: torch.LongTensor, copies: list[Copy | None]
     ) -> torch.Tensor:
         """The distribution over the whole vocabulary that `tokens` come from: for a copy, all on one token."""
-        vocab_size = self.model._target_vocab_size()
         if probabilities is None:
-            return F.one_hot(tokens, vocab_size).float()
+            return F.one_hot(tokens, self.model._target_vocab_size()).float()
         if self.vocabulary is not None:
-            everything = probabilities.new_zeros(len(probabilities), vocab_size)
-            probabilities = everything.index_copy_(1, self.vocabulary, probabilities)
+            probabilities = self._spread(probabilities, 0.0)
         for row, copy in enumerate(copies):
             if copy is not None:
                 probabilities[row] = 0.0
                 probabilities[row, tokens[row]] = 1.0
         return probabilities
 
-    def _embed(self, tokens: torch.LongTensor) -> torch.Tensor:
-        return F.embedding(tokens.to(self.embeddings.device), self.embeddings)
+    def _spread(self, values: torch.Tensor, elsewhere: float) -> torch.Tensor:
+        """Values for the drafter's vocabulary as values for the whole one."""
+        everything = values.new_full((len(values), self.model._target_vocab_size()), elsewhere)
+        return everything.index_copy_(1, self.vocabulary, values)
 
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
-        if self.vocabulary is not None and self.weight is not None:
+        if self.weight is not None:
             return F.linear(predictions, self.weight, self.bias).float()
         logits = self.model._logits(predictions, None, 0.0).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
@@ -176,9 +175,7 @@ class Drafter:
             scores = text.process(logits[:, None], drafts)[:, 0]
         else:
             # Not forbidden, but as good as: some processors do not like it when nothing is left.
-            lowest = torch.finfo(logits.dtype).min
-            everything = logits.new_full((len(logits), self.model._target_vocab_size()), lowest)
-            everything.index_copy_(1, self.vocabulary, logits)
+            everything = self._spread(logits, torch.finfo(logits.dtype).min)
             scores = text.process(everything[:, None], drafts)[:, 0, self.vocabulary]
         # Where the processors leave none of the tokens to choose from, any of them will do: it will not stand.
         is_nothing = ~(scores > -torch.inf).any(dim=-1, keepdim=True)

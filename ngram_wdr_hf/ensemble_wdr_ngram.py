@@ -88,10 +88,14 @@ class StaticNgramHistoryLayer(StaticLayer):
         return states, records
 
 
+def self_attention_of(cache: Cache | None) -> Cache | None:
+    """The part of a cache that grows with the text."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
 def history_of(cache: Cache | None, num_heads: int) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
     """The history that rides in `cache`, put there if need be; `None` without a cache in use."""
-    if isinstance(cache, EncoderDecoderCache):
-        cache = cache.self_attention_cache
+    cache = self_attention_of(cache)
     if cache is None or not cache.layers:
         return None
     if not isinstance(cache.layers[-1], (NgramHistoryLayer, StaticNgramHistoryLayer)):

@@ -3,15 +3,9 @@
 from collections.abc import Sequence
 
 import torch
-from transformers.cache_utils import (
-    BaseQuantizedLayer,
-    Cache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    EncoderDecoderCache,
-)
+from transformers.cache_utils import BaseQuantizedLayer, Cache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .ensemble_wdr_ngram import NgramHistoryLayer
+from .ensemble_wdr_ngram import NgramHistoryLayer, self_attention_of
 
 # Of these, each row can be cut and moved by itself.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
@@ -21,7 +15,7 @@ def check_can_be_cut(cache: Cache | None, batch_size: int) -> None:
     """Raises a `ValueError` for a cache that cannot take back what was drafted in vain."""
     if cache is None:
         raise ValueError("`use_mtp=True` needs a cache to take drafts back from: leave `use_cache` at `True`.")
-    layers = _self_attention(cache).layers
+    layers = self_attention_of(cache).layers
     unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]
     if unfit:
         raise ValueError(
@@ -87,7 +81,7 @@ class RaggedCache:
 
     def release(self) -> None:
         """Leaves the cache to others, who will not take anything back."""
-        for layer in _self_attention(self.cache).layers:
+        for layer in self_attention_of(self.cache).layers:
             if hasattr(layer, "record_past"):
                 layer.record_past = False
 
@@ -98,7 +92,7 @@ class RaggedCache:
         places = torch.arange(self.attention_mask.shape[1], device=shifts.device) - shifts[:, None]
         self.attention_mask = self.attention_mask.gather(1, places.clamp(min=0)).masked_fill(places < 0, 0)
         sources = {}
-        for layer in _self_attention(self.cache).layers:
+        for layer in self_attention_of(self.cache).layers:
             if layer.get_seq_length() > 0:
                 # A sliding window holds fewer columns than there are, and the history has one head.
                 shape = layer.keys.shape[:3]
@@ -109,12 +103,11 @@ class RaggedCache:
     def _trim(self) -> None:
         """Removes columns that are without meaning in every row."""
         surplus = min(self.moved)
-        layers = _self_attention(self.cache).layers
         if surplus == 0:
             return
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
-        for layer in layers:
+        for layer in self_attention_of(self.cache).layers:
             # A history that began later than the cache holds fewer columns, all of them real.
             if layer.get_seq_length() > 0:
                 if type(layer) is DynamicSlidingWindowLayer:
@@ -133,7 +126,3 @@ def _places_of_vectors(batch_size: int, num_heads: int, width: int, shifts: torc
 def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     # Whole vectors are copied, which is several times as fast as indexing or gathering.
     return states.reshape(-1, states.shape[-1]).index_select(0, places).view(states.shape)
-
-
-def _self_attention(cache: Cache) -> Cache:
-    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache

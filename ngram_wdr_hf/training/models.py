@@ -135,7 +135,8 @@ def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: I
     if counts.any():
         model.set_draft_tokens(torch.from_numpy(np.argsort(-counts, kind="stable")[:size]))
     else:
-        model.set_draft_tokens(model._draft_vocabulary(size) if size < vocab_size else range(vocab_size))
+        model.config.draft_vocab_size = size
+        model._match_draft_tokens()
 
 
 def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Module:
