@@ -1,41 +1,82 @@
 """N-gram and word-difference (WDR) prediction for Hugging Face language models."""
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
 from .arithmetic import conjugate, wdr
+from .backbones import register_named, register_on_demand, with_ngram_heads
 from .bart_wdr_ngram import WDRNgramBartConfig, WDRNgramBartForConditionalGeneration
 from .ensemble_wdr_ngram import NgramEnsembleLogitsProcessor
+from .gemma_wdr_ngram import (
+    WDRNgramGemma2Config,
+    WDRNgramGemma2ForCausalLM,
+    WDRNgramGemma3ForCausalLM,
+    WDRNgramGemma3TextConfig,
+    WDRNgramGemmaConfig,
+    WDRNgramGemmaForCausalLM,
+)
 from .gpt2_wdr_ngram import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from .gpt_neox_wdr_ngram import WDRNgramGPTNeoXConfig, WDRNgramGPTNeoXForCausalLM
+from .llama_wdr_ngram import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM
 from .marian_wdr_ngram import WDRNgramMarianConfig, WDRNgramMarianMTModel
+from .mistral_wdr_ngram import WDRNgramMistralConfig, WDRNgramMistralForCausalLM
+from .opt_wdr_ngram import WDRNgramOPTConfig, WDRNgramOPTForCausalLM
+from .qwen3_wdr_ngram import WDRNgramQwen3Config, WDRNgramQwen3ForCausalLM
+from .reformer_wdr_ngram import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead
 from .t5_wdr_ngram import WDRNgramT5Config, WDRNgramT5ForConditionalGeneration
+from .tensorized_model_wdr_ngram import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
+from .tensorized_wdr_ngram import WDRNgramTensorizedTransformerConfig, WDRNgramTensorizedTransformerLMHeadModel
 
-_MODELS = {
-    AutoModelForCausalLM: (WDRNgramGPT2LMHeadModel,),
-    AutoModelForSeq2SeqLM: (
-        WDRNgramBartForConditionalGeneration,
-        WDRNgramMarianMTModel,
-        WDRNgramT5ForConditionalGeneration,
-    ),
-}
-for _auto_class, _models in _MODELS.items():
-    for _model in _models:
-        _config = _model.config_class
-        AutoConfig.register(_config.model_type, _config, exist_ok=True)
-        _auto_class.register(_config, _model, exist_ok=True)
-        # A saved checkpoint carries the code it needs, for `trust_remote_code=True`.
-        _config.register_for_auto_class("AutoConfig")
-        _model.register_for_auto_class(_auto_class.__name__)
+for _model in (
+    TensorizedTransformerLMHeadModel,
+    WDRNgramBartForConditionalGeneration,
+    WDRNgramGPT2LMHeadModel,
+    WDRNgramGPTNeoXForCausalLM,
+    WDRNgramGemma2ForCausalLM,
+    WDRNgramGemma3ForCausalLM,
+    WDRNgramGemmaForCausalLM,
+    WDRNgramLlamaForCausalLM,
+    WDRNgramMarianMTModel,
+    WDRNgramMistralForCausalLM,
+    WDRNgramOPTForCausalLM,
+    WDRNgramQwen3ForCausalLM,
+    WDRNgramReformerModelWithLMHead,
+    WDRNgramT5ForConditionalGeneration,
+    WDRNgramTensorizedTransformerLMHeadModel,
+):
+    register_named(_model)
+register_on_demand()
 
 __all__ = [
     "NgramEnsembleLogitsProcessor",
+    "TensorizedTransformerConfig",
+    "TensorizedTransformerLMHeadModel",
     "WDRNgramBartConfig",
     "WDRNgramBartForConditionalGeneration",
     "WDRNgramConfig",
     "WDRNgramGPT2LMHeadModel",
+    "WDRNgramGPTNeoXConfig",
+    "WDRNgramGPTNeoXForCausalLM",
+    "WDRNgramGemma2Config",
+    "WDRNgramGemma2ForCausalLM",
+    "WDRNgramGemma3ForCausalLM",
+    "WDRNgramGemma3TextConfig",
+    "WDRNgramGemmaConfig",
+    "WDRNgramGemmaForCausalLM",
+    "WDRNgramLlamaConfig",
+    "WDRNgramLlamaForCausalLM",
     "WDRNgramMarianConfig",
     "WDRNgramMarianMTModel",
+    "WDRNgramMistralConfig",
+    "WDRNgramMistralForCausalLM",
+    "WDRNgramOPTConfig",
+    "WDRNgramOPTForCausalLM",
+    "WDRNgramQwen3Config",
+    "WDRNgramQwen3ForCausalLM",
+    "WDRNgramReformerConfig",
+    "WDRNgramReformerModelWithLMHead",
     "WDRNgramT5Config",
     "WDRNgramT5ForConditionalGeneration",
+    "WDRNgramTensorizedTransformerConfig",
+    "WDRNgramTensorizedTransformerLMHeadModel",
     "conjugate",
     "wdr",
+    "with_ngram_heads",
 ]

@@ -1,6 +1,6 @@
 """BART with N-gram heads."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers import BartConfig, BartForConditionalGeneration
@@ -12,13 +12,13 @@ class WDRNgramBartConfig(NgramSeq2SeqConfigMixin, BartConfig):
     __doc__ = f"""A [`BartConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
 
     model_type = "wdr_ngram_bart"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BartConfig.keys_to_ignore_at_inference, "head_losses"]
 
 
 class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration):
     __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramBartConfig
+    rows_can_move = True
 
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         inputs = super()._backbone_inputs(inputs, next_tokens)

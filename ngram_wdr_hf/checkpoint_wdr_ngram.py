@@ -3,6 +3,11 @@
 import os
 
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -18,10 +23,27 @@ class CheckpointMixin:
     """
 
     @classmethod
+    def backbone_class(cls) -> type[PreTrainedModel]:
+        """The class that the heads are put on."""
+        parents = (parent for parent in cls.__mro__ if not issubclass(parent, CheckpointMixin))
+        return next(parent for parent in parents if issubclass(parent, PreTrainedModel))
+
+    @classmethod
+    def _share_conversions(cls) -> None:
+        """Lets weights that the backbone stores under other names, or in other shapes, be stored so here, too."""
+        backbone = cls.backbone_class()
+        names = {cls.__name__: backbone.__name__, cls.config_class.model_type: backbone.config_class.model_type}
+        for own_name, name in names.items():
+            conversions = get_checkpoint_conversion_mapping(name)
+            if conversions is not None:
+                register_checkpoint_conversion_mapping(own_name, conversions, overwrite=True)
+
+    @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs):
         returns_loading_info = kwargs.pop("output_loading_info", False)
         hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         cls._check_draft_vocab_size(pretrained_model_name_or_path, kwargs, hub_arguments)
+        cls._share_conversions()
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
@@ -44,9 +66,10 @@ class CheckpointMixin:
                 raise ValueError(
                     _refusal(pretrained_model_name_or_path, model.config, saved_size, missing, unexpected)
                 )
+            what = pretrained_model_name_or_path or f"The {cls.backbone_class().__name__}"
             logger.warning(
-                f"{pretrained_model_name_or_path} has no N-gram heads: {len(model.ngram_heads)} fresh heads were "
-                f"added (ngram_size={model.config.ngram_size}). Train them before using the ensemble."
+                f"{what} has no N-gram heads: {len(model.ngram_heads)} fresh heads were added "
+                f"(ngram_size={model.config.ngram_size}). Train them before using the ensemble."
             )
         return (model, info) if returns_loading_info else model
 
@@ -56,6 +79,7 @@ class CheckpointMixin:
             # FSDP2 derives a class from the model's own; the checkpoint must name, and carry the code of, the latter.
             self.__class__ = sharded_class.__bases__[-1]
         self._match_draft_tokens()
+        self._share_conversions()
         try:
             return super().save_pretrained(*args, **kwargs)
         finally:

@@ -38,6 +38,11 @@ class NgramConfigMixin:
     ngram_head_activation: str = "relu"
     draft_vocab_size: int | None = None
 
+    @property
+    def keys_to_ignore_at_inference(self) -> list[str]:
+        """Outputs that Trainer does not gather: the backbone's, and those that have no row for each text."""
+        return [*super().keys_to_ignore_at_inference, "head_losses"]
+
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         self.validate_ngram_fields()

@@ -91,6 +91,11 @@ class SpeculativeDecoding:
 
         cache = model_kwargs.get("past_key_values")
         check_can_be_cut(cache, len(input_ids))
+        if len(input_ids) > 1 and not model.rows_can_move:
+            raise ValueError(
+                f"In a batch, `use_mtp=True` moves every row by itself, and a {type(model).__name__} cannot be told "
+                "where the words of a row are then: generate the rows one by one, or use `use_mtp=False`."
+            )
         self.returns_cache = generation_config.return_dict_in_generate or getattr(cache, "_is_user_defined", False)
 
     @torch.no_grad()

@@ -63,12 +63,12 @@ class Drafter:
         free_tokens = FREE_TOKENS.get(model.device.type, FREE_TOKENS_ELSEWHERE)
         self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens, self.samples)
         self.vocabulary = model._draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
-        self.weight = self.bias = None
+        self.shortlist = None
         # What an adapter adds to the product does not show in its weights.
         if self.vocabulary is not None and not hasattr(model.get_output_embeddings(), "base_layer"):
-            weight, bias = model._logit_layer()
-            self.vocabulary = self.vocabulary.to(weight.device)
-            self.weight, self.bias = weight[self.vocabulary], None if bias is None else bias[self.vocabulary]
+            layer = model._logit_layer()
+            self.vocabulary = self.vocabulary.to(layer.weight.device)
+            self.shortlist = layer.select(self.vocabulary)
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
@@ -163,8 +163,8 @@ class Drafter:
         return everything.index_copy_(1, self.vocabulary, values)
 
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
-        if self.weight is not None:
-            return F.linear(predictions, self.weight, self.bias).float()
+        if self.shortlist is not None:
+            return self.shortlist(predictions).float()
         logits = self.model._logits(predictions, None, 0.0).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
 

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn import LinearCrossEntropyOptions
 
+from .logits_wdr_ngram import LogitLayer, LogitShape
+
 IGNORE_INDEX = -100
 
 # Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations.
@@ -26,8 +28,7 @@ def head_weights(ngram_size: int) -> list[float]:
 def ngram_loss(
     predictions: Sequence[torch.Tensor],
     targets: Sequence[torch.Tensor],
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    layer: LogitLayer,
     label_smoothing: float = 0.0,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,8 +40,7 @@ def ngram_loss(
             The predicted embeddings of the next word and of each head, `(..., d)` each.
         targets (`Sequence[torch.LongTensor]`):
             Their target tokens, of the same leading shape; -100 where there is none.
-        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding `W`, shared by all.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias, shared by all.
+        layer ([`LogitLayer`]): The logit layer, shared by all.
         label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
         num_items_in_batch (`int` or `torch.Tensor`, *optional*):
             The count to divide by, as Trainer gives it; the number of next-word targets by default.
@@ -48,9 +48,9 @@ def ngram_loss(
     Returns:
         The loss, and a detached `(N,)` tensor: the unsmoothed mean NLL of the next word and of each head.
     """
-    rows = [prediction.reshape(-1, prediction.shape[-1]) for prediction in predictions]
+    rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions]
     targets = [target.reshape(-1) for target in targets]
-    rows, weight, bias = _autocast([*rows, weight, bias], len(rows))
+    rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias], len(rows))
     if not torch.is_grad_enabled():
         # An autograd function still sees which tensors want gradients, and would find them for nothing.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
@@ -58,8 +58,9 @@ def ngram_loss(
     weights = head_weights(len(rows))
     counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
     divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
-    loss, nll_sums = _ChunkedNLL.apply(weight, bias, weights, divisor, targets, *rows)
-    if label_smoothing:
+    cap = None if layer.shape.soft_cap is None else (layer.shape, label_smoothing)
+    loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, divisor, targets, *rows)
+    if label_smoothing and cap is None:
         loss = loss + label_smoothing / divisor * _smoothing(rows, targets, weights, weight, bias)
     return loss, nll_sums / counts.clamp(min=1)
 
@@ -71,18 +72,10 @@ def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch
     return max(count, 1)
 
 
-def mean_nll(
-    predictions: Sequence[torch.Tensor],
-    targets: Sequence[torch.Tensor],
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-) -> torch.Tensor:
+@torch.no_grad()
+def mean_nll(predictions: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], layer: LogitLayer) -> torch.Tensor:
     """The second value of `ngram_loss` alone, without gradients; empty for no predictions."""
-    if not predictions:
-        return weight.new_empty(0)
-    with torch.no_grad():
-        _, nlls = ngram_loss(predictions, targets, weight, bias)
-    return nlls
+    return ngram_loss(predictions, targets, layer)[1] if predictions else layer.weight.new_empty(0)
 
 
 @torch.no_grad()
@@ -91,34 +84,34 @@ def grid_nll(
     past: torch.Tensor,
     targets: torch.LongTensor,
     lambdas: Sequence[float],
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    layer: LogitLayer,
 ) -> torch.Tensor:
     r"""
-    The sum of the next word's NLL under `(1-λ) main + λ past`, for every λ: as the mix is linear, so are its logits,
-    and two products with the output embedding serve all of them.
+    The sum of the next word's NLL under `(1-λ) main + λ past`, for every λ: as the mix is linear, so are its logits
+    (before a soft cap), and two products with the output embedding serve all of them.
 
     Args:
         main (`torch.Tensor` of shape `(..., d)`): The main predictions.
         past (`torch.Tensor` of shape `(..., d)`): `mean_of_past` for the same times.
         targets (`torch.LongTensor`): Their target tokens, of the same leading shape; -100 where there is none.
         lambdas (`Sequence[float]`): The values of λ.
-        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias.
+        layer ([`LogitLayer`]): The logit layer.
 
     Returns:
         `torch.Tensor` of shape `(len(lambdas),)`.
     """
     is_target = targets != IGNORE_INDEX
+    weight, bias = layer.weight, layer.scaled_bias
     sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
     # Every λ goes over the logits again: on a CPU, they should still be in its cache.
     size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight.shape[0])
     chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
     for main_rows, past_rows, target in zip(*chunks, strict=True):
-        main_logits = F.linear(main_rows, weight, bias).to(sums.dtype)
-        past_logits = F.linear(past_rows, weight, bias).to(sums.dtype)
+        main_logits = F.linear(layer.scaled(main_rows), weight, bias).to(sums.dtype)
+        past_logits = F.linear(layer.scaled(past_rows), weight, bias).to(sums.dtype)
         for i, value in enumerate(lambdas):
-            sums[i] += F.cross_entropy(torch.lerp(main_logits, past_logits, value), target, reduction="sum")
+            logits = layer.shape.cap(torch.lerp(main_logits, past_logits, value))
+            sums[i] += F.cross_entropy(logits, target, reduction="sum")
     return sums
 
 
@@ -137,16 +130,22 @@ class _ChunkedNLL(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    def forward(ctx, weight, bias, weights, divisor, targets, *rows):
-        needs_weight, needs_bias, _, _, _, *needs_rows = ctx.needs_input_grad
+    def forward(ctx, weight, bias, cap, weights, divisor, targets, *rows):
+        needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
         weight = weight.detach().requires_grad_(needs_weight)
         bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
         # The gradients are kept as those of a mean, which no dtype is too narrow for, times what float16 needs.
         ctx.scale = FLOAT16_SCALE if weight.dtype == torch.float16 else 1.0
-        nll_sums, row_grads, weight_grad, bias_grad = [], [], None, None
+        total, nll_sums, row_grads, weight_grad, bias_grad = 0.0, [], [], None, None
         for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
-            row = row.detach().requires_grad_(needs_row)
-            nll_sum, grads = _nll_and_gradients([row, weight, bias], target, ctx.scale * head_weight / divisor)
+            leaves = [row.detach().requires_grad_(needs_row), weight, bias]
+            factor = ctx.scale * head_weight / divisor
+            if cap is None:
+                nll_sum, grads = _nll_and_gradients(leaves, target, factor)
+                loss_sum = nll_sum
+            else:
+                nll_sum, loss_sum, grads = _capped_nll_and_gradients(leaves, target, factor, *cap)
+            total = total + head_weight * loss_sum
             nll_sums.append(nll_sum)
             row_grads.append(grads[0])
             weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
@@ -154,16 +153,15 @@ class _ChunkedNLL(torch.autograd.Function):
             del grads
         ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
         nll_sums = torch.stack(nll_sums)
-        total = (nll_sums * nll_sums.new_tensor(weights)).sum() / divisor
         ctx.mark_non_differentiable(nll_sums)
-        return total, nll_sums
+        return total / divisor, nll_sums
 
     @staticmethod
     def backward(ctx, grad_total, _):
         weight_grad, bias_grad, *row_grads = (
             None if grad is None else grad * (grad_total / ctx.scale).to(grad.dtype) for grad in ctx.saved_tensors
         )
-        return weight_grad, bias_grad, None, None, None, *row_grads
+        return weight_grad, bias_grad, None, None, None, None, *row_grads
 
 
 def _nll_and_gradients(
@@ -179,13 +177,54 @@ def _nll_and_gradients(
             rows, weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORE_INDEX, options=options
         )
         nll = nll if reduction == "sum" else nll.float().sum()
+    return nll.detach(), _gradients(nll, leaves, factor)
+
+
+def _capped_nll_and_gradients(
+    leaves: list[torch.Tensor | None],
+    target: torch.LongTensor,
+    factor: float | torch.Tensor,
+    shape: LogitShape,
+    label_smoothing: float,
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    """
+    The same for logits with a soft cap, which no fused function knows; also the sum with label smoothing, whose
+    gradients these are: with the cap, it needs all logits.
+    """
+    rows, weight, bias = leaves
+    size = chunk_rows(weight.shape[0])
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    nll_sum = loss_sum = torch.zeros((), dtype=dtype, device=weight.device)
+    row_grads, weight_grad, bias_grad = [], None, None
+    for piece, wanted in zip(rows.detach().split(size), target.split(size), strict=True):
+        piece.requires_grad_(rows.requires_grad)
+        with torch.enable_grad():
+            logits = shape.cap(F.linear(piece, weight, bias).to(dtype))
+            nll = F.cross_entropy(logits, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+            loss = nll
+            if label_smoothing:
+                is_target = wanted != IGNORE_INDEX
+                chosen = logits.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+                loss = nll + label_smoothing * ((chosen - logits.mean(1)) * is_target).sum()
+        grads = _gradients(loss, [piece, weight, bias], factor)
+        nll_sum, loss_sum = nll_sum + nll.detach(), loss_sum + loss.detach()
+        row_grads.append(grads[0])
+        weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
+    row_grad = torch.cat(row_grads) if rows.requires_grad else None
+    return nll_sum, loss_sum, [row_grad, weight_grad, bias_grad]
+
+
+def _gradients(
+    loss: torch.Tensor, leaves: list[torch.Tensor | None], factor: float | torch.Tensor
+) -> list[torch.Tensor | None]:
+    """The gradients of `loss` times `factor`; `None` for leaves that want none."""
     wanted = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
-    grads: list[torch.Tensor | None] = [None, None, None]
+    grads: list[torch.Tensor | None] = [None] * len(leaves)
     if wanted:
-        found = torch.autograd.grad(nll, [leaves[i] for i in wanted], torch.ones_like(nll) * factor)
+        found = torch.autograd.grad(loss, [leaves[i] for i in wanted], torch.ones_like(loss) * factor)
         for i, grad in zip(wanted, found, strict=True):
             grads[i] = grad
-    return nll.detach(), grads
+    return grads
 
 
 def _add_to(total: torch.Tensor | None, term: torch.Tensor | None) -> torch.Tensor | None:

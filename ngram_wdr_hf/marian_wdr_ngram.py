@@ -11,13 +11,13 @@ class WDRNgramMarianConfig(NgramSeq2SeqConfigMixin, MarianConfig):
     __doc__ = f"""A [`MarianConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
 
     model_type = "wdr_ngram_marian"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*MarianConfig.keys_to_ignore_at_inference, "head_losses"]
 
 
 class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramMarianConfig
+    rows_can_move = True
     # Stock Marian does not say what FSDP should keep together.
     _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 

@@ -1,8 +1,10 @@
 """The mixin that gives a causal language model of Transformers its N-gram heads."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,16 +13,18 @@ from torch import nn
 from transformers import initialization
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
-from transformers.modeling_utils import slice_logits_to_keep
+from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from .checkpoint_wdr_ngram import CheckpointMixin
 from .configuration_wdr_ngram import check_fraction
 from .documents_wdr_ngram import read_attention_mask, run_lengths
-from .ensemble_wdr_ngram import history_of, mean_of_past
+from .ensemble_wdr_ngram import NgramHistoryLayer, StaticNgramHistoryLayer, history_of, mean_of_past
 from .generation_wdr_ngram import NgramGenerationMixin
 from .heads_wdr_ngram import NgramHead, predict_from_past
+from .logits_wdr_ngram import LogitLayer, LogitShape
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, grid_nll, mean_nll, ngram_loss
 from .watch_wdr_ngram import HeadWatchMixin
 
@@ -62,13 +66,26 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     ngram_output_class = NgramCausalLMOutput
     # What the arguments about the predicted text begin with.
     text_prefix = ""
+    # The argument, and the output, that hold the cache.
+    cache_name = "past_key_values"
+    # Whether the rows of a batch can have their words in different columns, their positions given: drafts need that.
+    rows_can_move = True
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         backbone_forward = getattr(super(), "forward", None)
         # A subclass may have a forward of its own; only the backbone's is replaced.
         if backbone_forward is not None and cls.forward is backbone_forward:
+            parameters = inspect.signature(backbone_forward).parameters
+            cls.cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.cache_name)
+            if "rows_can_move" not in vars(cls):
+                cls.rows_can_move = cls.rows_can_move and cls._takes_positions(parameters)
             cls.forward = _forward_like(backbone_forward)
+
+    @classmethod
+    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
+        """Whether a backbone with these arguments can be told where every token stands."""
+        return "position_ids" in parameters
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
@@ -87,9 +104,20 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
+        # The backbone is made, and initialised, before the heads are.
+        heads = getattr(self, "ngram_heads", None)
+        if heads is not None and isinstance(module, nn.Linear) and any(module is part for part in heads.modules()):
+            initialization.normal_(module.weight, std=self._head_deviation())
+            initialization.zeros_(module.bias)
+            return
         super()._init_weights(module)
         if module is self and hasattr(self, "draft_token_ids"):
             initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
+
+    def _head_deviation(self) -> float:
+        """The deviation of the heads' first weights: that of the backbone's."""
+        names = ("initializer_range", "init_std")
+        return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
     @can_return_tuple
     def _ngram_forward(
@@ -108,11 +136,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         text = self._text_of(inputs)
         self._check_inputs(text, next_tokens, lambdas)
 
-        past = inputs.get("past_key_values")
-        # A static cache counts in place, so the count is copied before the backbone moves it on.
-        past_length = 0 if past is None else past.get_seq_length() + 0
+        past = inputs.get(self.cache_name)
+        past_length = self._past_length(past)
         hidden_states, fields = self._run_backbone(inputs)
-        past = past if fields.get("past_key_values") is None else fields["past_key_values"]
+        past = past if fields.get(self.cache_name) is None else fields[self.cache_name]
 
         if next_tokens is None:
             main, mean, _ = self._look_back(hidden_states, text, past, past_length, lambdas, logits_to_keep)
@@ -124,6 +151,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
             if self.training:
                 predictions = [hidden_states, *self._head_predictions(hidden_states, text)]
                 fields |= self._training_loss(predictions, targets, num_items_in_batch)
+                self._add_router_loss(fields, text)
             else:
                 # The loss needs every position's logits; they are cut down afterwards.
                 main, mean, said = self._look_back(hidden_states, text, past, past_length, lambdas)
@@ -131,7 +159,24 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                 fields |= self._evaluate(main, mean, said, targets, lambdas, num_items_in_batch)
                 if fields["logits"] is not None:
                     fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
-        return self.ngram_output_class(**fields)
+        output_class = self.ngram_output_class
+        if not fields.keys() <= output_class.__dataclass_fields__.keys():
+            output_class = _with_fields(output_class, frozenset(fields))
+        return output_class(**fields)
+
+    def _past_length(self, past: Cache | None) -> int | torch.Tensor:
+        """How many tokens a cache holds."""
+        # A static cache counts in place, so the count is copied before the backbone moves it on.
+        return 0 if past is None else past.get_seq_length() + 0
+
+    def _history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+        """What the ensemble remembers, in the cache; `None` without one."""
+        if past is not None and not isinstance(past, Cache):
+            raise ValueError(
+                f"A {type(self).__name__} keeps its past in a {type(past).__name__}, which has no place for what the "
+                "heads said: use `ensemble_lambda=0`, or `use_cache=False`."
+            )
+        return history_of(past, len(self.ngram_heads))
 
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         """What the backbone is called with."""
@@ -146,7 +191,11 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
 
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """The hidden states as the logit layer sees them, `(batch_size, T, d)`, and the other fields of the output."""
-        fields = dict(self.base_model(**inputs, return_dict=True))
+        base_model = self.base_model
+        if base_model is self:
+            # Some backbones call their base model by another name than they say.
+            base_model = next(child for child in self.children() if isinstance(child, PreTrainedModel))
+        fields = dict(base_model(**inputs, return_dict=True))
         return fields.pop("last_hidden_state"), fields
 
     def _training_loss(
@@ -157,8 +206,26 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     ) -> dict[str, torch.Tensor]:
         """The output's losses."""
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
-        loss, head_losses = ngram_loss(predictions, targets, *self._logit_layer(), smoothing, num_items_in_batch)
+        loss, head_losses = ngram_loss(predictions, targets, self._logit_layer(), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses}
+
+    def _add_router_loss(self, fields: dict[str, Any], text: dict[str, Any]) -> None:
+        """Adds what a mixture of experts pays for an uneven load, if the routers' logits were asked for."""
+        router_logits = fields.get("router_logits")
+        if router_logits is None:
+            return
+        modules = (sys.modules[parent.__module__] for parent in type(self).__mro__)
+        balance = next(
+            (found for module in modules if (found := getattr(module, "load_balancing_loss_func", None))), None
+        )
+        sizes = [getattr(self, name, None) for name in ("num_experts", "num_experts_per_tok", "router_aux_loss_coef")]
+        if balance is None or None in sizes:
+            raise ValueError(
+                f"The load-balancing loss of a {type(self).__name__} is not known here: train with "
+                "`output_router_logits=False`."
+            )
+        fields["aux_loss"] = balance(router_logits, *sizes[:2], text.get("attention_mask"))
+        fields["loss"] = fields["loss"] + sizes[2] * fields["aux_loss"].to(fields["loss"].device)
 
     def _resolve_lambdas(
         self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
@@ -185,7 +252,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         """
         if lambdas == 0 or not self.ngram_heads:
             return slice_logits_to_keep(hidden_states, logits_to_keep), None, None
-        history = history_of(cache, len(self.ngram_heads))
+        history = self._history(cache)
         last_record = None if history is None else history.last_record()
         records = self._records(hidden_states, text, past_length, last_record)
         states_so_far, records_so_far = (
@@ -207,6 +274,10 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
 
     def _logits(self, main: torch.Tensor, mean: torch.Tensor | None, ensemble_lambda: float) -> torch.Tensor:
         predictions = main if mean is None else torch.lerp(main, mean, ensemble_lambda)
+        return LogitShape.of(self.config)(self._product(predictions))
+
+    def _product(self, predictions: torch.Tensor) -> torch.Tensor:
+        """The product with the output embedding, adapters and bias included."""
         return self.get_output_embeddings()(predictions)
 
     def _evaluate(
@@ -224,7 +295,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         """
         if isinstance(lambdas, list):
             logits = None
-            nlls = grid_nll(main, main if mean is None else mean, targets[0], [0.0, *lambdas], *self._logit_layer())
+            nlls = grid_nll(main, main if mean is None else mean, targets[0], [0.0, *lambdas], self._logit_layer())
             main_nll, nll = nlls[0], nlls[1:]
         else:
             logits = self._logits(main, mean, lambdas)
@@ -239,7 +310,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         said = [past[:, past.shape[1] - target.shape[1] :] for past, target in zip(said, targets[1:], strict=True)]
         known = [] if main_nll is None else [(main_nll / count)[None]]
         predictions = [main, *said][len(known) :]
-        head_losses = mean_nll(predictions, targets[len(known) :], *self._logit_layer())
+        head_losses = mean_nll(predictions, targets[len(known) :], self._logit_layer())
         return {"loss": loss, "head_losses": torch.cat([*known, head_losses]), "logits": logits}
 
     def _records(
@@ -307,15 +378,15 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
         return F.embedding(token_ids, self.get_output_embeddings().weight.detach())
 
-    def _logit_layer(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output embedding `W` and the logit bias."""
+    def _logit_layer(self) -> LogitLayer:
+        """The logit layer as the loss sees it."""
         layer = self.get_output_embeddings()
         if hasattr(layer, "base_layer"):
             raise ValueError(
                 "The N-gram loss reads the output embedding's weights and cannot see an adapter on it: take it out of "
                 "the adapter's `target_modules` (with PEFT, train it in full by `modules_to_save`)."
             )
-        return layer.weight, layer.bias
+        return LogitLayer(layer.weight, layer.bias, LogitShape.of(self.config))
 
     def _next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
@@ -377,6 +448,14 @@ def _forward_like(backbone_forward: Callable) -> Callable:
     forward.__signature__ = signature.replace(parameters=parameters)
     forward.__doc__ = NgramMixin.__doc__
     return forward
+
+
+@cache
+def _with_fields(output_class: type, names: frozenset[str]) -> type:
+    """`output_class` with room for whatever else a backbone returns."""
+    others = sorted(names - output_class.__dataclass_fields__.keys())
+    fields = [(name, Any, field(default=None)) for name in others]
+    return make_dataclass(output_class.__name__, fields, bases=(output_class,))
 
 
 def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:

@@ -1,6 +1,8 @@
 """What is different for encoder-decoder models: the text is the decoder's, and the labels are not shifted."""
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from transformers.utils import logging
 
 from .bow_wdr_ngram import bag_of_words_nll
 from .configuration_wdr_ngram import NgramConfigMixin
+from .logits_wdr_ngram import LogitLayer
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one
 from .modeling_wdr_ngram import NgramMixin, check_token_ids
 from .positions_wdr_ngram import positions_of_rows
@@ -66,6 +69,11 @@ class NgramSeq2SeqMixin(NgramMixin):
     ngram_output_class = NgramSeq2SeqLMOutput
     text_prefix = "decoder_"
 
+    @classmethod
+    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
+        # Decoders count their positions by themselves, each in its own way; classes that are known say so.
+        return False
+
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         if inputs.get("input_ids") is not None:
             check_token_ids("`input_ids`", inputs["input_ids"], self.config.vocab_size)
@@ -109,20 +117,26 @@ class NgramSeq2SeqMixin(NgramMixin):
         weight = self.config.bow_loss_weight
         if weight:
             count = (targets[0] != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-            bow_loss = bag_of_words_nll(predictions[0], targets[0], *self._logit_layer())
+            layer = self._logit_layer()
+            if layer.shape.soft_cap is not None:
+                raise ValueError(
+                    f"`bow_loss_weight` adds the logits of a sentence up, and those of a {type(self).__name__} are "
+                    "soft-capped: set it to 0."
+                )
+            hidden_states = layer.scaled(predictions[0])
+            bow_loss = bag_of_words_nll(hidden_states, targets[0], layer.weight, layer.scaled_bias)
             bow_loss = bow_loss / at_least_one(count, bow_loss.device)
             losses |= {"loss": losses["loss"] + weight * bow_loss, "bow_loss": bow_loss.detach()}
         return losses
 
-    def _logits(self, main: torch.Tensor, mean: torch.Tensor | None, ensemble_lambda: float) -> torch.Tensor:
-        logits = super()._logits(main, mean, ensemble_lambda)
+    def _product(self, predictions: torch.Tensor) -> torch.Tensor:
+        product = super()._product(predictions)
         bias = self._final_bias()
-        return logits if bias is None else logits + bias
+        return product if bias is None else product + bias
 
-    def _logit_layer(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        weight, bias = super()._logit_layer()
-        final_bias = self._final_bias()
-        return weight, bias if final_bias is None else final_bias.view(-1)
+    def _logit_layer(self) -> LogitLayer:
+        layer, bias = super()._logit_layer(), self._final_bias()
+        return layer if bias is None else replace(layer, bias=bias.view(-1))
 
     def _final_bias(self) -> torch.Tensor | None:
         """The logit bias that Marian and BART keep beside the output embedding, `(1, vocab_size)`."""

@@ -1,41 +1,48 @@
 """T5 with N-gram heads."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from transformers import T5Config, T5ForConditionalGeneration, T5Model, initialization
+from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration, T5Model
 
 from .seq2seq_wdr_ngram import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+
+
+class NgramT5Mixin(NgramSeq2SeqMixin):
+    """[`NgramSeq2SeqMixin`] for the T5 family: no base model inside, relative positions, outputs that are scaled."""
+
+    # What the parts of this class would make up.
+    base_class: ClassVar[type[PreTrainedModel]]
+
+    @classmethod
+    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
+        # Relative positions do not ask where a token stands.
+        return True
+
+    def _head_deviation(self) -> float:
+        # T5 initialises layers by their widths.
+        return self.config.initializer_factor * self.config.d_model**-0.5
+
+    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
+        fields = dict(self.base_class.forward(self, **inputs, return_dict=True))
+        hidden_states = fields.pop("last_hidden_state")
+        # Where there is no field for it, it goes with tied embeddings.
+        if getattr(self.config, "scale_decoder_outputs", self.config.tie_word_embeddings):
+            hidden_states = hidden_states * self.model_dim**-0.5
+        return hidden_states, fields
 
 
 class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
     __doc__ = f"""A [`T5Config`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
 
     model_type = "wdr_ngram_t5"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*T5Config.keys_to_ignore_at_inference, "head_losses"]
 
 
-class WDRNgramT5ForConditionalGeneration(NgramSeq2SeqMixin, T5ForConditionalGeneration):
+class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration):
     __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramT5Config
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        # T5 initialises layers by their widths, and those that it does not know with a deviation of 1. The backbone is
-        # made, and initialised, before the heads are.
-        heads = getattr(self, "ngram_heads", nn.ModuleList())
-        if isinstance(module, nn.Linear) and any(module is part for part in heads.modules()):
-            initialization.normal_(module.weight, std=self.config.initializer_factor * self.config.d_model**-0.5)
-
-    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        # Relative positions do not ask where a token stands.
-        inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
-        # This class has no base model inside it, but all that a base model is made of.
-        fields = dict(T5Model.forward(self, **inputs, return_dict=True))
-        hidden_states = fields.pop("last_hidden_state")
-        if self.config.scale_decoder_outputs:
-            hidden_states = hidden_states * self.model_dim**-0.5
-        return hidden_states, fields
+    base_class = T5Model

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngram_wdr_hf import conjugate, loss_wdr_ngram
 from ngram_wdr_hf.heads_wdr_ngram import predict_from_past
+from ngram_wdr_hf.logits_wdr_ngram import LogitLayer
 
 from . import reference
 from .tiny import VOCAB_SIZE, left_pad, random_ids, tiny_model
@@ -224,7 +225,7 @@ def test_bias_of_the_logit_layer():
     targets[1][0, 2] = targets[2][1] = -100
     weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(11, dtype=torch.float64, requires_grad=True)
-    loss, nlls = loss_wdr_ngram.ngram_loss(rows, targets, weight, bias, label_smoothing=0.3)
+    loss, nlls = loss_wdr_ngram.ngram_loss(rows, targets, LogitLayer(weight, bias), label_smoothing=0.3)
     sums = [
         F.cross_entropy((row @ weight.T + bias).flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=0.3)
         for row, target in zip(rows, targets, strict=True)
@@ -243,10 +244,10 @@ def test_half_precision_is_near_full(dtype):
     rows = [torch.randn(3000, 16, requires_grad=True) for _ in range(2)]
     targets = [torch.randint(0, VOCAB_SIZE, (3000,)) for _ in range(2)]
     weight = (3 * torch.randn(VOCAB_SIZE, 16)).requires_grad_()
-    full, full_nlls = loss_wdr_ngram.ngram_loss(rows, targets, weight, label_smoothing=0.1)
+    full, full_nlls = loss_wdr_ngram.ngram_loss(rows, targets, LogitLayer(weight), label_smoothing=0.1)
     assert full * 3000 > 30000
     halves = [row.to(dtype) for row in rows]
-    half, half_nlls = loss_wdr_ngram.ngram_loss(halves, targets, weight.to(dtype), label_smoothing=0.1)
+    half, half_nlls = loss_wdr_ngram.ngram_loss(halves, targets, LogitLayer(weight.to(dtype)), label_smoothing=0.1)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, full, rtol=2e-3, atol=0)
     torch.testing.assert_close(half_nlls, full_nlls, rtol=2e-3, atol=0)
@@ -273,11 +274,11 @@ def test_float16_gradients_neither_overflow_nor_vanish():
     rows = [(10 + torch.randn(16384, 16)).half().requires_grad_() for _ in range(2)]
     targets = [torch.randint(0, 2, (16384,)) for _ in range(2)]
     weight = torch.randn(VOCAB_SIZE, 16).half().requires_grad_()
-    loss, _ = loss_wdr_ngram.ngram_loss(rows, targets, weight)
+    loss, _ = loss_wdr_ngram.ngram_loss(rows, targets, LogitLayer(weight))
     # As gradient scaling does it: everything is multiplied by a large number, and divided again afterwards.
     actual = torch.autograd.grad(loss * 256, [weight, *rows])
     full = [tensor.detach().float().requires_grad_() for tensor in (weight, *rows)]
-    expected = torch.autograd.grad(loss_wdr_ngram.ngram_loss(full[1:], targets, full[0])[0] * 256, full)
+    expected = torch.autograd.grad(loss_wdr_ngram.ngram_loss(full[1:], targets, LogitLayer(full[0]))[0] * 256, full)
     for grad, wanted in zip(actual, expected, strict=True):
         assert grad.isfinite().all()
         assert (grad.float() - wanted).norm() < 1e-2 * wanted.norm()

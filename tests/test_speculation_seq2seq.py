@@ -126,7 +126,7 @@ def test_decoder_prompts(name, target, ensemble_lambda):
 @pytest.mark.parametrize("returns", [True, False])
 def test_padded_decoder_prompts(name, returns, ensemble_lambda):
     model = trained_seq2seq(name, "wdr")
-    language = Language(4)
+    language = Language(3)
     prompts = [torch.cat([torch.tensor([START]), language.prompt(8)]) for _ in range(8)]
     ids, mask = left_pad(prompts)
     assert len({len(prompt) for prompt in prompts}) > 3

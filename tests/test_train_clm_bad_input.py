@@ -6,13 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig, BertLMHeadModel, ViTConfig, ViTModel
 
 import ngram_wdr_hf.training.models
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 
 from .clm_runs import QUICK, SCRIPT, contents, run
-from .tiny import tiny_model
+from .tiny import VOCAB_SIZE, plain_seq2seq, tiny_model
+
+BERT_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 
 
 @pytest.fixture
@@ -147,10 +155,16 @@ def test_models(fails, checkpoint, finished, files, tmp_path):
     tiny_model().save_pretrained(tmp_path / "without_tokenizer")
     message = fails("--model_name_or_path", "without_tokenizer", *files, *QUICK)
     assert "There is no usable tokenizer in without_tokenizer" in message
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}')
-    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path / "other")
-    assert "is a model of type bert" in fails("--model_name_or_path", "other", *files, *QUICK)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    others = {
+        "a BertLMHeadModel: its logits are not the product": BertLMHeadModel(BertConfig(**BERT_SIZES)),
+        "is a ViTModel, which is neither a causal nor": ViTModel(ViTConfig(**BERT_SIZES)),
+        "is a model of type t5: give a causal language model": plain_seq2seq("t5"),
+    }
+    for sentence, model in others.items():
+        model.save_pretrained(tmp_path / "other")
+        tokenizer.save_pretrained(tmp_path / "other")
+        assert sentence in fails("--model_name_or_path", "other", *files, *QUICK)
 
 
 OPTIONS = {

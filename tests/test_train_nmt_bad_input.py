@@ -144,7 +144,7 @@ def test_models(fails, finished_nmt, marian, pairs, tmp_path):
     plain_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
     message = fails("--model_name_or_path", "gpt2", *pairs, *QUICK)
-    assert "gpt2 is a model of type gpt2: give one of type wdr_ngram_marian or marian" in message
+    assert "gpt2 is a model of type gpt2: give an encoder-decoder model, for train_nmt.py" in message
     message = fails("--model_name_or_path", "gpt2", "--do_train", "false", *pairs)
     assert "gpt2 is a model of type gpt2" in message
     shutil.copytree(marian, tmp_path / "damaged")

@@ -18,6 +18,7 @@ from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
+USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
 @dataclass
@@ -93,9 +94,12 @@ class ModelArguments:
 class ReportArguments:
     """What is evaluated and shown."""
 
-    lambda_grid: list[float] = field(
-        default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
-        metadata={"help": "The values of λ to evaluate; the best on validation is saved with the model."},
+    lambda_grid: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "The values of λ to evaluate; the best on validation is saved with the model. Default: 0 and the "
+            "preset's, if the paper names one, else 0 to 0.6 in steps of 0.1."
+        },
     )
     patience: int | None = field(
         default=None,
@@ -111,15 +115,19 @@ class ReportArguments:
     )
 
     def __post_init__(self):
-        if not self.lambda_grid:
+        if self.lambda_grid is not None:
+            self.lambda_grid = self._check_grid(self.lambda_grid)
+        check_at_least("patience", self.patience, 1)
+
+    def _check_grid(self, grid: list[float]) -> list[float]:
+        if not grid:
             raise InputError("`--lambda_grid` is empty: give at least one value from 0 to 1.")
-        for value in self.lambda_grid:
+        for value in grid:
             try:
                 check_fraction("--lambda_grid", value)
             except ValueError as error:
                 raise InputError(str(error)) from error
-        self.lambda_grid = sorted(set(self.lambda_grid))
-        check_at_least("patience", self.patience, 1)
+        return sorted(set(grid))
 
 
 @dataclass
@@ -177,6 +185,14 @@ class RunArguments:
     model: ModelArguments
     report: ReportArguments
     training: RunTrainingArguments
+
+    @property
+    def lambda_grid(self) -> list[float]:
+        """The values of λ to evaluate."""
+        if self.report.lambda_grid is not None:
+            return self.report.lambda_grid
+        lambdas = self.model.presets[self.model.preset].lambdas if self.model.preset else {}
+        return [0.0, lambdas[self.model.kind]] if self.model.kind in lambdas else list(USUAL_GRID)
 
 
 def output_dir_field(default: str) -> Any:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import default_data_collator
 
-from .. import WDRNgramGPT2LMHeadModel
 from ..data.stream import StreamedBlocks, TrainingBlocks
+from ..modeling_wdr_ngram import NgramMixin
 from .arguments import RunArguments
 from .clm_arguments import check_clm_arguments
 from .clm_data import (
@@ -19,6 +19,7 @@ from .clm_data import (
     find_block_size,
     find_tokenizer,
     load_splits,
+    longest_text,
     tokenize_splits,
 )
 from .clm_report import ClmResult, print_tables, save_lambda_plot, save_metrics, save_model_card
@@ -45,7 +46,7 @@ def _show(results: list[ClmResult], comparison_folder: Path | None) -> None:
         save_training_plot(results, comparison_folder / "comparison_training.png")
 
 
-def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, WDRNgramGPT2LMHeadModel]:
+def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, NgramMixin]:
     do_train = arguments.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_tokenizer(splits, arguments.data, arguments.model, folder)
@@ -71,13 +72,13 @@ def _make_trainer(arguments: RunArguments, model: nn.Module, data: ClmData) -> N
         eval_dataset=data.windows(arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
-        lambda_grid=arguments.report.lambda_grid if model.ngram_heads else (),
+        lambda_grid=arguments.lambda_grid if model.ngram_heads else (),
     )
 
 
 def _evaluate(
     arguments: RunArguments,
-    model: WDRNgramGPT2LMHeadModel,
+    model: NgramMixin,
     data: ClmData,
     folder: RunFolder,
     settings: dict[str, Any],
@@ -123,8 +124,10 @@ def _samples(arguments: RunArguments, model, tokenizer, windows, ensemble_lambda
         prompt = tokenizer(arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
     else:
         prompt = next(iter(windows.values())).stream[:16][None]
-    longest = model.config.max_position_embeddings
-    prompt = prompt[:, -longest // 2 :].to(model.device)
+    longest = longest_text(model)
+    if prompt.shape[1] > longest / 2:
+        prompt = prompt[:, -int(longest) // 2 :]
+    prompt = prompt.to(model.device)
     model.eval()
     texts = {}
     for value in (0.0, ensemble_lambda or USUAL_LAMBDA) if model.ngram_heads else (0.0,):

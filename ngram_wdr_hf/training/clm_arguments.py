@@ -70,7 +70,11 @@ class ClmDataArguments:
         default=None, metadata={"help": "Size of a trained tokenizer. Default: every word; for `bpe` the preset's."}
     )
     block_size: int | None = field(
-        default=None, metadata={"help": "How many tokens the model sees at a time. Default: the preset's or model's."}
+        default=None,
+        metadata={
+            "help": "How many tokens the model sees at a time. Default: the preset's; of a checkpoint, as many as it "
+            "can see, up to 1024."
+        },
     )
     stride: int | None = field(
         default=None,
@@ -96,7 +100,7 @@ class ClmDataArguments:
 
 @dataclass
 class ClmModelArguments(ModelArguments):
-    """Which model: a GPT-2."""
+    """Which model: new, by preset, or any causal language model."""
 
     presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
 

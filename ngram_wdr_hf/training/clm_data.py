@@ -1,5 +1,6 @@
 """The data of a language modeling run: which text, which tokenizer, as streams of tokens."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from .presets import CLM_PRESETS, DEFAULT_PRESET
 MOST_UNKNOWN = 0.5
 # Of a streamed text, what is looked at before the training.
 FIRST_ROWS = 100
+# Of a model that can see more, unless more is asked for.
+USUAL_BLOCK_SIZE = 1024
 
 
 @dataclass
@@ -124,12 +127,20 @@ def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None
         raise InputError(f"`--prompt {prompt!r}` has no token to begin with: give it a word.")
 
 
+def longest_text(model: PreTrainedModel) -> int | float:
+    """How many tokens a model can see at most; infinitely many, if nothing limits them."""
+    try:
+        return getattr(model.config, "max_position_embeddings", None) or math.inf
+    except NotImplementedError:  # Transformers' way to say so in some configurations
+        return math.inf
+
+
 def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
-    """How many tokens the model reads at a time: what was asked for, or as many as it can."""
-    longest = model.config.max_position_embeddings
+    """How many tokens the model reads at a time: what was asked for, or as many as it can, within reason."""
+    longest = longest_text(model)
     if asked is not None and asked > longest:
         raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
-    block_size = asked or longest
+    block_size = asked or min(longest, USUAL_BLOCK_SIZE)
     if block_size <= model.config.ngram_size:
         raise InputError(
             f"N = {model.config.ngram_size} needs blocks of more than {model.config.ngram_size} tokens: raise "

@@ -1,5 +1,6 @@
 """The model of a run: new by preset, or from a checkpoint, and which of its weights are trained."""
 
+import math
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
@@ -7,51 +8,74 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.pytorch_utils import Conv1D
 
 from .. import (
-    WDRNgramBartForConditionalGeneration,
-    WDRNgramConfig,
     WDRNgramGPT2LMHeadModel,
     WDRNgramMarianConfig,
     WDRNgramMarianMTModel,
-    WDRNgramT5ForConditionalGeneration,
+    WDRNgramReformerConfig,
+    WDRNgramReformerModelWithLMHead,
+    WDRNgramTensorizedTransformerLMHeadModel,
+    with_ngram_heads,
 )
+from ..configuration_wdr_ngram import NgramConfigMixin
 from ..data.errors import InputError
 from ..data.tokenizer import start_token_id
+from ..modeling_wdr_ngram import NgramMixin
 from ..seq2seq_wdr_ngram import NgramSeq2SeqMixin
 from .arguments import ModelArguments
 from .nmt_arguments import NmtModelArguments
 
 DEFAULT_NGRAM_SIZE = 4
-TRANSLATION_MODELS = (
-    WDRNgramMarianMTModel,
-    WDRNgramBartForConditionalGeneration,
-    WDRNgramT5ForConditionalGeneration,
-)
+LANGUAGE_MODELS = {
+    "gpt2": WDRNgramGPT2LMHeadModel,
+    "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
+    "reformer": WDRNgramReformerModelWithLMHead,
+}
 
 
 def build_clm_model(
     arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
-) -> WDRNgramGPT2LMHeadModel:
-    """A GPT-2: new, for blocks of `block_size` tokens, or from a checkpoint."""
+) -> NgramMixin:
+    """The preset's model, new, for blocks of `block_size` tokens, or any causal language model from a checkpoint."""
 
-    def new_model(sizes: dict[str, Any]) -> WDRNgramGPT2LMHeadModel:
-        config = WDRNgramConfig(
+    def new_model(sizes: dict[str, Any]) -> NgramMixin:
+        backbone = arguments.presets[arguments.preset].backbone
+        model_class = LANGUAGE_MODELS[backbone]
+        config = model_class.config_class(
             vocab_size=len(tokenizer),
-            n_positions=block_size,
             bos_token_id=start_token_id(tokenizer),
             eos_token_id=tokenizer.eos_token_id,
-            **sizes,
+            **{**sizes, **_length_fields(backbone, block_size, sizes)},
         )
-        model = WDRNgramGPT2LMHeadModel(config)
+        model = model_class(config)
         # For generation only: in a forward, the end of a text is no padding.
         model.generation_config.pad_token_id = tokenizer.eos_token_id
         return model
 
-    return _build(arguments, tokenizer, (WDRNgramGPT2LMHeadModel,), new_model, do_train)
+    return _build(arguments, tokenizer, new_model, do_train, is_encoder_decoder=False)
+
+
+def _length_fields(backbone: str, block_size: int, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a backbone's configuration that make it read `block_size` tokens."""
+    if backbone != "reformer":
+        return {"max_position_embeddings": block_size}
+    defaults = WDRNgramReformerConfig()
+    names = ("local_attn_chunk_length", "lsh_attn_chunk_length")
+    chunk = math.lcm(*(sizes.get(name, getattr(defaults, name)) for name in names))
+    # In training, a Reformer reads as many tokens as its two axes of positions have places, in whole chunks.
+    places = -(-block_size // chunk) * chunk
+    rows = max(divisor for divisor in range(1, math.isqrt(places) + 1) if places % divisor == 0)
+    return {"max_position_embeddings": places, "axial_pos_shape": [rows, places // rows]}
 
 
 def build_nmt_model(
@@ -73,16 +97,16 @@ def build_nmt_model(
         return WDRNgramMarianMTModel(config)
 
     return _build(
-        arguments, tokenizer, TRANSLATION_MODELS, new_model, do_train, bow_loss_weight=arguments.bow_loss_weight
+        arguments, tokenizer, new_model, do_train, is_encoder_decoder=True, bow_loss_weight=arguments.bow_loss_weight
     )
 
 
 def _build(
     arguments: ModelArguments,
     tokenizer: PreTrainedTokenizerBase,
-    classes: tuple[type[PreTrainedModel], ...],
     new_model: Callable[[dict[str, Any]], PreTrainedModel],
     do_train: bool,
+    is_encoder_decoder: bool,
     **fields: Any,
 ) -> PreTrainedModel:
     """
@@ -99,7 +123,8 @@ def _build(
         fields["ensemble_lambda"] = 0.0
     try:
         if arguments.model_name_or_path is not None:
-            model = _load(arguments.model_name_or_path, classes, fields, DEFAULT_NGRAM_SIZE if do_train else 1)
+            ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
+            model = _load(arguments.model_name_or_path, fields, ngram_size, is_encoder_decoder)
         else:
             sizes = arguments.presets[arguments.preset].config
             model = new_model({"ngram_size": DEFAULT_NGRAM_SIZE, **sizes, **fields})
@@ -171,15 +196,13 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
     return get_peft_model(model, adapters)
 
 
-def _load(
-    name_or_path: str, classes: tuple[type[PreTrainedModel], ...], fields: dict[str, Any], ngram_size: int
-) -> PreTrainedModel:
-    model_type = AutoConfig.from_pretrained(name_or_path).model_type
-    for model_class in classes:
-        *_, plain_config = model_class.config_class.__bases__
-        # A plain checkpoint says nothing about N.
-        known = {model_class.config_class.model_type: {}, plain_config.model_type: {"ngram_size": ngram_size}}
-        if model_type in known:
-            return model_class.from_pretrained(name_or_path, **{**known[model_type], **fields})
-    types = [config.model_type for cls in classes for config in (cls.config_class, cls.config_class.__bases__[-1])]
-    raise InputError(f"{name_or_path} is a model of type {model_type}: give one of type {' or '.join(types)}.")
+def _load(name_or_path: str, fields: dict[str, Any], ngram_size: int, is_encoder_decoder: bool) -> NgramMixin:
+    """A checkpoint of ours, or a plain one with `ngram_size - 1` fresh heads unless the fields say otherwise."""
+    config = AutoConfig.from_pretrained(name_or_path)
+    if config.is_encoder_decoder != is_encoder_decoder:
+        kinds = ("a causal language model, for train_clm.py", "an encoder-decoder model, for train_nmt.py")
+        raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {kinds[is_encoder_decoder]}.")
+    if isinstance(config, NgramConfigMixin):
+        auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
+        return auto_class.from_pretrained(name_or_path, **fields)
+    return with_ngram_heads(name_or_path, **{"ngram_size": ngram_size, **fields})

@@ -123,7 +123,7 @@ def _make_trainer(arguments: RunArguments, model: nn.Module, data: NmtData) -> T
         eval_dataset=data.batches["validation"],
         processing_class=data.tokenizer,
         data_collator=only,
-        lambda_grid=arguments.report.lambda_grid if model.ngram_heads else (),
+        lambda_grid=arguments.lambda_grid if model.ngram_heads else (),
         decode=decode if training.metric_for_best_model in DECODED_METRICS else None,
     )
 
@@ -146,7 +146,7 @@ def _evaluate(
     translate = partial(translator, model)
     translations, ensemble_lambda, translated = {}, model.resolve_lambda(), []
     if "validation" in data.texts:
-        grid = sorted({0.0, ensemble_lambda, *arguments.report.lambda_grid}) if len(model.ngram_heads) else [0.0]
+        grid = sorted({0.0, ensemble_lambda, *arguments.lambda_grid}) if len(model.ngram_heads) else [0.0]
         translations["validation"] = _try_lambdas(translate, data.texts["validation"], grid)
         # The smallest of the best.
         ensemble_lambda = max(grid, key=lambda value: (translations["validation"][value].bleu, -value))

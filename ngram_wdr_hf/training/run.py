@@ -140,7 +140,7 @@ def evaluation_trainer(arguments: RunArguments, model: nn.Module, eval_dataset: 
         # What the training reported to is closed by now, and Trainer makes the folder that it is given.
         quiet = copy.copy(arguments.training)
         quiet.report_to, quiet.output_dir = [], scratch
-        grid = arguments.report.lambda_grid if len(model.ngram_heads) else ()
+        grid = arguments.lambda_grid if len(model.ngram_heads) else ()
         yield NgramTrainer(model, quiet, eval_dataset=eval_dataset, lambda_grid=grid)
 
 
