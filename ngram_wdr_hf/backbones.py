@@ -29,6 +29,10 @@ from .t5_wdr_ngram import NgramT5Mixin
 
 PREFIX = "WDRNgram"
 TYPE_PREFIX = "wdr_ngram_"
+# Of the T5 family, those that scale their outputs if their embeddings are tied.
+SCALED_IF_TIED = ("switch_transformers", "umt5")
+# Backbones that see where a word stands by the attention mask, or by its distance to others.
+TOLD_BY_MASK = ("bloom", "mpt")
 # The classes that there is a file for, by the class that they are made from.
 _NAMED: dict[type[PreTrainedModel], type[NgramMixin]] = {}
 
@@ -94,7 +98,11 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     )
     members = {"__module__": __name__}
     if is_seq2seq and hasattr(plain_config, "initializer_factor") and not _has_base_model(backbone):
-        mixin, members = NgramT5Mixin, {**members, "base_class": MODEL_MAPPING[plain_config]}
+        mixin = NgramT5Mixin
+        members["base_class"] = MODEL_MAPPING[plain_config]
+        members["scales_if_tied"] = plain_config.model_type in SCALED_IF_TIED
+    if plain_config.model_type in TOLD_BY_MASK:
+        members["rows_can_move"] = True
     config_class = type(
         f"{PREFIX}{name}",
         (config_mixin, plain_config),
@@ -238,6 +246,8 @@ def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fiel
         attn_implementation=plain.config._attn_implementation,
     )
     model.generation_config = copy.deepcopy(plain.generation_config)
+    for name, parameter in plain.named_parameters():
+        model.get_parameter(name).requires_grad_(parameter.requires_grad)
     return model.to(plain.device).train(plain.training)
 
 
@@ -253,15 +263,14 @@ def _probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
     # The last token is not the same in both rows.
     ids = (torch.arange(12, device=model.device).view(2, 6) * 7 + vocab_size // 2) % vocab_size
     ids[1, :5] = ids[0, :5]
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "labels": ids}
     if model.config.is_encoder_decoder:
         inputs = {**inputs, "input_ids": ids[:1].expand(2, -1), "decoder_input_ids": ids}
     name = backbone.__name__
     was_training = model.training
     model.eval()
     try:
-        expected = backbone.forward(model, **inputs).logits
-        found = model(**inputs, ensemble_lambda=0.0).logits
+        expected, found = backbone.forward(model, **inputs), model(**inputs, ensemble_lambda=0.0)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
@@ -270,15 +279,23 @@ def _probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
         ) from error
     finally:
         model.train(was_training)
-    tolerance = 1e-4 if expected.dtype in (torch.float32, torch.float64) else 3e-2
-    tolerance = tolerance * float(expected.abs().max())
-    if expected.shape != found.shape or not torch.allclose(expected, found, rtol=0.0, atol=tolerance):
+    logits = expected.logits
+    if not bool(logits.isfinite().all()):
+        raise ValueError(f"N-gram heads cannot be put on this {name}: its own logits are not finite numbers.")
+    tolerance = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 3e-2
+    tolerance = tolerance * float(logits.abs().max())
+    if logits.shape != found.logits.shape or not torch.allclose(logits, found.logits, rtol=0.0, atol=tolerance):
         raise ValueError(
             f"N-gram heads cannot be put on a {name}: its logits are not the product of its hidden states and its "
             "output embedding (scaled or soft-capped at most), so that the heads could not predict through it."
         )
-    if not torch.allclose(expected[0, :5], expected[1, :5], rtol=0.0, atol=tolerance):
+    if not torch.allclose(logits[0, :5], logits[1, :5], rtol=0.0, atol=tolerance):
         raise ValueError(
             f"A {name} with this configuration sees the words that it is to predict, as an encoder does: N-gram heads "
             "are for causal models (some architectures have a configuration field `is_decoder` that makes them so)."
+        )
+    if not torch.allclose(expected.loss.to(found.loss.dtype), found.loss, rtol=0.0, atol=tolerance):
+        raise ValueError(
+            f"N-gram heads cannot be put on a {name}: its loss for `labels` is not that of the next token. (The "
+            "decoder of an encoder-decoder model, for one, does not shift them: use the whole model.)"
         )

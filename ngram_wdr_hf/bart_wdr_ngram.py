@@ -18,7 +18,6 @@ class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditional
     __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramBartConfig
-    rows_can_move = True
 
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         inputs = super()._backbone_inputs(inputs, next_tokens)

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, EncoderDecoderCache, StaticLayer
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from .configuration_wdr_ngram import check_fraction
+
+# What `generate` and its users do to a cache.
+CACHE_VERBS = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave", "crop", "reset")
 
 
 def mean_of_past(main: torch.Tensor, past_predictions: Sequence[torch.Tensor], runs: torch.Tensor) -> torch.Tensor:
@@ -91,6 +94,30 @@ class StaticNgramHistoryLayer(StaticLayer):
 def self_attention_of(cache: Cache | None) -> Cache | None:
     """The part of a cache that grows with the text."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def tokens_in(cache: Cache | None) -> int | torch.Tensor:
+    """How many tokens a cache holds."""
+    if cache is None:
+        return 0
+    try:
+        # A static cache counts in place, so the count is copied.
+        length = cache.get_seq_length() + 0
+    except ValueError:  # the cache of a backbone without attention
+        length = 0
+    if isinstance(length, int) and length == 0:
+        # Hybrid backbones do not use all layers, the first perhaps among them.
+        layers = self_attention_of(cache).layers
+        length = max((layer.get_seq_length() for layer in layers if isinstance(layer, CacheLayerMixin)), default=0)
+    return length
+
+
+def can_host_history(cache: object) -> bool:
+    """Whether what happens to a cache happens to a layer that is added to it."""
+    if not isinstance(cache, Cache):
+        return False
+    kind = type(self_attention_of(cache))
+    return all(getattr(kind, verb) is getattr(Cache, verb) for verb in CACHE_VERBS)
 
 
 def history_of(cache: Cache | None, num_heads: int) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:

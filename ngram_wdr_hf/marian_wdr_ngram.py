@@ -17,7 +17,6 @@ class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramMarianConfig
-    rows_can_move = True
     # Stock Marian does not say what FSDP should keep together.
     _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +21,14 @@ from transformers.utils import can_return_tuple
 from .checkpoint_wdr_ngram import CheckpointMixin
 from .configuration_wdr_ngram import check_fraction
 from .documents_wdr_ngram import read_attention_mask, run_lengths
-from .ensemble_wdr_ngram import NgramHistoryLayer, StaticNgramHistoryLayer, history_of, mean_of_past
+from .ensemble_wdr_ngram import (
+    NgramHistoryLayer,
+    StaticNgramHistoryLayer,
+    can_host_history,
+    history_of,
+    mean_of_past,
+    tokens_in,
+)
 from .generation_wdr_ngram import NgramGenerationMixin
 from .heads_wdr_ngram import NgramHead, predict_from_past
 from .logits_wdr_ngram import LogitLayer, LogitShape
@@ -78,14 +85,9 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         if backbone_forward is not None and cls.forward is backbone_forward:
             parameters = inspect.signature(backbone_forward).parameters
             cls.cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.cache_name)
-            if "rows_can_move" not in vars(cls):
-                cls.rows_can_move = cls.rows_can_move and cls._takes_positions(parameters)
+            if "rows_can_move" not in vars(cls) and not cls.text_prefix:
+                cls.rows_can_move = "position_ids" in parameters
             cls.forward = _forward_like(backbone_forward)
-
-    @classmethod
-    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
-        """Whether a backbone with these arguments can be told where every token stands."""
-        return "position_ids" in parameters
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
@@ -165,13 +167,12 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         return output_class(**fields)
 
     def _past_length(self, past: Cache | None) -> int | torch.Tensor:
-        """How many tokens a cache holds."""
-        # A static cache counts in place, so the count is copied before the backbone moves it on.
-        return 0 if past is None else past.get_seq_length() + 0
+        """How many tokens the cache holds, before the backbone adds to it."""
+        return tokens_in(past) if past is None or isinstance(past, Cache) else 0
 
     def _history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
         """What the ensemble remembers, in the cache; `None` without one."""
-        if past is not None and not isinstance(past, Cache):
+        if past is not None and not can_host_history(past):
             raise ValueError(
                 f"A {type(self).__name__} keeps its past in a {type(past).__name__}, which has no place for what the "
                 "heads said: use `ensemble_lambda=0`, or `use_cache=False`."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from transformers.cache_utils import BaseQuantizedLayer, Cache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .ensemble_wdr_ngram import NgramHistoryLayer, self_attention_of
+from .ensemble_wdr_ngram import NgramHistoryLayer, can_host_history, self_attention_of
 
 # Of these, each row can be cut and moved by itself.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
@@ -15,6 +15,11 @@ def check_can_be_cut(cache: Cache | None, batch_size: int) -> None:
     """Raises a `ValueError` for a cache that cannot take back what was drafted in vain."""
     if cache is None:
         raise ValueError("`use_mtp=True` needs a cache to take drafts back from: leave `use_cache` at `True`.")
+    if not can_host_history(cache):
+        raise ValueError(
+            f"`use_mtp=True` takes rejected drafts back from the cache, and a {type(cache).__name__} cannot be cropped: "
+            "use `use_mtp=False`."
+        )
     layers = self_attention_of(cache).layers
     unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]
     if unfit:

@@ -1,11 +1,12 @@
 """What is different for encoder-decoder models: the text is the decoder's, and the labels are not shifted."""
 
 import inspect
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import logging
 
@@ -69,10 +70,11 @@ class NgramSeq2SeqMixin(NgramMixin):
     ngram_output_class = NgramSeq2SeqLMOutput
     text_prefix = "decoder_"
 
-    @classmethod
-    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
-        # Decoders count their positions by themselves, each in its own way; classes that are known say so.
-        return False
+    @property
+    def rows_can_move(self) -> bool:
+        # `positions_of_rows` can tell a table of positions that asks which to look up.
+        table = getattr(self.get_decoder(), "embed_positions", None)
+        return isinstance(table, nn.Embedding) and "position_ids" in inspect.signature(table.forward).parameters
 
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         if inputs.get("input_ids") is not None:
@@ -84,8 +86,16 @@ class NgramSeq2SeqMixin(NgramMixin):
         inputs = {**inputs, "use_cache": False}
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
             check_token_ids("`labels`", next_tokens, self._target_vocab_size(), IGNORE_INDEX)
-            inputs["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(next_tokens)
+            inputs["decoder_input_ids"] = self._decoder_inputs_of(next_tokens)
         return inputs
+
+    def _decoder_inputs_of(self, labels: torch.LongTensor) -> torch.LongTensor:
+        """What the decoder reads when it has to say `labels`, as the backbone makes it."""
+        if hasattr(self, "prepare_decoder_input_ids_from_labels"):
+            return self.prepare_decoder_input_ids_from_labels(labels)
+        # Some backbones have a function for it beside them.
+        shift = sys.modules[self.backbone_class().__module__].shift_tokens_right
+        return shift(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def _text_of(self, inputs: dict[str, Any]) -> dict[str, Any]:
         names = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")

@@ -1,7 +1,5 @@
 """T5 with N-gram heads."""
 
-import inspect
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,11 +13,10 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
 
     # What the parts of this class would make up.
     base_class: ClassVar[type[PreTrainedModel]]
-
-    @classmethod
-    def _takes_positions(cls, parameters: Mapping[str, inspect.Parameter]) -> bool:
-        # Relative positions do not ask where a token stands.
-        return True
+    # Relative positions do not ask where a token stands.
+    rows_can_move = True
+    # Whether tied embeddings say that outputs are scaled, where the configuration has no field for it.
+    scales_if_tied = False
 
     def _head_deviation(self) -> float:
         # T5 initialises layers by their widths.
@@ -29,8 +26,7 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
         inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
         fields = dict(self.base_class.forward(self, **inputs, return_dict=True))
         hidden_states = fields.pop("last_hidden_state")
-        # Where there is no field for it, it goes with tied embeddings.
-        if getattr(self.config, "scale_decoder_outputs", self.config.tie_word_embeddings):
+        if getattr(self.config, "scale_decoder_outputs", self.scales_if_tied and self.config.tie_word_embeddings):
             hidden_states = hidden_states * self.model_dim**-0.5
         return hidden_states, fields
 
