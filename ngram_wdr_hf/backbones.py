@@ -269,13 +269,15 @@ def _probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
     name = backbone.__name__
     was_training = model.training
     model.eval()
+    problem = "it cannot read a few tokens by itself"
     try:
-        expected, found = backbone.forward(model, **inputs), model(**inputs, ensemble_lambda=0.0)
+        expected = backbone.forward(model, **inputs)
+        problem = "it is not made of a base model that reads tokens and an output embedding"
+        found = model(**inputs, ensemble_lambda=0.0)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"N-gram heads cannot be put on a {name}: it is not made of a base model that reads tokens and an output "
-            f"embedding ({type(error).__name__}: {reason[:200]})."
+            f"N-gram heads cannot be put on a {name}: {problem} ({type(error).__name__}: {reason[:200]})."
         ) from error
     finally:
         model.train(was_training)
