@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -67,7 +66,7 @@ def with_ngram_heads(
         model = model_class.from_pretrained(model_or_name, **fields)
     elif isinstance(model_or_name, PreTrainedModel):
         backbone = type(model_or_name)
-        _check_output_embedding(model_or_name)
+        _check_model(model_or_name)
         model_class = ngram_class(backbone)
         model = _copy_with_heads(model_or_name, model_class, fields)
     else:
@@ -194,14 +193,14 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
             f"{name_or_path} is a {what}, which is neither a causal nor an encoder-decoder language model: N-gram "
             "heads predict the words that come next."
         )
-    return mapping[type(config)]
+    backbone = mapping[type(config)]
+    _check_config(config, backbone.__name__)
+    return backbone
 
 
 def _check_class(backbone: type[PreTrainedModel]) -> None:
     """Raises a `ValueError` for a class that heads cannot be put on."""
     name = backbone.__name__
-    if issubclass(backbone, NgramMixin):
-        raise ValueError(f"A {name} already has N-gram heads: use it as it is, or begin with the plain model.")
     if not backbone.can_generate():
         raise ValueError(
             f"A {name} is no causal or encoder-decoder language model, and N-gram heads predict the words that come "
@@ -209,16 +208,30 @@ def _check_class(backbone: type[PreTrainedModel]) -> None:
         )
 
 
-def _check_output_embedding(model: PreTrainedModel) -> None:
-    """Raises a `ValueError` for a model without an output embedding that heads could predict through."""
-    _check_class(type(model)) if issubclass(type(model), NgramMixin) else None
-    layer = model.get_output_embeddings()
-    weight = getattr(layer, "weight", None)
-    if not isinstance(layer, nn.Module) or weight is None or weight.ndim != 2 or not weight.is_floating_point():
+def _check_config(config: PreTrainedConfig, name: str) -> None:
+    """Raises a `ValueError` for a model that is made of several."""
+    if not hasattr(config, "vocab_size"):
         raise ValueError(
-            f"A {type(model).__name__} has no output embedding, which N-gram heads predict through: use the "
-            "architecture's `ForCausalLM` or `ForConditionalGeneration` class."
+            f"A {name} is made of several models, and N-gram heads belong on one that reads and writes text: use its "
+            "language model alone."
         )
+
+
+def _check_model(model: PreTrainedModel) -> None:
+    """Raises a `ValueError` for a model without an output embedding that heads could predict through."""
+    name = type(model).__name__
+    if isinstance(model, NgramMixin):
+        raise ValueError(
+            f"This {name} already has N-gram heads (`ngram_size={model.config.ngram_size}`): use it as it is, or "
+            "begin with the plain model."
+        )
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        raise ValueError(
+            f"A {name} has no output embedding, which N-gram heads predict through: use the architecture's "
+            "`ForCausalLM` or `ForConditionalGeneration` class."
+        )
+    _check_config(model.config, name)
 
 
 def _has_base_model(backbone: type[PreTrainedModel]) -> bool:

@@ -99,8 +99,9 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         )
         if self.ngram_heads and config.draft_vocab_size is not None:
             self.register_buffer("draft_token_ids", torch.arange(config.draft_vocab_size))
-        # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
-        self.loss_type = "ForCausalLM"
+        if not self.config.is_encoder_decoder:
+            # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+            self.loss_type = "ForCausalLM"
         self._watch_backbone()
         self.post_init()
 

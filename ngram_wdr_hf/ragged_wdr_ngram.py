@@ -17,8 +17,8 @@ def check_can_be_cut(cache: Cache | None, batch_size: int) -> None:
         raise ValueError("`use_mtp=True` needs a cache to take drafts back from: leave `use_cache` at `True`.")
     if not can_host_history(cache):
         raise ValueError(
-            f"`use_mtp=True` takes rejected drafts back from the cache, and a {type(cache).__name__} cannot be cropped: "
-            "use `use_mtp=False`."
+            f"`use_mtp=True` takes rejected drafts back from the cache, and a {type(cache).__name__} cannot be "
+            "cropped: use `use_mtp=False`."
         )
     layers = self_attention_of(cache).layers
     unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]

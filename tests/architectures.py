@@ -35,6 +35,12 @@ SIZES = {
 }
 _LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
 _GROUPS = {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+# Each side of T5Gemma has a configuration of its own.
+_SIDE = {
+    **{name: SIZES[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")},
+    **{name: SIZES[name] for name in ("num_key_value_heads", "head_dim", "intermediate_size", "initializer_range")},
+    "final_logit_softcapping": 4.0,
+}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_expand": 2, "mamba_d_state": 8, "mamba_n_groups": 1}
 
 
@@ -140,6 +146,7 @@ ARCHITECTURES = {
         Architecture("PegasusXForConditionalGeneration"),
         Architecture("PLBartForConditionalGeneration"),
         Architecture("SwitchTransformersForConditionalGeneration"),
+        _single("T5GemmaForConditionalGeneration", encoder=_SIDE, decoder=_SIDE),
         Architecture("UMT5ForConditionalGeneration"),
     )
 }
