@@ -1,6 +1,6 @@
 """Reformer with N-gram heads: the paper's RF."""
 
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -22,10 +22,13 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
 
 
 class NgramReformerCache(ReformerDynamicCache):
-    """Reformer's own kind of cache, with the ensemble's history in it."""
+    """Reformer's own kind of cache, of the first `length` tokens, with the ensemble's history in it."""
 
-    def __init__(self, cache: ReformerDynamicCache):
-        super().__init__(zip(cache.buckets_cache, cache.states_cache, strict=True))
+    def __init__(self, cache: ReformerDynamicCache, length: int):
+        # Buckets of layers that do not hash are empty.
+        buckets = [layer[..., :length] for layer in cache.buckets_cache]
+        states = [layer[:, :length] for layer in cache.states_cache]
+        super().__init__(zip(buckets, states, strict=True))
         self.history = NgramHistoryLayer()
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -45,44 +48,54 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
     _is_stateful = True
 
     def _past_length(self, past: ReformerDynamicCache | None) -> int:
-        return 0 if past is None else past.get_start_idx()
+        if past is None:
+            return 0
+        if not isinstance(past, ReformerDynamicCache):
+            raise ValueError(
+                f"A Reformer has a cache of its own kind, and this is a {type(past).__name__}: begin without one, and "
+                "pass on the `past_buckets_states` that come back."
+            )
+        return past.get_start_idx()
 
     def _history(self, past: NgramReformerCache | None) -> NgramHistoryLayer | None:
         return None if past is None else past.history
 
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         name = "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"
-        length = inputs[name].shape[1]
-        hidden_states, fields = super()._run_backbone(self._fill_up(inputs, name))
+        length, past = inputs[name].shape[1], inputs.get(self.cache_name)
+        if past is not None and length > 1:
+            raise ValueError(f"After its prompt, a Reformer reads one token at a time, and got {length}.")
+        hidden_states, fields = super()._run_backbone(inputs if past is not None else self._fill_up(inputs, name))
         cache = fields.get(self.cache_name)
         if cache is not None and not isinstance(cache, NgramReformerCache):
-            fields[self.cache_name] = NgramReformerCache(cache)
+            fields[self.cache_name] = NgramReformerCache(cache, self._past_length(past) + length)
         return hidden_states[:, :length], fields
 
     def _fill_up(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
-        """In training, Reformer does not take any length; in evaluation, it fills texts up by itself."""
+        """
+        Reformer does not take any length. In evaluation it fills texts up by itself, but not their positions (it tries
+        to, and fails).
+        """
+        position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         length = inputs[name].shape[1]
-        missing = self._training_length(length) - length if self.training else 0
-        if missing <= 0:
+        missing = self._full_length(length) - length
+        if missing <= 0 or not (self.training or position_ids is not None):
             return inputs
-        mask = inputs.get("attention_mask")
-        mask = (
-            torch.ones(inputs[name].shape[:2], dtype=torch.long, device=inputs[name].device) if mask is None else mask
-        )
+        if mask is None:
+            mask = torch.ones(inputs[name].shape[:2], dtype=torch.long, device=inputs[name].device)
         filled = {"attention_mask": F.pad(mask, (0, missing))}
         filled[name] = F.pad(inputs[name], (0, 0) * (inputs[name].ndim - 2) + (0, missing))
-        if inputs.get("position_ids") is not None:
-            filled["position_ids"] = F.pad(inputs["position_ids"], (0, missing))
+        if position_ids is not None:
+            filled["position_ids"] = F.pad(position_ids, (0, missing))
         return {**inputs, **filled}
 
-    def _training_length(self, length: int) -> int:
-        if self.config.axial_pos_embds:
+    def _full_length(self, length: int) -> int:
+        """The next length that the attention and, in training, the positions take."""
+        if self.config.axial_pos_embds and self.training:
             return prod(self.config.axial_pos_shape)
-        chunks = {
-            kind: getattr(self.config, f"{kind}_attn_chunk_length") for kind in set(self.config.attn_layers)
-        }.values()
+        chunks = {getattr(self.config, f"{kind}_attn_chunk_length") for kind in self.config.attn_layers}
         # Texts shorter than a chunk are attended to as a whole.
-        multiple = 1 if length <= min(chunks) else torch.lcm(*map(torch.tensor, (min(chunks), max(chunks)))).item()
+        multiple = 1 if length <= min(chunks) else lcm(*chunks)
         return -(-length // multiple) * multiple
 
     def prepare_inputs_for_generation(

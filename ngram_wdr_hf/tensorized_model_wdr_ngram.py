@@ -105,30 +105,40 @@ class AttentionGrid:
         length, device = hidden_states.shape[1], hidden_states.device
         columns = torch.arange(length, device=device) + past_length
         is_visible = causal_visibility(columns, num_columns)[None]
-        straight = places = torch.arange(num_columns, device=device)[None]
+        is_word = torch.ones(1, num_columns, dtype=torch.bool, device=device)
         if attention_mask is not None:
+            num_masked = attention_mask.shape[-1]
+            if not torch.compiler.is_compiling() and num_masked < past_length + length:
+                raise ValueError(
+                    f"`attention_mask` has {num_masked} columns for {int(past_length) + length} words: it must cover "
+                    "those in the cache as well."
+                )
             allowed = _read_mask(attention_mask, num_columns)
             is_visible = is_visible & allowed
-            places = (allowed[:, -1].cumsum(1) - 1).clamp(min=0)
+            is_word = allowed.any(1)
+        # Padding has no place of its own.
+        places = is_word.cumsum(1) - 1
         if position_ids is not None:
-            places = places.expand(max(len(places), len(position_ids)), -1)
+            # How far the places of each new word's text are from this count.
+            offsets = position_ids - places[:, columns]
+            # The word at place p sees the p words before it: what is further back is another text.
+            is_visible = is_visible & (places[:, None] + offsets[:, :, None] >= 0)
+            first = is_word[:, columns].int().argmax(1, keepdim=True).expand(len(offsets), 1)
+            # Of what is in the cache, only the first new word's text is seen.
+            places = places + offsets.gather(1, first)
             places = places.index_copy(1, columns, position_ids.expand(len(places), -1))
-            if isinstance(past_length, int) and past_length == 0:
-                # Packed texts: a place that does not follow the one before it begins another.
-                begins = F.pad(position_ids[:, 1:] != position_ids[:, :-1] + 1, (1, 0), value=True)
-                numbers = F.pad(begins.cumsum(1), (0, num_columns - length))
-                is_visible = is_visible & (numbers[:, :length, None] == numbers[:, None])
-        new_places = places[:, columns]
+        new_places = places[:, columns].masked_fill(~is_word[:, columns], 0)
         if not torch.compiler.is_compiling() and int(new_places.max()) >= num_places:
             raise ValueError(
                 f"This TensorizedTransformer has weights for {num_places} places, and the text goes on to place "
                 f"{int(new_places.max()) + 1}: use a shorter text, or a model with a larger `max_position_embeddings`."
             )
         distances = (new_places[:, :, None] - places[:, None]).clamp(0, num_places - 1)
-        is_straight = (
-            num_columns <= num_places and not torch.compiler.is_compiling() and bool((places == straight).all())
+        is_straight = not torch.compiler.is_compiling() and torch.equal(
+            places, torch.arange(num_columns, device=device).expand_as(places)
         )
-        slots = None if is_straight else F.one_hot(places.clamp(max=num_places - 1), num_places)
+        is_straight = is_straight and num_columns <= num_places
+        slots = None if is_straight else F.one_hot(places.clamp(0, num_places - 1), num_places)
         return cls(is_visible, distances, slots if slots is None else slots.to(hidden_states.dtype))
 
 
@@ -180,7 +190,9 @@ class TensorizedAttention(nn.Module):
         distances = self.distance(distance_embeddings)[grid.distances]
         pairs = word_queries * keys[:, None] + distance_queries * distances  # (batch_size, T, K, rank)
         attention = torch.matmul(pairs.flatten(1, 2), values.transpose(1, 2)).unflatten(1, pairs.shape[1:3])
-        attention = attention * (grid.is_visible[..., :, None] & grid.is_visible[..., None, :])
+        # Not multiplied by zero: what padding makes may be no number.
+        is_visible = grid.is_visible[..., :, None] & grid.is_visible[..., None, :]
+        attention = attention.masked_fill(~is_visible, 0.0)
         return self._project(attention, grid.slots), attention
 
     def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
@@ -266,7 +278,9 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
         use_cache = self.config.use_cache if use_cache is None else use_cache
-        use_cache = use_cache and not (self.gradient_checkpointing and self.training)
+        if self.gradient_checkpointing and self.training:
+            # A layer that runs twice would write to the cache twice.
+            use_cache, past_key_values = False, None
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if inputs_embeds is None:
@@ -287,15 +301,21 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         hidden_states = self.dropout(inputs_embeds * self.config.hidden_size**0.5)
         distances = self.dropout(self._distance_embeddings(hidden_states))
         biases = (self.word_bias, self.distance_bias)
-        all_states, all_attentions = (hidden_states,), ()
+        keeps_states = self._asks_for("output_hidden_states", output_hidden_states)
+        keeps_attentions = self._asks_for("output_attentions", output_attentions)
+        all_states, all_attentions = (hidden_states,) if keeps_states else None, () if keeps_attentions else None
         for layer in self.layers:
             hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
-            all_states, all_attentions = (*all_states, hidden_states), (*all_attentions, attention)
+            if keeps_states:
+                all_states = (*all_states, hidden_states)
+            # The largest tensors of all: unless they are asked for, each is let go.
+            if keeps_attentions:
+                all_attentions = (*all_attentions, attention)
         return BaseModelOutputWithPast(
             last_hidden_state=self.dropout(hidden_states),
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=all_states if self._asks_for("output_hidden_states", output_hidden_states) else None,
-            attentions=all_attentions if self._asks_for("output_attentions", output_attentions) else None,
+            hidden_states=all_states,
+            attentions=all_attentions,
         )
 
     def _asks_for(self, name: str, value: bool | None) -> bool:
@@ -320,6 +340,8 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
         super().__init__(config)
         self.transformer = TensorizedTransformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+        self.loss_type = "ForCausalLM"
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -352,6 +374,7 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
         loss = None

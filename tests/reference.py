@@ -11,7 +11,7 @@ def hidden_states(
 ):
     """What the logit layer sees, from the stock parts of the model: an encoder-decoder model, with `encoder_ids`."""
     if encoder_ids is None:
-        return model.transformer(
+        return model.base_model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
         ).last_hidden_state
     encoded = model.get_encoder()(encoder_ids, attention_mask=encoder_mask).last_hidden_state
@@ -26,9 +26,12 @@ def hidden_states(
 
 
 def logits_of(model, hidden):
-    """The logit layer, and the bias that some models keep beside it."""
-    logits = model.lm_head(hidden)
-    return logits + model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else logits
+    """The logit layer, the bias that some models keep beside it, and the bound that others put on its output."""
+    logits = model.get_output_embeddings()(hidden)
+    if hasattr(model, "final_logits_bias"):
+        logits = logits + model.final_logits_bias[0]
+    bound = getattr(model.config, "final_logit_softcapping", None)
+    return logits if bound is None else bound * torch.tanh(logits / bound)
 
 
 def documents(batch_size, length, attention_mask=None, position_ids=None) -> list[list[int]]:
@@ -62,7 +65,7 @@ def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
     """ê of head n at position t of row b: its guess of token t+1+n."""
     prediction = model.ngram_heads[n - 1](hidden[b, t])
     if model.config.ngram_target == "wdr":
-        known = model.lm_head.weight[input_ids[b, t + 1 : t + 1 + n]]
+        known = model.get_output_embeddings().weight[input_ids[b, t + 1 : t + 1 + n]]
         prediction = prediction + extrapolation(known.detach() if detach else known)
     return prediction
 

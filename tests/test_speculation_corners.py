@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import StoppingCriteria
 
+from .backbones import tiny_backbone
 from .side_by_side import DRAFTS, NO_END, PAD, assert_same_generation, generate, generate_both, model_of, prompts
 from .side_by_side import were_drafts_right as were_right
-from .test_mixin import BACKBONES, SIZES
 from .tiny import tiny_model
 
 
@@ -17,8 +17,7 @@ from .tiny import tiny_model
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_sliding_windows(batch_size, ensemble_lambda):
     """The rows' caches, which hold a few tokens only, are moved as well; plain decoding goes on from the result."""
-    model_class, config_class, _, _, fields = BACKBONES["mistral"]
-    model = model_class(config_class(**SIZES, **fields, ensemble_lambda=ensemble_lambda)).double().eval()
+    model = tiny_backbone("mistral", ensemble_lambda=ensemble_lambda)
     inputs = prompts(batch_size)
     plain, speculative = generate_both(model, inputs, **NO_END)
     assert_same_generation(plain, speculative, ends=())
