@@ -7,10 +7,13 @@ import torch
 import torch.nn.functional as F
 from transformers import ReformerConfig, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
+from transformers.utils import logging
 
 from .configuration_wdr_ngram import NgramConfigMixin
 from .ensemble_wdr_ngram import NgramHistoryLayer
 from .modeling_wdr_ngram import NgramMixin
+
+logger = logging.get_logger(__name__)
 
 
 class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
@@ -22,14 +25,18 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
 
 
 class NgramReformerCache(ReformerDynamicCache):
-    """Reformer's own kind of cache, of the first `length` tokens, with the ensemble's history in it."""
+    """Reformer's own kind of cache, with the ensemble's history in it."""
 
-    def __init__(self, cache: ReformerDynamicCache, length: int):
-        # Buckets of layers that do not hash are empty.
-        buckets = [layer[..., :length] for layer in cache.buckets_cache]
-        states = [layer[:, :length] for layer in cache.states_cache]
-        super().__init__(zip(buckets, states, strict=True))
-        self.history = NgramHistoryLayer()
+    history: NgramHistoryLayer
+
+    @classmethod
+    def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
+        """Makes `cache` one of these, of the first `length` tokens: whoever holds it goes on using it."""
+        if not isinstance(cache, cls):
+            cache.__class__, cache.history = cls, NgramHistoryLayer()
+            # Buckets of layers that do not hash are empty.
+            cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
+            cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
@@ -60,26 +67,36 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
     def _history(self, past: NgramReformerCache | None) -> NgramHistoryLayer | None:
         return None if past is None else past.history
 
+    def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+        num_rows = len(inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"])
+        if num_rows == 1 or "lsh" not in self.config.attn_layers or inputs.get("use_cache") is False:
+            return inputs
+        # From the cache, stock LSH attention takes the words of all rows from the first one.
+        if inputs.get(self.cache_name) is not None:
+            raise ValueError("With LSH attention, Reformer's cache is right for one row only: use `use_cache=False`.")
+        logger.warning_once("With LSH attention, Reformer's cache is right for one row only: going on without one.")
+        return {**inputs, "use_cache": False}
+
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         name = "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"
-        length, past = inputs[name].shape[1], inputs.get(self.cache_name)
-        if past is not None and length > 1:
+        length, past_length = inputs[name].shape[1], self._past_length(inputs.get(self.cache_name))
+        if past_length > 0 and length > 1:
             raise ValueError(f"After its prompt, a Reformer reads one token at a time, and got {length}.")
-        hidden_states, fields = super()._run_backbone(inputs if past is not None else self._fill_up(inputs, name))
-        cache = fields.get(self.cache_name)
-        if cache is not None and not isinstance(cache, NgramReformerCache):
-            fields[self.cache_name] = NgramReformerCache(cache, self._past_length(past) + length)
+        hidden_states, fields = super()._run_backbone(inputs if past_length > 0 else self._fill_up(inputs, name))
+        if fields.get(self.cache_name) is not None:
+            NgramReformerCache.adopt(fields[self.cache_name], past_length + length)
         return hidden_states[:, :length], fields
 
     def _fill_up(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
         """
-        Reformer does not take any length. In evaluation it fills texts up by itself, but not their positions (it tries
-        to, and fails).
+        Reformer does not take any length. In evaluation it fills texts up by itself, but not with a cache, and not
+        their positions (it tries to, and fails).
         """
         position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         length = inputs[name].shape[1]
         missing = self._full_length(length) - length
-        if missing <= 0 or not (self.training or position_ids is not None):
+        by_itself = not self.training and position_ids is None and inputs.get(self.cache_name) is None
+        if missing <= 0 or by_itself:
             return inputs
         if mask is None:
             mask = torch.ones(inputs[name].shape[:2], dtype=torch.long, device=inputs[name].device)
