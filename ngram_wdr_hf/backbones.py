@@ -20,6 +20,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from .backbone_checks import check_class, check_complete, check_config, check_model, probe
 from .checkpoint_wdr_ngram import HUB_ARGUMENTS
 from .configuration_wdr_ngram import NgramConfigMixin
 from .modeling_wdr_ngram import NgramMixin
@@ -63,20 +64,23 @@ def with_ngram_heads(
     if isinstance(model_or_name, (str, os.PathLike)):
         backbone = _backbone_of_checkpoint(model_or_name, kwargs)
         model_class = ngram_class(backbone)
-        model = model_class.from_pretrained(model_or_name, **fields)
+        returns_loading_info = fields.pop("output_loading_info", False)
+        model, info = model_class.from_pretrained(model_or_name, output_loading_info=True, **fields)
+        check_complete(model_or_name, model, info)
     elif isinstance(model_or_name, PreTrainedModel):
         backbone = type(model_or_name)
-        _check_model(model_or_name)
+        check_model(model_or_name)
         model_class = ngram_class(backbone)
-        model = _copy_with_heads(model_or_name, model_class, fields)
+        returns_loading_info = False
+        model, info = _copy_with_heads(model_or_name, model_class, fields)
     else:
         raise TypeError(
             f"`with_ngram_heads` takes a model of Transformers or the name of one, got a "
             f"{type(model_or_name).__name__}: take the model out of whatever wraps it, and wrap it again afterwards."
         )
     if model_class not in _NAMED.values():
-        _probe(model, backbone)
-    return model
+        probe(model, backbone)
+    return (model, info) if returns_loading_info else model
 
 
 @cache
@@ -84,7 +88,7 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     """The class that has N-gram heads on a `backbone`: one there is a file for, or one made here."""
     if backbone in _NAMED:
         return _NAMED[backbone]
-    _check_class(backbone)
+    check_class(backbone)
     is_seq2seq = backbone.__name__ in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
     plain_config = backbone.config_class
     model_type = f"{TYPE_PREFIX}{plain_config.model_type}"
@@ -92,6 +96,9 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     if not is_seq2seq and plain_config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         # The decoder of an encoder-decoder model alone, which has the same configuration.
         model_type, name = f"{model_type}_decoder", f"Decoder{name}"
+    if not _is_stock(backbone):
+        # One of several classes with the same configuration; that type is for the one that Transformers loads.
+        model_type, name = f"{model_type}_{backbone.__name__.lower()}", f"{backbone.__name__}Config"
     mixin, config_mixin = (
         (NgramSeq2SeqMixin, NgramSeq2SeqConfigMixin) if is_seq2seq else (NgramMixin, NgramConfigMixin)
     )
@@ -121,7 +128,16 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
         },
     )
     register(model_class)
+    # Where a pickled model looks for them.
+    globals().update({made.__name__: made for made in (config_class, model_class)})
     return model_class
+
+
+def _is_stock(backbone: type[PreTrainedModel]) -> bool:
+    """Whether a class is what Transformers loads a configuration as."""
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+    names = {mapping.get(backbone.config_class.model_type) for mapping in mappings}
+    return backbone.__name__ in names and getattr(transformers, backbone.__name__, None) is backbone
 
 
 def auto_class_of(model_class: type[PreTrainedModel]) -> type:
@@ -170,16 +186,27 @@ class _ConfigOnDemand(PreTrainedConfig):
 
 def __getattr__(name: str) -> type:
     """`ngram_wdr_hf.backbones.WDRNgramOlmo2ForCausalLM`, which is where a pickled model looks for its class."""
-    backbone = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
-    if isinstance(backbone, type) and issubclass(backbone, PreTrainedModel):
-        return ngram_class(backbone)
+    plain = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
+    found = getattr(transformers, plain, None) or getattr(transformers, plain.removeprefix("Decoder"), None)
+    if isinstance(found, type) and issubclass(found, PreTrainedModel):
+        return ngram_class(found)
+    if isinstance(found, type) and issubclass(found, PreTrainedConfig):
+        mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        if plain.startswith("Decoder") or found.model_type not in mapping:
+            mapping = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        if found.model_type in mapping:
+            return ngram_class(getattr(transformers, mapping[found.model_type])).config_class
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
     """The stock class of a checkpoint."""
     hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    except OSError as error:
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise OSError(f"There is no model in {name_or_path}, a folder or a name on the Hub ({reason}).") from error
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
             f"{name_or_path} already has N-gram heads (`ngram_size={config.ngram_size}`): load it with "
@@ -194,44 +221,8 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
             "heads predict the words that come next."
         )
     backbone = mapping[type(config)]
-    _check_config(config, backbone.__name__)
+    check_config(config, backbone.__name__)
     return backbone
-
-
-def _check_class(backbone: type[PreTrainedModel]) -> None:
-    """Raises a `ValueError` for a class that heads cannot be put on."""
-    name = backbone.__name__
-    if not backbone.can_generate():
-        raise ValueError(
-            f"A {name} is no causal or encoder-decoder language model, and N-gram heads predict the words that come "
-            "next: use the architecture's `ForCausalLM` or `ForConditionalGeneration` class."
-        )
-
-
-def _check_config(config: PreTrainedConfig, name: str) -> None:
-    """Raises a `ValueError` for a model that is made of several."""
-    if not hasattr(config, "vocab_size"):
-        raise ValueError(
-            f"A {name} is made of several models, and N-gram heads belong on one that reads and writes text: use its "
-            "language model alone."
-        )
-
-
-def _check_model(model: PreTrainedModel) -> None:
-    """Raises a `ValueError` for a model without an output embedding that heads could predict through."""
-    name = type(model).__name__
-    if isinstance(model, NgramMixin):
-        raise ValueError(
-            f"This {name} already has N-gram heads (`ngram_size={model.config.ngram_size}`): use it as it is, or "
-            "begin with the plain model."
-        )
-    weight = getattr(model.get_output_embeddings(), "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
-        raise ValueError(
-            f"A {name} has no output embedding, which N-gram heads predict through: use the architecture's "
-            "`ForCausalLM` or `ForConditionalGeneration` class."
-        )
-    _check_config(model.config, name)
 
 
 def _has_base_model(backbone: type[PreTrainedModel]) -> bool:
@@ -240,77 +231,30 @@ def _has_base_model(backbone: type[PreTrainedModel]) -> bool:
         return hasattr(backbone(backbone.config_class()), backbone.base_model_prefix)
 
 
-def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
+def _copy_with_heads(
+    plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]
+) -> tuple[NgramMixin, dict]:
     config_fields = plain.config.to_dict()
-    for name in ("model_type", "architectures", "auto_map", "transformers_version", "dtype"):
+    left_out = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
+    for name in left_out:
         config_fields.pop(name, None)
-    unknown = [name for name in fields if not hasattr(model_class.config_class(), name)]
+    unknown = [name for name in fields if name in left_out or not hasattr(model_class.config_class(), name)]
     if unknown:
         raise ValueError(
             f"`{unknown[0]}` is no field of {model_class.config_class.__name__}: options of `from_pretrained` go with "
             "a checkpoint's name, not with a model."
         )
     config = model_class.config_class(**{**config_fields, **fields})
-    model = model_class.from_pretrained(
+    model, info = model_class.from_pretrained(
         None,
         config=config,
+        output_loading_info=True,
         state_dict={name: tensor.clone() for name, tensor in plain.state_dict().items()},
         dtype=plain.dtype,
         attn_implementation=plain.config._attn_implementation,
     )
+    check_complete(f"A {type(plain).__name__} like this one", model, info)
     model.generation_config = copy.deepcopy(plain.generation_config)
     for name, parameter in plain.named_parameters():
         model.get_parameter(name).requires_grad_(parameter.requires_grad)
-    return model.to(plain.device).train(plain.training)
-
-
-@torch.no_grad()
-def _probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
-    """
-    Compares the model without heads' help with its own stock class on a few tokens: raises a `ValueError` for one that
-    is put together in a way that is not known here, rather than let it be trained wrongly.
-    """
-    if any(parameter.device.type == "meta" for parameter in model.parameters()):
-        return
-    vocab_size = model._target_vocab_size()
-    # The last token is not the same in both rows.
-    ids = (torch.arange(12, device=model.device).view(2, 6) * 7 + vocab_size // 2) % vocab_size
-    ids[1, :5] = ids[0, :5]
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "labels": ids}
-    if model.config.is_encoder_decoder:
-        inputs = {**inputs, "input_ids": ids[:1].expand(2, -1), "decoder_input_ids": ids}
-    name = backbone.__name__
-    was_training = model.training
-    model.eval()
-    problem = "it cannot read a few tokens by itself"
-    try:
-        expected = backbone.forward(model, **inputs)
-        problem = "it is not made of a base model that reads tokens and an output embedding"
-        found = model(**inputs, ensemble_lambda=0.0)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"N-gram heads cannot be put on a {name}: {problem} ({type(error).__name__}: {reason[:200]})."
-        ) from error
-    finally:
-        model.train(was_training)
-    logits = expected.logits
-    if not bool(logits.isfinite().all()):
-        raise ValueError(f"N-gram heads cannot be put on this {name}: its own logits are not finite numbers.")
-    tolerance = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 3e-2
-    tolerance = tolerance * float(logits.abs().max())
-    if logits.shape != found.logits.shape or not torch.allclose(logits, found.logits, rtol=0.0, atol=tolerance):
-        raise ValueError(
-            f"N-gram heads cannot be put on a {name}: its logits are not the product of its hidden states and its "
-            "output embedding (scaled or soft-capped at most), so that the heads could not predict through it."
-        )
-    if not torch.allclose(logits[0, :5], logits[1, :5], rtol=0.0, atol=tolerance):
-        raise ValueError(
-            f"A {name} with this configuration sees the words that it is to predict, as an encoder does: N-gram heads "
-            "are for causal models (some architectures have a configuration field `is_decoder` that makes them so)."
-        )
-    if not torch.allclose(expected.loss.to(found.loss.dtype), found.loss, rtol=0.0, atol=tolerance):
-        raise ValueError(
-            f"N-gram heads cannot be put on a {name}: its loss for `labels` is not that of the next token. (The "
-            "decoder of an encoder-decoder model, for one, does not shift them: use the whole model.)"
-        )
+    return model.to(plain.device).train(plain.training), info

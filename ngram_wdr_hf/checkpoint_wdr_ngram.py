@@ -80,6 +80,8 @@ class CheckpointMixin:
             self.__class__ = sharded_class.__bases__[-1]
         self._match_draft_tokens()
         self._share_conversions()
+        # Trainer goes on from a checkpoint by the model's own names, and passes over all others in silence.
+        kwargs.setdefault("save_original_format", False)
         try:
             return super().save_pretrained(*args, **kwargs)
         finally:

@@ -1,10 +1,8 @@
 """The mixin that gives a causal language model of Transformers its N-gram heads."""
 
 import inspect
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, make_dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +31,8 @@ from .generation_wdr_ngram import NgramGenerationMixin
 from .heads_wdr_ngram import NgramHead, predict_from_past
 from .logits_wdr_ngram import LogitLayer, LogitShape
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, grid_nll, mean_nll, ngram_loss
+from .routers_wdr_ngram import add_router_loss
+from .signature_wdr_ngram import forward_like, with_fields
 from .watch_wdr_ngram import HeadWatchMixin
 
 
@@ -87,7 +87,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
             cls.cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.cache_name)
             if "rows_can_move" not in vars(cls) and not cls.text_prefix:
                 cls.rows_can_move = "position_ids" in parameters
-            cls.forward = _forward_like(backbone_forward)
+            cls.forward = forward_like(backbone_forward, NgramMixin.__doc__)
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
@@ -154,7 +154,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
             if self.training:
                 predictions = [hidden_states, *self._head_predictions(hidden_states, text)]
                 fields |= self._training_loss(predictions, targets, num_items_in_batch)
-                self._add_router_loss(fields, text)
+                add_router_loss(self, fields, text.get("attention_mask"))
             else:
                 # The loss needs every position's logits; they are cut down afterwards.
                 main, mean, said = self._look_back(hidden_states, text, past, past_length, lambdas)
@@ -164,7 +164,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                     fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
         output_class = self.ngram_output_class
         if not fields.keys() <= output_class.__dataclass_fields__.keys():
-            output_class = _with_fields(output_class, frozenset(fields))
+            output_class = with_fields(output_class, frozenset(fields))
         return output_class(**fields)
 
     def _past_length(self, past: Cache | None) -> int | torch.Tensor:
@@ -210,24 +210,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, targets, self._logit_layer(), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses}
-
-    def _add_router_loss(self, fields: dict[str, Any], text: dict[str, Any]) -> None:
-        """Adds what a mixture of experts pays for an uneven load, if the routers' logits were asked for."""
-        router_logits = fields.get("router_logits")
-        if router_logits is None:
-            return
-        modules = (sys.modules[parent.__module__] for parent in type(self).__mro__)
-        balance = next(
-            (found for module in modules if (found := getattr(module, "load_balancing_loss_func", None))), None
-        )
-        sizes = [getattr(self, name, None) for name in ("num_experts", "num_experts_per_tok", "router_aux_loss_coef")]
-        if balance is None or None in sizes:
-            raise ValueError(
-                f"The load-balancing loss of a {type(self).__name__} is not known here: train with "
-                "`output_router_logits=False`."
-            )
-        fields["aux_loss"] = balance(router_logits, *sizes[:2], text.get("attention_mask"))
-        fields["loss"] = fields["loss"] + sizes[2] * fields["aux_loss"].to(fields["loss"].device)
 
     def _resolve_lambdas(
         self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
@@ -426,38 +408,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                 f"The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass {ids_name} "
                 f"instead of {embeds_name}."
             )
-
-
-def _forward_like(backbone_forward: Callable) -> Callable:
-    """A `forward` with the backbone's own signature, which Transformers and Trainer read, and `ensemble_lambda`."""
-    signature = inspect.signature(backbone_forward)
-    parameters = list(signature.parameters.values())
-    added = inspect.Parameter(
-        "ensemble_lambda",
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        default=None,
-        annotation=float | Sequence[float] | None,
-    )
-    has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    parameters.insert(len(parameters) - has_kwargs, added)
-    names = [parameter.name for parameter in parameters if parameter.kind is added.kind][1:]
-
-    def forward(self, *args, **kwargs):
-        if len(args) > len(names):
-            raise TypeError(f"forward takes at most {len(names)} positional arguments, got {len(args)}.")
-        return self._ngram_forward(**dict(zip(names, args)), **kwargs)  # noqa: B905 (fewer arguments are fine)
-
-    forward.__signature__ = signature.replace(parameters=parameters)
-    forward.__doc__ = NgramMixin.__doc__
-    return forward
-
-
-@cache
-def _with_fields(output_class: type, names: frozenset[str]) -> type:
-    """`output_class` with room for whatever else a backbone returns."""
-    others = sorted(names - output_class.__dataclass_fields__.keys())
-    fields = [(name, Any, field(default=None)) for name in others]
-    return make_dataclass(output_class.__name__, fields, bases=(output_class,))
 
 
 def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from transformers import ReformerConfig, ReformerModelWithLMHead
-from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
+from transformers.models.reformer.modeling_reformer import ReformerDynamicCache, ReformerLayer
 from transformers.utils import logging
 
 from .configuration_wdr_ngram import NgramConfigMixin
@@ -44,6 +44,24 @@ class NgramReformerCache(ReformerDynamicCache):
             self.history.reorder_cache(beam_idx)
 
 
+class SeededReformerLayer(ReformerLayer):
+    """
+    Reformer's layers run twice, and seed torch anew for that with numbers from nowhere, so that no training could be
+    repeated. These numbers follow from the seed that was set.
+    """
+
+    def _init_attention_seed(self) -> None:
+        self.attention_seed = self._draw_seed()
+
+    def _init_feed_forward_seed(self) -> None:
+        self.feed_forward_seed = self._draw_seed()
+
+    def _draw_seed(self) -> int:
+        seed = int(torch.randint(2**62, ()))
+        torch.manual_seed(seed)
+        return seed
+
+
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
     __doc__ = f"""
     A [`ReformerModelWithLMHead`] with N-gram heads. They are as wide as its hidden states, which are twice
@@ -53,6 +71,11 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
     config_class = WDRNgramReformerConfig
     # The cache keeps hash buckets, and cannot be cut.
     _is_stateful = True
+
+    def __init__(self, config: WDRNgramReformerConfig):
+        super().__init__(config)
+        for layer in self.reformer.encoder.layers:
+            layer.__class__ = SeededReformerLayer
 
     def _past_length(self, past: ReformerDynamicCache | None) -> int:
         if past is None:

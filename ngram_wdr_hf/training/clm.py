@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import default_data_collator
 
+from ..data.errors import InputError
 from ..data.stream import StreamedBlocks, TrainingBlocks
 from ..modeling_wdr_ngram import NgramMixin
 from .arguments import RunArguments
@@ -53,6 +54,10 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, Ngr
     data = tokenize_splits(splits, tokenizer, arguments.data, arguments.training.seed)
     check_prompt(arguments.report.prompt, tokenizer)
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
+    if arguments.report.use_mtp and model._is_stateful:
+        raise InputError(
+            f"`--use_mtp` takes rejected drafts back, and a {type(model).__name__} cannot go back: leave it out."
+        )
     check_lengths(data, model.config.ngram_size)
     data.block_size = find_block_size(model, arguments.data.block_size)
     training_tokens = data.streams["train"].pieces if do_train and "train" in data.streams else ()
