@@ -146,7 +146,7 @@ def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path
     assert result.scores["validation"].num_words == words
     assert len(result.samples) == 2 and all(len(text.split()) >= 5 for text in result.samples.values())
     assert all("a forward pass" in label for label in result.samples) is ("--use_mtp" in options)
-    # Interrupted after two steps, it ends where it would have ended; Reformer sets seeds that nobody can know.
+    # Interrupted after two steps, it ends where it would have ended.
     shutil.copytree(whole, broken)
     shutil.rmtree(broken / "checkpoint-4")
     for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
@@ -155,7 +155,7 @@ def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path
     assert [entry["step"] for entry in again.history if "loss" in entry] == [1, 2, 3, 4]
     assert [entry["loss"] for entry in again.history if "loss" in entry][:2] == losses[:2]
     expected = weights(whole)
-    assert preset == "tiny-rf" or all(torch.equal(value, expected[key]) for key, value in weights(broken).items())
+    assert all(torch.equal(value, expected[key]) for key, value in weights(broken).items())
     # Evaluated again, the same figures.
     (again,) = run(
         *("--do_train", "false", "--model_name_or_path", str(whole), "--sample_tokens", "0"),
