@@ -1,7 +1,9 @@
 """N-gram heads on any language model of Transformers, in one call."""
 
 import copy
+import dataclasses
 import os
+import threading
 from functools import cache
 from typing import Any
 
@@ -20,7 +22,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
-from .backbone_checks import check_class, check_complete, check_config, check_model, probe
+from .backbone_checks import check_class, check_config, check_model, probe
 from .checkpoint_wdr_ngram import HUB_ARGUMENTS
 from .configuration_wdr_ngram import NgramConfigMixin
 from .modeling_wdr_ngram import NgramMixin
@@ -29,12 +31,16 @@ from .t5_wdr_ngram import NgramT5Mixin
 
 PREFIX = "WDRNgram"
 TYPE_PREFIX = "wdr_ngram_"
+# By the model's type: what Transformers loads it as, with its encoder if it has one.
+STOCK_CLASSES = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
 # Of the T5 family, those that scale their outputs if their embeddings are tied.
 SCALED_IF_TIED = ("switch_transformers", "umt5")
 # Backbones that see where a word stands by the attention mask, or by its distance to others.
 TOLD_BY_MASK = ("bloom", "mpt")
 # The classes that there is a file for, by the class that they are made from.
 _NAMED: dict[type[PreTrainedModel], type[NgramMixin]] = {}
+# Two threads must not make the same class twice.
+_LOCK = threading.RLock()
 
 
 def with_ngram_heads(
@@ -53,56 +59,57 @@ def with_ngram_heads(
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
         ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads output, or `"simple"`.
         kwargs (*optional*):
-            Other fields of the configuration, such as `ensemble_lambda`, `label_smoothing` or `ngram_head_activation`.
-            With a name, also whatever `from_pretrained` takes, such as `dtype`, `device_map` or `revision`.
+            Other fields of the heads, such as `ensemble_lambda`, `label_smoothing` or `ngram_head_activation`. With a
+            name, also whatever `from_pretrained` takes, such as `dtype`, `device_map` or `revision`.
 
     Returns:
-        `PreTrainedModel`: Of a class made from [`NgramMixin`] and the model's own. What it saves is loaded by
-        `AutoModelForCausalLM` (or `AutoModelForSeq2SeqLM`) wherever `ngram_wdr_hf` was imported.
+        `PreTrainedModel`: Of a class made from [`NgramMixin`] and the model's own. If that is a class of Transformers,
+        what it saves is loaded by `AutoModelForCausalLM` (or `AutoModelForSeq2SeqLM`) wherever `ngram_wdr_hf` was
+        imported; for a class of your own, call `ngram_class` with it first.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
         backbone = _backbone_of_checkpoint(model_or_name, kwargs)
-        model_class = ngram_class(backbone)
-        returns_loading_info = fields.pop("output_loading_info", False)
-        model, info = model_class.from_pretrained(model_or_name, output_loading_info=True, **fields)
-        check_complete(model_or_name, model, info)
+        loaded = _load_with_heads(model_or_name, ngram_class(backbone), fields)
     elif isinstance(model_or_name, PreTrainedModel):
         backbone = type(model_or_name)
         check_model(model_or_name)
-        model_class = ngram_class(backbone)
-        returns_loading_info = False
-        model, info = _copy_with_heads(model_or_name, model_class, fields)
+        loaded = _copy_with_heads(model_or_name, ngram_class(backbone), fields)
     else:
         raise TypeError(
             f"`with_ngram_heads` takes a model of Transformers or the name of one, got a "
             f"{type(model_or_name).__name__}: take the model out of whatever wraps it, and wrap it again afterwards."
         )
-    if model_class not in _NAMED.values():
-        probe(model, backbone)
-    return (model, info) if returns_loading_info else model
+    if backbone not in _NAMED:
+        # With `output_loading_info=True`, there is more than a model.
+        probe(loaded[0] if isinstance(loaded, tuple) else loaded, backbone)
+    return loaded
 
 
-@cache
 def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     """The class that has N-gram heads on a `backbone`: one there is a file for, or one made here."""
     if backbone in _NAMED:
         return _NAMED[backbone]
+    with _LOCK:
+        return _make_class(backbone)
+
+
+@cache
+def _make_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     check_class(backbone)
     is_seq2seq = backbone.__name__ in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
     plain_config = backbone.config_class
     model_type = f"{TYPE_PREFIX}{plain_config.model_type}"
     name = plain_config.__name__
-    if not is_seq2seq and plain_config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        # The decoder of an encoder-decoder model alone, which has the same configuration.
-        model_type, name = f"{model_type}_decoder", f"Decoder{name}"
     if not _is_stock(backbone):
         # One of several classes with the same configuration; that type is for the one that Transformers loads.
         model_type, name = f"{model_type}_{backbone.__name__.lower()}", f"{backbone.__name__}Config"
     mixin, config_mixin = (
         (NgramSeq2SeqMixin, NgramSeq2SeqConfigMixin) if is_seq2seq else (NgramMixin, NgramConfigMixin)
     )
-    members = {"__module__": __name__}
+    # A checkpoint of theirs may bring its code; one of a class made here cannot.
+    common = {"__module__": __name__, "_auto_class": None}
+    members = dict(common)
     if is_seq2seq and hasattr(plain_config, "initializer_factor") and not _has_base_model(backbone):
         mixin = NgramT5Mixin
         members["base_class"] = MODEL_MAPPING[plain_config]
@@ -113,7 +120,7 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
         f"{PREFIX}{name}",
         (config_mixin, plain_config),
         {
-            "__module__": __name__,
+            **common,
             "__doc__": f"A [`{plain_config.__name__}`] with the N-gram fields.\n{config_mixin.__doc__}",
             "model_type": model_type,
         },
@@ -135,9 +142,8 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
 
 def _is_stock(backbone: type[PreTrainedModel]) -> bool:
     """Whether a class is what Transformers loads a configuration as."""
-    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-    names = {mapping.get(backbone.config_class.model_type) for mapping in mappings}
-    return backbone.__name__ in names and getattr(transformers, backbone.__name__, None) is backbone
+    name = STOCK_CLASSES.get(backbone.config_class.model_type)
+    return name == backbone.__name__ and getattr(transformers, name) is backbone
 
 
 def auto_class_of(model_class: type[PreTrainedModel]) -> type:
@@ -167,11 +173,7 @@ def register_on_demand() -> None:
     are made when a checkpoint asks for them.
     """
     named = {model_class.config_class.model_type for model_class in _NAMED.values()}
-    backbones = {f"{TYPE_PREFIX}{name}": model for name, model in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
-    for name, model in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.items():
-        if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            backbones[f"{TYPE_PREFIX}{name}_decoder"] = backbones[f"{TYPE_PREFIX}{name}"]
-        backbones[f"{TYPE_PREFIX}{name}"] = model
+    backbones = {f"{TYPE_PREFIX}{name}": model for name, model in STOCK_CLASSES.items()}
     for model_type in backbones.keys() - named:
         members = {"model_type": model_type, "backbone_name": backbones[model_type]}
         AutoConfig.register(model_type, type("ConfigOnDemand", (_ConfigOnDemand,), members), exist_ok=True)
@@ -186,22 +188,18 @@ class _ConfigOnDemand(PreTrainedConfig):
 
 def __getattr__(name: str) -> type:
     """`ngram_wdr_hf.backbones.WDRNgramOlmo2ForCausalLM`, which is where a pickled model looks for its class."""
-    plain = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
-    found = getattr(transformers, plain, None) or getattr(transformers, plain.removeprefix("Decoder"), None)
+    found = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
     if isinstance(found, type) and issubclass(found, PreTrainedModel):
         return ngram_class(found)
-    if isinstance(found, type) and issubclass(found, PreTrainedConfig):
-        mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-        if plain.startswith("Decoder") or found.model_type not in mapping:
-            mapping = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        if found.model_type in mapping:
-            return ngram_class(getattr(transformers, mapping[found.model_type])).config_class
+    if isinstance(found, type) and issubclass(found, PreTrainedConfig) and found.model_type in STOCK_CLASSES:
+        return ngram_class(getattr(transformers, STOCK_CLASSES[found.model_type])).config_class
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
     """The stock class of a checkpoint."""
-    hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+    names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
+    hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
     except OSError as error:
@@ -231,30 +229,45 @@ def _has_base_model(backbone: type[PreTrainedModel]) -> bool:
         return hasattr(backbone(backbone.config_class()), backbone.base_model_prefix)
 
 
-def _copy_with_heads(
-    plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]
-) -> tuple[NgramMixin, dict]:
-    config_fields = plain.config.to_dict()
-    left_out = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
-    for name in left_out:
-        config_fields.pop(name, None)
-    unknown = [name for name in fields if name in left_out or not hasattr(model_class.config_class(), name)]
+def _load_with_heads(
+    name_or_path: str | os.PathLike, model_class: type[NgramMixin], fields: dict[str, Any]
+) -> NgramMixin | tuple[NgramMixin, dict]:
+    if "config" in fields:
+        raise ValueError(
+            "`with_ngram_heads` takes a checkpoint's own configuration: give the fields to be changed, not `config`."
+        )
+    try:
+        return model_class.from_pretrained(name_or_path, **fields)
+    except TypeError as error:
+        config_name = model_class.config_class.__name__
+        raise TypeError(
+            f"{name_or_path} cannot be loaded ({error}): give fields of a {config_name} or options of "
+            "`from_pretrained`."
+        ) from error
+
+
+def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
+    mixin = NgramSeq2SeqConfigMixin if issubclass(model_class, NgramSeq2SeqMixin) else NgramConfigMixin
+    known = [field.name for field in dataclasses.fields(mixin)]
+    unknown = [name for name in fields if name not in known]
     if unknown:
         raise ValueError(
-            f"`{unknown[0]}` is no field of {model_class.config_class.__name__}: options of `from_pretrained` go with "
-            "a checkpoint's name, not with a model."
+            f"`{unknown[0]}` is no field of N-gram heads ({', '.join(known)}): other fields and options go with a "
+            "checkpoint's name, not with a model."
         )
-    config = model_class.config_class(**{**config_fields, **fields})
-    model, info = model_class.from_pretrained(
+    config_fields = plain.config.to_dict()
+    for name in ("model_type", "architectures", "auto_map", "transformers_version", "dtype"):
+        config_fields.pop(name, None)
+    model = model_class.from_pretrained(
         None,
-        config=config,
-        output_loading_info=True,
+        config=model_class.config_class(**{**config_fields, **fields}),
         state_dict={name: tensor.clone() for name, tensor in plain.state_dict().items()},
         dtype=plain.dtype,
         attn_implementation=plain.config._attn_implementation,
     )
-    check_complete(f"A {type(plain).__name__} like this one", model, info)
+    model.name_or_path = model.config.name_or_path = plain.config.name_or_path
     model.generation_config = copy.deepcopy(plain.generation_config)
     for name, parameter in plain.named_parameters():
-        model.get_parameter(name).requires_grad_(parameter.requires_grad)
-    return model.to(plain.device).train(plain.training), info
+        copied = model.get_parameter(name).requires_grad_(parameter.requires_grad)
+        copied.data = copied.data.to(parameter.dtype)
+    return model.to(plain.device).train(plain.training)

@@ -66,10 +66,16 @@ class CheckpointMixin:
                 raise ValueError(
                     _refusal(pretrained_model_name_or_path, model.config, saved_size, missing, unexpected)
                 )
-            what = pretrained_model_name_or_path or f"The {cls.backbone_class().__name__}"
+            what = pretrained_model_name_or_path or f"This {cls.backbone_class().__name__}"
+            _check_trunk(what, model, info["missing_keys"])
             logger.warning(
                 f"{what} has no N-gram heads: {len(model.ngram_heads)} fresh heads were added "
                 f"(ngram_size={model.config.ngram_size}). Train them before using the ensemble."
+            )
+        if any(not parameter.is_floating_point() for parameter in model.ngram_heads.parameters()):
+            raise ValueError(
+                "The heads were quantized with the backbone, and could not be trained: leave `ngram_heads` and the "
+                "output embedding out (with bitsandbytes, `llm_int8_skip_modules=['lm_head', 'ngram_heads']`)."
             )
         return (model, info) if returns_loading_info else model
 
@@ -119,6 +125,17 @@ class CheckpointMixin:
             return None
         # The plain class keeps our fields when it saves our trunk, and the trunk has no heads to lose.
         return saved.get(field) if saved.get("model_type") == cls.config_class.model_type else None
+
+
+def _check_trunk(what, model: PreTrainedModel, missing: set[str]) -> None:
+    """Raises a `ValueError` unless every weight but the heads' was found."""
+    parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
+    missing = sorted(parameters & set(missing))
+    if missing:
+        raise ValueError(
+            f"{what} is no complete {model.backbone_class().__name__}: it has no `{missing[0]}` (a model for another "
+            "task, or one with an adapter in it, has other weights), and heads on untrained weights learn nothing."
+        )
 
 
 def _refusal(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:

@@ -77,5 +77,7 @@ def read_attention_mask(
     if allowed.dtype != torch.bool:
         # Added to the scores, a finite bias is no prohibition.
         allowed = allowed > torch.finfo(allowed.dtype).min / 2
+    # A static cache with a sliding window keeps its last columns only.
+    own = torch.minimum(own, steps + (allowed.shape[-1] - length))
     # The token before the very first one does not exist; `run_lengths` starts a document there anyway.
     return allowed[:, 0, steps, own], allowed[:, 0, steps, (own - 1).clamp(min=0)]

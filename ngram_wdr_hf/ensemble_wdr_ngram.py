@@ -108,7 +108,7 @@ def tokens_in(cache: Cache | None) -> int | torch.Tensor:
     if isinstance(length, int) and length == 0:
         # Hybrid backbones do not use all layers, the first perhaps among them.
         layers = self_attention_of(cache).layers
-        length = max((layer.get_seq_length() for layer in layers if isinstance(layer, CacheLayerMixin)), default=0)
+        length = max([0, *[layer.get_seq_length() for layer in layers if isinstance(layer, CacheLayerMixin)]])
     return length
 
 

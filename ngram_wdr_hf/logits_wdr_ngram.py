@@ -30,14 +30,16 @@ class LogitShape:
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "LogitShape":
         """As the fields of a configuration of Transformers tell."""
+        # Asked for at every step of decoding, where looking into the dictionary is cheapest.
+        fields = vars(config)
         # Some encoder-decoder models have a configuration for each side.
-        decoder = getattr(config, "decoder", None)
-        config = decoder if isinstance(decoder, PreTrainedConfig) else config
-        found = (
-            next((value for name in names if (value := getattr(config, name, None)) is not None), default)
+        if isinstance(fields.get("decoder"), PreTrainedConfig):
+            fields = vars(fields["decoder"])
+        multiplier, divisor, soft_cap = (
+            next((fields[name] for name in names if isinstance(fields.get(name), (int, float))), default)
             for names, default in ((MULTIPLIERS, 1.0), (DIVISORS, 1.0), (SOFT_CAPS, None))
         )
-        return cls(*found)
+        return cls(multiplier, divisor, soft_cap)
 
     @property
     def scale(self) -> float:

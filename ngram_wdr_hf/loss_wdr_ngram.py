@@ -209,8 +209,11 @@ def _capped_nll_and_gradients(
         grads = _gradients(loss, [piece, weight, bias], factor)
         nll_sum, loss_sum = nll_sum + nll.detach(), loss_sum + loss.detach()
         row_grads.append(grads[0])
-        weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
+        # A sum of many small terms in half precision would lose their digits.
+        weight_grad = _add_to(weight_grad, grads[1], dtype)
+        bias_grad = _add_to(bias_grad, grads[2], dtype)
     row_grad = torch.cat(row_grads) if rows.requires_grad else None
+    weight_grad, bias_grad = (grad if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad))
     return nll_sum, loss_sum, [row_grad, weight_grad, bias_grad]
 
 
@@ -227,8 +230,12 @@ def _gradients(
     return grads
 
 
-def _add_to(total: torch.Tensor | None, term: torch.Tensor | None) -> torch.Tensor | None:
-    return term if total is None else total.add_(term)
+def _add_to(
+    total: torch.Tensor | None, term: torch.Tensor | None, dtype: torch.dtype | None = None
+) -> torch.Tensor | None:
+    if total is None:
+        return term if term is None or dtype is None else term.to(dtype)
+    return total.add_(term)
 
 
 def _smoothing(rows, targets, weights, weight, bias) -> torch.Tensor:

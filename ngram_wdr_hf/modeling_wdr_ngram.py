@@ -360,7 +360,17 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         if not self.ngram_heads or self.config.ngram_target == "simple":
             return None
         # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
-        return F.embedding(token_ids, self.get_output_embeddings().weight.detach())
+        return F.embedding(token_ids, self._output_weight().detach())
+
+    def _output_weight(self) -> torch.Tensor:
+        """The output embedding `W`, to be read here."""
+        weight = self.get_output_embeddings().weight
+        if weight.device.type == "meta" or hasattr(weight, "placements"):
+            raise ValueError(
+                "The N-gram loss and the ensemble read the output embedding's weights, and these are offloaded or "
+                "sharded: keep the output embedding whole on a device, or use `ensemble_lambda=0` without labels."
+            )
+        return weight
 
     def _logit_layer(self) -> LogitLayer:
         """The logit layer as the loss sees it."""
@@ -370,7 +380,7 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                 "The N-gram loss reads the output embedding's weights and cannot see an adapter on it: take it out of "
                 "the adapter's `target_modules` (with PEFT, train it in full by `modules_to_save`)."
             )
-        return LogitLayer(layer.weight, layer.bias, LogitShape.of(self.config))
+        return LogitLayer(self._output_weight(), layer.bias, LogitShape.of(self.config))
 
     def _next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None

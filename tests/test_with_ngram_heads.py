@@ -193,12 +193,12 @@ def test_classes_by_their_name():
             getattr(backbones, name)
 
 
-def test_a_decoder_alone_is_another_type_than_the_whole():
-    for name in ("Bart", "MBart"):
-        classes = (getattr(backbones, f"WDRNgram{name}For{of}") for of in ("ConditionalGeneration", "CausalLM"))
-        whole, decoder = (model_class.config_class for model_class in classes)
-        assert all(type(AutoConfig.for_model(config.model_type)) is config for config in (whole, decoder))
-        assert decoder.model_type == f"{whole.model_type}_decoder"
+@pytest.mark.parametrize("model_type", ["wdr_ngram_roberta", "wdr_ngram_electra", "wdr_ngram_bert"])
+def test_no_door_is_open_to_what_is_refused(model_type):
+    with pytest.raises(ValueError, match="its logits are not the product"):
+        AutoConfig.for_model(model_type)
+    with pytest.raises(ValueError, match="BartForCausalLM: its loss for `labels` is not that of the next token"):
+        _ = backbones.WDRNgramBartForCausalLM
 
 
 class OwnLlama(LlamaForCausalLM):
@@ -234,7 +234,8 @@ def test_load_balancing(name):
     for key, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, stock.get_parameter(key).grad)
     # With heads, it comes on top of the N-gram loss, and through a tuple, too.
-    ours = with_ngram_heads(stock, ngram_size=3, output_router_logits=False)
+    ours = with_ngram_heads(stock, ngram_size=3)
+    ours.config.output_router_logits = False
     without = ours(ids, attention_mask=mask, labels=labels)
     output = ours(ids, attention_mask=mask, labels=labels, output_router_logits=True)
     assert "aux_loss" not in without and "router_logits" not in without
@@ -404,7 +405,8 @@ FIELDS = {
     "`ngram_size` must be an integer of at least 1": {"ngram_size": 0},
     "`ngram_target` must be one of wdr, simple, got 'words'": {"ngram_target": "words"},
     "`ensemble_lambda` must be a number from 0 to 1": {"ensemble_lambda": 2},
-    "`no_such_field` is no field of WDRNgramOlmo2Config": {"no_such_field": 3},
+    "`no_such_field` is no field of N-gram heads": {"no_such_field": 3},
+    "`hidden_act` is no field of N-gram heads": {"hidden_act": "gelu"},
     "`device_map` is no field": {"device_map": "cpu"},
     "`dtype`": {"dtype": torch.bfloat16},
 }
