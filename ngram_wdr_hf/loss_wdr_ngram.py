@@ -10,8 +10,10 @@ from .logits_wdr_ngram import LogitLayer, LogitShape
 
 IGNORE_INDEX = -100
 
-# Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations.
+# Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations. On
+# accelerators, where weights are in half precision as a rule, fewer and larger chunks also add up more exactly.
 CHUNK_ELEMENTS = 2**24
+CHUNK_ELEMENTS_ELSEWHERE = 2**26
 LARGEST_CHUNK = 1024
 CACHED_ELEMENTS = 2**20
 # Gradients of a mean over many rows are too small for float16.
@@ -104,7 +106,7 @@ def grid_nll(
     weight, bias = layer.weight, layer.scaled_bias
     sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
     # Every λ goes over the logits again: on a CPU, they should still be in its cache.
-    size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight.shape[0])
+    size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight)
     chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
     for main_rows, past_rows, target in zip(*chunks, strict=True):
         main_logits = F.linear(layer.scaled(main_rows), weight, bias).to(sums.dtype)
@@ -115,9 +117,10 @@ def grid_nll(
     return sums
 
 
-def chunk_rows(vocab_size: int) -> int:
+def chunk_rows(weight: torch.Tensor) -> int:
     """How many rows of logits to compute at a time."""
-    return max(1, min(LARGEST_CHUNK, CHUNK_ELEMENTS // vocab_size))
+    elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else CHUNK_ELEMENTS_ELSEWHERE
+    return max(1, min(LARGEST_CHUNK, elements // weight.shape[0]))
 
 
 class _ChunkedNLL(torch.autograd.Function):
@@ -169,7 +172,7 @@ def _nll_and_gradients(
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """The NLL sum of a head's rows, and its gradients times `factor` for rows, output embedding and bias."""
     rows, weight, bias = leaves
-    options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight.shape[0]), chunking_method=None)
+    options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight), chunking_method=None)
     # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
     reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
     with torch.enable_grad():
@@ -192,7 +195,7 @@ def _capped_nll_and_gradients(
     gradients these are: with the cap, it needs all logits.
     """
     rows, weight, bias = leaves
-    size = chunk_rows(weight.shape[0])
+    size = chunk_rows(weight)
     dtype = torch.promote_types(weight.dtype, torch.float32)
     nll_sum = loss_sum = torch.zeros((), dtype=dtype, device=weight.device)
     row_grads, weight_grad, bias_grad = [], None, None
