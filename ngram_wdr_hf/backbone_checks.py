@@ -152,7 +152,12 @@ def _run(
 ) -> tuple[ModelOutput, set[nn.Module]]:
     """One forward pass, with what goes into the output embedding enlarged, and the parts with weights it called."""
     called = set()
-    hooks = [model.get_output_embeddings().register_forward_pre_hook(lambda _, args: (args[0] * factor, *args[1:]))]
+
+    def enlarge(_: nn.Module, args: tuple) -> tuple:
+        # Not the ids that an embedding is asked for, where it is the input's and the output's in one.
+        return (args[0] * factor, *args[1:]) if args[0].is_floating_point() else args
+
+    hooks = [model.get_output_embeddings().register_forward_pre_hook(enlarge)]
     for part in model.modules():
         if next(part.parameters(recurse=False), None) is not None:
             hooks.append(part.register_forward_hook(lambda part, *_: called.add(part)))
