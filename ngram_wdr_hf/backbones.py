@@ -97,7 +97,8 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
 @cache
 def _make_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     check_class(backbone)
-    is_seq2seq = backbone.__name__ in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
+    seq2seq_names = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
+    is_seq2seq = any(parent.__name__ in seq2seq_names for parent in backbone.__mro__)
     plain_config = backbone.config_class
     model_type = f"{TYPE_PREFIX}{plain_config.model_type}"
     name = plain_config.__name__

@@ -3,13 +3,20 @@
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    StaticCache,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ngram_wdr_hf import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM, with_ngram_heads
 
 from .backbones import tiny_backbone
-from .tiny import left_pad, random_ids, tiny_model
+from .tiny import TRANSLATION_SIZES, left_pad, plain_seq2seq, random_ids, tiny_model
 
 LLAMA = {
     "vocab_size": 37,
@@ -65,6 +72,23 @@ def test_a_bound_that_does_not_show_yet():
     torch.testing.assert_close(model(ids).logits, plain(ids).logits, atol=1e-5, rtol=0.0)
     with pytest.raises(ValueError, match="a Bounded: its logits are not the product"):
         with_ngram_heads(model)
+
+
+class OwnBart(BartForConditionalGeneration):
+    """Somebody's own, with an encoder."""
+
+
+@torch.no_grad()
+def test_a_class_of_ones_own_with_an_encoder(tmp_path):
+    plain = OwnBart(BartConfig(**TRANSLATION_SIZES)).eval()
+    model = with_ngram_heads(plain, ngram_size=3)
+    assert isinstance(model, OwnBart) and type(model) is not type(with_ngram_heads(plain_seq2seq("bart")))
+    model.save_pretrained(tmp_path)
+    loaded, ids = AutoModelForSeq2SeqLM.from_pretrained(tmp_path), random_ids(2, 6)
+    assert type(loaded) is type(model)
+    for ensemble_lambda in (0.0, 0.4):
+        options = {"decoder_input_ids": ids, "ensemble_lambda": ensemble_lambda}
+        torch.testing.assert_close(loaded(ids, **options).logits, model(ids, **options).logits)
 
 
 def test_precisions_and_names_are_kept():
