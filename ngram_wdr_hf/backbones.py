@@ -147,23 +147,25 @@ def _is_stock(backbone: type[PreTrainedModel]) -> bool:
     return name == backbone.__name__ and getattr(transformers, name) is backbone
 
 
-def auto_class_of(model_class: type[PreTrainedModel]) -> type:
-    """The Auto class that loads a model class."""
-    return AutoModelForSeq2SeqLM if issubclass(model_class, NgramSeq2SeqMixin) else AutoModelForCausalLM
+def auto_class_of(is_encoder_decoder: bool) -> type:
+    """The Auto class that loads models of a kind."""
+    return AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
 
 
-def register(model_class: type[PreTrainedModel]) -> None:
-    """Lets the Auto classes find a model class by its configuration."""
+def register(model_class: type[PreTrainedModel]) -> type:
+    """Lets the Auto classes find a model class by its configuration; returns the one that does."""
     config_class = model_class.config_class
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-    auto_class_of(model_class).register(config_class, model_class, exist_ok=True)
+    auto_class = auto_class_of(issubclass(model_class, NgramSeq2SeqMixin))
+    auto_class.register(config_class, model_class, exist_ok=True)
+    return auto_class
 
 
 def register_named(model_class: type[PreTrainedModel]) -> None:
     """`register` for a class with a file: what it saves carries its code, for `trust_remote_code=True`."""
-    register(model_class)
+    auto_class = register(model_class)
     model_class.config_class.register_for_auto_class("AutoConfig")
-    model_class.register_for_auto_class(auto_class_of(model_class).__name__)
+    model_class.register_for_auto_class(auto_class.__name__)
     if issubclass(model_class, NgramMixin):
         _NAMED[model_class.backbone_class()] = model_class
 
@@ -206,12 +208,12 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     except OSError as error:
         reason = " ".join(str(error).split()).removesuffix(".")
         raise OSError(f"There is no model in {name_or_path}, a folder or a name on the Hub ({reason}).") from error
+    auto_class = auto_class_of(config.is_encoder_decoder)
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
             f"{name_or_path} already has N-gram heads (`ngram_size={config.ngram_size}`): load it with "
-            f"`{'AutoModelForSeq2SeqLM' if config.is_encoder_decoder else 'AutoModelForCausalLM'}.from_pretrained`."
+            f"`{auto_class.__name__}.from_pretrained`."
         )
-    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     mapping = auto_class._model_mapping
     if type(config) not in mapping:
         what = ", ".join(config.architectures or [config.model_type])

@@ -47,6 +47,14 @@ def run_lengths(
     return runs if is_real is None else torch.where(is_real, runs, 0)
 
 
+def allowed_by(attention_mask: torch.Tensor) -> torch.Tensor:
+    """What a prepared mask, of ones and zeros or added to the attention scores, lets be seen."""
+    if not attention_mask.is_floating_point():
+        return attention_mask.bool()
+    # Added to the scores, a finite bias is no prohibition.
+    return attention_mask > torch.finfo(attention_mask.dtype).min / 2
+
+
 def read_attention_mask(
     attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -73,10 +81,7 @@ def read_attention_mask(
         if attention_mask.shape[1] > length:
             attention_mask = attention_mask.index_select(1, own)
         return attention_mask.bool(), None
-    allowed = attention_mask
-    if allowed.dtype != torch.bool:
-        # Added to the scores, a finite bias is no prohibition.
-        allowed = allowed > torch.finfo(allowed.dtype).min / 2
+    allowed = allowed_by(attention_mask)
     # A static cache with a sliding window keeps its last columns only.
     own = torch.minimum(own, steps + (allowed.shape[-1] - length))
     # The token before the very first one does not exist; `run_lengths` starts a document there anyway.

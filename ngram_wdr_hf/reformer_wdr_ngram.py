@@ -91,8 +91,11 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         return None if past is None else past.history
 
     def _backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
-        num_rows = len(inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"])
-        if num_rows == 1 or "lsh" not in self.config.attn_layers or inputs.get("use_cache") is False:
+        if (
+            len(inputs[_name_of_tokens(inputs)]) == 1
+            or "lsh" not in self.config.attn_layers
+            or inputs.get("use_cache") is False
+        ):
             return inputs
         # From the cache, stock LSH attention takes the words of all rows from the first one.
         if inputs.get(self.cache_name) is not None:
@@ -101,7 +104,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         return {**inputs, "use_cache": False}
 
     def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        name = "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"
+        name = _name_of_tokens(inputs)
         length, past_length = inputs[name].shape[1], self._past_length(inputs.get(self.cache_name))
         if past_length > 0 and length > 1:
             raise ValueError(f"After its prompt, a Reformer reads one token at a time, and got {length}.")
@@ -157,3 +160,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         if past_key_values is not None:
             input_ids = input_ids[:, -1:]
         return {"input_ids": input_ids, "past_buckets_states": past_key_values, **kwargs}
+
+
+def _name_of_tokens(inputs: dict[str, Any]) -> str:
+    """The argument that holds the text."""
+    return "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"

@@ -16,6 +16,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
+from .documents_wdr_ngram import allowed_by
+from .ensemble_wdr_ngram import tokens_in
+
 
 class TensorizedTransformerConfig(PreTrainedConfig):
     r"""
@@ -149,10 +152,8 @@ def causal_visibility(columns: torch.LongTensor, num_columns: int) -> torch.Tens
 
 def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
     """Which columns may be seen, `(batch_size, 1 or T, num_columns)`, by the usual or a four-dimensional mask."""
-    allowed = attention_mask[:, None] if attention_mask.ndim == 2 else attention_mask[:, 0]
-    if allowed.is_floating_point() and attention_mask.ndim == 4:
-        allowed = allowed > torch.finfo(allowed.dtype).min / 2
-    return F.pad(allowed.bool(), (0, num_columns - allowed.shape[-1]))
+    allowed = attention_mask.bool()[:, None] if attention_mask.ndim == 2 else allowed_by(attention_mask[:, 0])
+    return F.pad(allowed, (0, num_columns - allowed.shape[-1]))
 
 
 class TensorizedAttention(nn.Module):
@@ -286,8 +287,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embeddings(input_ids)
         length = inputs_embeds.shape[1]
-        # A static cache counts in place, so the count is copied.
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length() + 0
+        past_length = tokens_in(past_key_values)
         # A static cache has columns that are still empty.
         num_columns = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
         grid = AttentionGrid.make(

@@ -7,7 +7,8 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-VOCAB_SIZE = 61
+from .tiny import VOCAB_SIZE
+
 # What configurations call their sizes; each gets those that it has.
 SIZES = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), 32),

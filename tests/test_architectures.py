@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from ngram_wdr_hf import with_ngram_heads
 
-from .architectures import ARCHITECTURES, REFUSED, VOCAB_SIZE
-from .tiny import left_pad
+from .architectures import ARCHITECTURES, REFUSED
+from .tiny import left_pad, random_ids
 
 LENGTH = 5
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "backbones.md").read_text(encoding="utf-8")
@@ -25,10 +25,6 @@ def table(heading: str) -> list[list[str]]:
 
 SUPPORTED = {name: cells for name, *cells in table("What works")}
 REASONS = dict(table("What is refused"))
-
-
-def random_ids(batch_size: int, length: int, seed: int = 0) -> torch.LongTensor:
-    return torch.randint(2, VOCAB_SIZE, (batch_size, length), generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_tables_are_complete():

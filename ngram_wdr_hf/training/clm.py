@@ -1,6 +1,7 @@
 """A language modeling run from beginning to end: data, training, evaluation, report."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,10 @@ from .clm_data import (
     find_block_size,
     find_tokenizer,
     load_splits,
-    longest_text,
     tokenize_splits,
 )
 from .clm_report import ClmResult, print_tables, save_lambda_plot, save_metrics, save_model_card
-from .models import build_clm_model, restrict_drafts
+from .models import build_clm_model, positions, restrict_drafts
 from .report import describe, save_training_plot
 from .run import Task, evaluation_trainer, run_all, save_lambda
 from .run_folder import RunFolder
@@ -129,7 +129,7 @@ def _samples(arguments: RunArguments, model, tokenizer, windows, ensemble_lambda
         prompt = tokenizer(arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
     else:
         prompt = next(iter(windows.values())).stream[:16][None]
-    longest = longest_text(model)
+    longest = positions(model) or math.inf
     if prompt.shape[1] > longest / 2:
         prompt = prompt[:, -int(longest) // 2 :]
     prompt = prompt.to(model.device)

@@ -16,6 +16,7 @@ from ..data.text import hold_out, load_text_dataset, load_text_files
 from ..data.tokenizer import load_tokenizer, texts_of, train_bpe_tokenizer, train_word_tokenizer
 from .arguments import ModelArguments
 from .clm_arguments import ClmDataArguments
+from .models import positions
 from .presets import CLM_PRESETS, DEFAULT_PRESET
 
 # More unknown words than known ones: this is the tokenizer of another language.
@@ -127,17 +128,9 @@ def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None
         raise InputError(f"`--prompt {prompt!r}` has no token to begin with: give it a word.")
 
 
-def longest_text(model: PreTrainedModel) -> int | float:
-    """How many tokens a model can see at most; infinitely many, if nothing limits them."""
-    try:
-        return getattr(model.config, "max_position_embeddings", None) or math.inf
-    except NotImplementedError:  # Transformers' way to say so in some configurations
-        return math.inf
-
-
 def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
     """How many tokens the model reads at a time: what was asked for, or as many as it can, within reason."""
-    longest = longest_text(model)
+    longest = positions(model) or math.inf
     if asked is not None and asked > longest:
         raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
     block_size = asked or min(longest, USUAL_BLOCK_SIZE)

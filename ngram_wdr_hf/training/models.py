@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.pytorch_utils import Conv1D
 
@@ -27,6 +21,7 @@ from .. import (
     WDRNgramTensorizedTransformerLMHeadModel,
     with_ngram_heads,
 )
+from ..backbones import auto_class_of
 from ..configuration_wdr_ngram import NgramConfigMixin
 from ..data.errors import InputError
 from ..data.tokenizer import start_token_id
@@ -142,6 +137,14 @@ def _build(
     return model
 
 
+def positions(model: PreTrainedModel) -> int | None:
+    """How many tokens the model can see; `None` if there is no end."""
+    try:
+        return getattr(model.config, "max_position_embeddings", None)
+    except NotImplementedError:  # Transformers' way to say so in some configurations
+        return None
+
+
 def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:
     """
     Lets the heads draft no more than `size` tokens, the most frequent of `training_tokens` (pieces of a text); where
@@ -203,6 +206,5 @@ def _load(name_or_path: str, fields: dict[str, Any], ngram_size: int, is_encoder
         kinds = ("a causal language model, for train_clm.py", "an encoder-decoder model, for train_nmt.py")
         raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {kinds[is_encoder_decoder]}.")
     if isinstance(config, NgramConfigMixin):
-        auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
-        return auto_class.from_pretrained(name_or_path, **fields)
+        return auto_class_of(is_encoder_decoder).from_pretrained(name_or_path, **fields)
     return with_ngram_heads(name_or_path, **{"ngram_size": ngram_size, **fields})

@@ -18,9 +18,9 @@ from ..data.text import check_files
 from ..data.tokenizer import load_tokenizer
 from .arguments import RunArguments
 from .bleu import TranslationScores, score_translations
-from .models import build_nmt_model, restrict_drafts
+from .models import build_nmt_model, positions, restrict_drafts
 from .nmt_arguments import DECODED_METRICS, check_nmt_arguments
-from .nmt_data import NmtData, find_nmt_tokenizer, load_pairs, positions, tokenize_nmt
+from .nmt_data import NmtData, find_nmt_tokenizer, load_pairs, tokenize_nmt
 from .nmt_report import (
     NmtResult,
     Translated,

@@ -24,6 +24,7 @@ from ..data.pairs import (
 )
 from ..data.text import SPLITS
 from ..data.tokenizer import load_tokenizer, train_sentence_tokenizer
+from .models import positions
 from .nmt_arguments import NmtDataArguments, NmtModelArguments
 from .presets import DEFAULT_PRESET, NMT_PRESETS
 
@@ -44,11 +45,6 @@ class NmtData:
     texts: dict[str, Dataset]
     batches: dict[str, PairBatches]
     longest: int | None
-
-
-def positions(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can see; `None` if there is no end."""
-    return getattr(model.config, "max_position_embeddings", None)
 
 
 def load_pairs(arguments: NmtDataArguments, do_train: bool, tell: Tell) -> dict[str, Dataset]:
