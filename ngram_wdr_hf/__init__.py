@@ -3,6 +3,7 @@
 from .arithmetic import conjugate, wdr
 from .backbones import register_named, register_on_demand, with_ngram_heads
 from .bart_wdr_ngram import WDRNgramBartConfig, WDRNgramBartForConditionalGeneration
+from .bert_wdr_ngram import WDRNgramBertConfig, WDRNgramBertForMaskedLM
 from .ensemble_wdr_ngram import NgramEnsembleLogitsProcessor
 from .gemma_wdr_ngram import (
     WDRNgramGemma2Config,
@@ -17,6 +18,7 @@ from .gpt_neox_wdr_ngram import WDRNgramGPTNeoXConfig, WDRNgramGPTNeoXForCausalL
 from .llama_wdr_ngram import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM
 from .marian_wdr_ngram import WDRNgramMarianConfig, WDRNgramMarianMTModel
 from .mistral_wdr_ngram import WDRNgramMistralConfig, WDRNgramMistralForCausalLM
+from .modernbert_wdr_ngram import WDRNgramModernBertConfig, WDRNgramModernBertForMaskedLM
 from .opt_wdr_ngram import WDRNgramOPTConfig, WDRNgramOPTForCausalLM
 from .qwen3_wdr_ngram import WDRNgramQwen3Config, WDRNgramQwen3ForCausalLM
 from .reformer_wdr_ngram import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead
@@ -27,6 +29,7 @@ from .tensorized_wdr_ngram import WDRNgramTensorizedTransformerConfig, WDRNgramT
 for _model in (
     TensorizedTransformerLMHeadModel,
     WDRNgramBartForConditionalGeneration,
+    WDRNgramBertForMaskedLM,
     WDRNgramGPT2LMHeadModel,
     WDRNgramGPTNeoXForCausalLM,
     WDRNgramGemma2ForCausalLM,
@@ -35,6 +38,7 @@ for _model in (
     WDRNgramLlamaForCausalLM,
     WDRNgramMarianMTModel,
     WDRNgramMistralForCausalLM,
+    WDRNgramModernBertForMaskedLM,
     WDRNgramOPTForCausalLM,
     WDRNgramQwen3ForCausalLM,
     WDRNgramReformerModelWithLMHead,
@@ -50,6 +54,8 @@ __all__ = [
     "TensorizedTransformerLMHeadModel",
     "WDRNgramBartConfig",
     "WDRNgramBartForConditionalGeneration",
+    "WDRNgramBertConfig",
+    "WDRNgramBertForMaskedLM",
     "WDRNgramConfig",
     "WDRNgramGPT2LMHeadModel",
     "WDRNgramGPTNeoXConfig",
@@ -66,6 +72,8 @@ __all__ = [
     "WDRNgramMarianMTModel",
     "WDRNgramMistralConfig",
     "WDRNgramMistralForCausalLM",
+    "WDRNgramModernBertConfig",
+    "WDRNgramModernBertForMaskedLM",
     "WDRNgramOPTConfig",
     "WDRNgramOPTForCausalLM",
     "WDRNgramQwen3Config",

@@ -12,6 +12,7 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     PreTrainedConfig,
     PreTrainedModel,
@@ -23,8 +24,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from .backbone_checks import check_class, check_config, check_model, probe
+from .base_wdr_ngram import NgramHeadsMixin
 from .checkpoint_wdr_ngram import HUB_ARGUMENTS
 from .configuration_wdr_ngram import NgramConfigMixin
+from .masked_wdr_ngram import NgramMaskedConfigMixin, NgramMaskedMixin
 from .modeling_wdr_ngram import NgramMixin
 from .seq2seq_wdr_ngram import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 from .t5_wdr_ngram import NgramT5Mixin
@@ -38,7 +41,7 @@ SCALED_IF_TIED = ("switch_transformers", "umt5")
 # Backbones that see where a word stands by the attention mask, or by its distance to others.
 TOLD_BY_MASK = ("bloom", "mpt")
 # The classes that there is a file for, by the class that they are made from.
-_NAMED: dict[type[PreTrainedModel], type[NgramMixin]] = {}
+_NAMED: dict[type[PreTrainedModel], type[NgramHeadsMixin]] = {}
 # Two threads must not make the same class twice.
 _LOCK = threading.RLock()
 
@@ -50,8 +53,8 @@ def with_ngram_heads(
     **kwargs: Any,
 ) -> NgramMixin:
     r"""
-    Puts fresh N-gram heads on a causal or encoder-decoder language model of Transformers. Train them before using the
-    ensemble.
+    Puts fresh N-gram heads on a causal or encoder-decoder language model of Transformers, or on a BERT or ModernBERT
+    for masked words. Train them before using the ensemble.
 
     Args:
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
@@ -64,8 +67,8 @@ def with_ngram_heads(
 
     Returns:
         `PreTrainedModel`: Of a class made from [`NgramMixin`] and the model's own. If that is a class of Transformers,
-        what it saves is loaded by `AutoModelForCausalLM` (or `AutoModelForSeq2SeqLM`) wherever `ngram_wdr_hf` was
-        imported; for a class of your own, call `ngram_class` with it first.
+        what it saves is loaded by `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) wherever
+        `ngram_wdr_hf` was imported; for a class of your own, call `ngram_class` with it first.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
@@ -147,8 +150,10 @@ def _is_stock(backbone: type[PreTrainedModel]) -> bool:
     return name == backbone.__name__ and getattr(transformers, name) is backbone
 
 
-def auto_class_of(is_encoder_decoder: bool) -> type:
+def auto_class_of(is_encoder_decoder: bool, is_masked: bool = False) -> type:
     """The Auto class that loads models of a kind."""
+    if is_masked:
+        return AutoModelForMaskedLM
     return AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
 
 
@@ -156,7 +161,9 @@ def register(model_class: type[PreTrainedModel]) -> type:
     """Lets the Auto classes find a model class by its configuration; returns the one that does."""
     config_class = model_class.config_class
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-    auto_class = auto_class_of(issubclass(model_class, NgramSeq2SeqMixin))
+    auto_class = auto_class_of(
+        issubclass(model_class, NgramSeq2SeqMixin), is_masked=issubclass(model_class, NgramMaskedMixin)
+    )
     auto_class.register(config_class, model_class, exist_ok=True)
     return auto_class
 
@@ -166,7 +173,7 @@ def register_named(model_class: type[PreTrainedModel]) -> None:
     auto_class = register(model_class)
     model_class.config_class.register_for_auto_class("AutoConfig")
     model_class.register_for_auto_class(auto_class.__name__)
-    if issubclass(model_class, NgramMixin):
+    if issubclass(model_class, NgramHeadsMixin):
         _NAMED[model_class.backbone_class()] = model_class
 
 
@@ -208,7 +215,7 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     except OSError as error:
         reason = " ".join(str(error).split()).removesuffix(".")
         raise OSError(f"There is no model in {name_or_path}, a folder or a name on the Hub ({reason}).") from error
-    auto_class = auto_class_of(config.is_encoder_decoder)
+    auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
             f"{name_or_path} already has N-gram heads (`ngram_size={config.ngram_size}`): load it with "
@@ -218,12 +225,21 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     if type(config) not in mapping:
         what = ", ".join(config.architectures or [config.model_type])
         raise ValueError(
-            f"{name_or_path} is a {what}, which is neither a causal nor an encoder-decoder language model: N-gram "
-            "heads predict the words that come next."
+            f"{name_or_path} is a {what}, which is neither a causal nor an encoder-decoder language model, "
+            "nor a masked one that there are heads for: N-gram heads predict words."
         )
     backbone = mapping[type(config)]
     check_config(config, backbone.__name__)
     return backbone
+
+
+def is_masked(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of a masked language model, of ours or one that there are heads for."""
+    if isinstance(config, NgramConfigMixin):
+        return isinstance(config, NgramMaskedConfigMixin)
+    masked = {plain.config_class for plain, made in _NAMED.items() if issubclass(made, NgramMaskedMixin)}
+    # What can be both says which it is.
+    return type(config) in masked and not getattr(config, "is_decoder", False)
 
 
 def _has_base_model(backbone: type[PreTrainedModel]) -> bool:
@@ -250,7 +266,8 @@ def _load_with_heads(
 
 
 def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
-    mixin = NgramSeq2SeqConfigMixin if issubclass(model_class, NgramSeq2SeqMixin) else NgramConfigMixin
+    mixins = (NgramMaskedConfigMixin, NgramSeq2SeqConfigMixin, NgramConfigMixin)
+    mixin = next(mixin for mixin in mixins if issubclass(model_class.config_class, mixin))
     known = [field.name for field in dataclasses.fields(mixin)]
     unknown = [name for name in fields if name not in known]
     if unknown:
@@ -269,7 +286,8 @@ def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fiel
         attn_implementation=plain.config._attn_implementation,
     )
     model.name_or_path = model.config.name_or_path = plain.config.name_or_path
-    model.generation_config = copy.deepcopy(plain.generation_config)
+    if plain.can_generate():
+        model.generation_config = copy.deepcopy(plain.generation_config)
     for name, parameter in plain.named_parameters():
         copied = model.get_parameter(name).requires_grad_(parameter.requires_grad)
         copied.data = copied.data.to(parameter.dtype)

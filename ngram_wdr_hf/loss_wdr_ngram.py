@@ -60,6 +60,9 @@ def ngram_loss(
     weights = head_weights(len(rows))
     counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
     divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
+    if isinstance(divisor, torch.Tensor):
+        # A number divided by a tensor of integers is in float32, whatever the precision of everything else.
+        divisor = divisor.to(torch.promote_types(weight.dtype, torch.float32))
     cap = None if layer.shape.soft_cap is None else (layer.shape, label_smoothing)
     loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, divisor, targets, *rows)
     if label_smoothing and cap is None:

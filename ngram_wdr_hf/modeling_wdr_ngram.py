@@ -10,15 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization
 from transformers.cache_utils import Cache
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
-from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
-from .checkpoint_wdr_ngram import CheckpointMixin
+from .base_wdr_ngram import NgramHeadsMixin
 from .configuration_wdr_ngram import check_fraction
-from .documents_wdr_ngram import read_attention_mask, run_lengths
 from .ensemble_wdr_ngram import (
     NgramHistoryLayer,
     StaticNgramHistoryLayer,
@@ -28,12 +26,11 @@ from .ensemble_wdr_ngram import (
     tokens_in,
 )
 from .generation_wdr_ngram import NgramGenerationMixin
-from .heads_wdr_ngram import NgramHead, predict_from_past
-from .logits_wdr_ngram import LogitLayer, LogitShape
+from .heads_wdr_ngram import predict_from_past
+from .logits_wdr_ngram import LogitShape
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one, grid_nll, mean_nll, ngram_loss
 from .routers_wdr_ngram import add_router_loss
 from .signature_wdr_ngram import forward_like, with_fields
-from .watch_wdr_ngram import HeadWatchMixin
 
 
 @dataclass
@@ -52,7 +49,7 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     last_hidden_state: torch.FloatTensor | None = None
 
 
-class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
+class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     r"""
     Put before a causal language model of Transformers, it adds the N-gram heads, their loss and the ensemble:
     `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. The backbone's base model and its output embedding
@@ -71,8 +68,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
-    # What the arguments about the predicted text begin with.
-    text_prefix = ""
     # The argument, and the output, that hold the cache.
     cache_name = "past_key_values"
     # Whether the rows of a batch can have their words in different columns, their positions given: drafts need that.
@@ -89,38 +84,19 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
                 cls.rows_can_move = "position_ids" in parameters
             cls.forward = forward_like(backbone_forward, NgramMixin.__doc__)
 
-    def __init__(self, config: PreTrainedConfig, *args, **kwargs):
-        # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
-        config.validate_ngram_fields()
-        super().__init__(config, *args, **kwargs)
-        width = self.get_output_embeddings().weight.shape[1]
-        self.ngram_heads = nn.ModuleList(
-            NgramHead(width, config.ngram_head_activation) for _ in range(config.ngram_size - 1)
-        )
-        if self.ngram_heads and config.draft_vocab_size is not None:
-            self.register_buffer("draft_token_ids", torch.arange(config.draft_vocab_size))
+    def _add_heads(self) -> None:
+        super()._add_heads()
+        if self.ngram_heads and self.config.draft_vocab_size is not None:
+            self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
         if not self.config.is_encoder_decoder:
             # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
             self.loss_type = "ForCausalLM"
-        self._watch_backbone()
-        self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # The backbone is made, and initialised, before the heads are.
-        heads = getattr(self, "ngram_heads", None)
-        if heads is not None and isinstance(module, nn.Linear) and any(module is part for part in heads.modules()):
-            initialization.normal_(module.weight, std=self._head_deviation())
-            initialization.zeros_(module.bias)
-            return
         super()._init_weights(module)
         if module is self and hasattr(self, "draft_token_ids"):
             initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
-
-    def _head_deviation(self) -> float:
-        """The deviation of the heads' first weights: that of the backbone's."""
-        names = ("initializer_range", "init_std")
-        return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
     @can_return_tuple
     def _ngram_forward(
@@ -187,18 +163,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
     def _text_of(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """What `inputs` say about the tokens that are predicted, by the names of a decoder-only model."""
         return inputs
-
-    def _target_vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    def _run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The hidden states as the logit layer sees them, `(batch_size, T, d)`, and the other fields of the output."""
-        base_model = self.base_model
-        if base_model is self:
-            # Some backbones call their base model by another name than they say.
-            base_model = next(child for child in self.children() if isinstance(child, PreTrainedModel))
-        fields = dict(base_model(**inputs, return_dict=True))
-        return fields.pop("last_hidden_state"), fields
 
     def _training_loss(
         self,
@@ -312,23 +276,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
             input_ids = runs = torch.zeros_like(position_ids)
         return torch.stack([input_ids, runs, position_ids], dim=-1)
 
-    def _runs(
-        self,
-        hidden_states: torch.Tensor,
-        text: dict[str, Any],
-        past_length: int | torch.Tensor,
-        last_record: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens' `run_lengths` and their positions, `(batch_size, T)` each."""
-        batch_size, length = hidden_states.shape[:2]
-        position_ids = text.get("position_ids")
-        if position_ids is None:
-            position_ids = torch.arange(length, device=hidden_states.device)[None] + past_length
-        position_ids = position_ids.expand(batch_size, length)
-        is_real, is_linked = read_attention_mask(text.get("attention_mask"), length, past_length)
-        previous = () if last_record is None else last_record[:, 1:].unbind(-1)
-        return run_lengths(position_ids, is_real, is_linked, *previous), position_ids
-
     def _head_predictions(self, hidden_states: torch.Tensor, text: dict[str, Any]) -> list[torch.Tensor]:
         """For each head n, what it says n steps before about the word after each of the times n, ..., T-1."""
         embeddings = self._target_embeddings(text.get("input_ids"))
@@ -355,33 +302,6 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         # It does if it continues a run; of the one after the last nothing is known.
         return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 
-    def _target_embeddings(self, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
-        """The output embeddings `e(x)` that the WDR arithmetic works on, detached; `None` for simple heads."""
-        if not self.ngram_heads or self.config.ngram_target == "simple":
-            return None
-        # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
-        return F.embedding(token_ids, self._output_weight().detach())
-
-    def _output_weight(self) -> torch.Tensor:
-        """The output embedding `W`, to be read here."""
-        weight = self.get_output_embeddings().weight
-        if weight.device.type == "meta" or hasattr(weight, "placements"):
-            raise ValueError(
-                "The N-gram loss and the ensemble read the output embedding's weights, and these are offloaded or "
-                "sharded: keep the output embedding whole on a device, or use `ensemble_lambda=0` without labels."
-            )
-        return weight
-
-    def _logit_layer(self) -> LogitLayer:
-        """The logit layer as the loss sees it."""
-        layer = self.get_output_embeddings()
-        if hasattr(layer, "base_layer"):
-            raise ValueError(
-                "The N-gram loss reads the output embedding's weights and cannot see an adapter on it: take it out of "
-                "the adapter's `target_modules` (with PEFT, train it in full by `modules_to_save`)."
-            )
-        return LogitLayer(self._output_weight(), layer.bias, LogitShape.of(self.config))
-
     def _next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
     ) -> torch.LongTensor | None:
@@ -396,40 +316,12 @@ class NgramMixin(CheckpointMixin, NgramGenerationMixin, HeadWatchMixin):
         next_tokens: torch.LongTensor | None,
         lambdas: list[float] | float,
     ) -> None:
-        input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
-        ids_name, embeds_name = f"`{self.text_prefix}input_ids`", f"`{self.text_prefix}inputs_embeds`"
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"Pass either {ids_name} or {embeds_name}.")
-        vocab_size = self._target_vocab_size()
-        if input_ids is not None:
-            check_token_ids(ids_name, input_ids, vocab_size)
-        if next_tokens is None:
+        self._check_tokens(text, next_tokens)
+        if next_tokens is None or text.get("input_ids") is not None:
             return
-        tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
-        if next_tokens.shape != tokens_shape:
-            raise ValueError(
-                f"`labels` must have the shape of the tokens they label, {tuple(tokens_shape)}, got "
-                f"{tuple(next_tokens.shape)}."
-            )
-        check_token_ids("`labels`", next_tokens, vocab_size, IGNORE_INDEX)
         needs_ids = self.config.ngram_target == "wdr" or (not self.training and lambdas != 0)
-        if input_ids is None and self.ngram_heads and needs_ids:
+        if self.ngram_heads and needs_ids:
             raise ValueError(
-                f"The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass {ids_name} "
-                f"instead of {embeds_name}."
+                "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass "
+                f"`{self.text_prefix}input_ids` instead of `{self.text_prefix}inputs_embeds`."
             )
-
-
-def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
-    """Raises a `ValueError` for ids outside the vocabulary, where looking does not stall an accelerator."""
-    if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
-        return
-    if allowed is not None:
-        token_ids = token_ids.masked_fill(token_ids == allowed, 0)
-    # One token, a step of decoding, needs no search.
-    lowest, highest = (token_ids.item(),) * 2 if token_ids.numel() == 1 else (x.item() for x in token_ids.aminmax())
-    if lowest < 0 or highest >= vocab_size:
-        raise ValueError(
-            f"{name} must lie in the vocabulary of {vocab_size} tokens, got ids from {lowest} to {highest}: is this "
-            "the tokenizer the model was trained with?"
-        )

@@ -10,11 +10,12 @@ from torch import nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import logging
 
+from .base_wdr_ngram import check_token_ids
 from .bow_wdr_ngram import bag_of_words_nll
 from .configuration_wdr_ngram import NgramConfigMixin
 from .logits_wdr_ngram import LogitLayer
 from .loss_wdr_ngram import IGNORE_INDEX, at_least_one
-from .modeling_wdr_ngram import NgramMixin, check_token_ids
+from .modeling_wdr_ngram import NgramMixin
 from .positions_wdr_ngram import positions_of_rows
 
 logger = logging.get_logger(__name__)

@@ -7,19 +7,23 @@ from functools import cache
 from typing import Any
 
 
-def forward_like(backbone_forward: Callable, documentation: str) -> Callable:
-    """A `forward` with the backbone's own signature, which Transformers and Trainer read, and `ensemble_lambda`."""
+def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
+    """
+    A `forward` that calls `_ngram_forward`, with the backbone's own signature, which Transformers and Trainer read,
+    and `ensemble_lambda` if asked for.
+    """
     signature = inspect.signature(backbone_forward)
     parameters = list(signature.parameters.values())
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = [parameter.name for parameter in parameters if parameter.kind is kind][1:]
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
-        kind = inspect.Parameter.KEYWORD_ONLY
-    else:
-        names.append("ensemble_lambda")
-    added = inspect.Parameter("ensemble_lambda", kind, default=None, annotation=float | Sequence[float] | None)
-    has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    parameters.insert(len(parameters) - has_kwargs, added)
+    if with_lambda:
+        if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+            kind = inspect.Parameter.KEYWORD_ONLY
+        else:
+            names.append("ensemble_lambda")
+        added = inspect.Parameter("ensemble_lambda", kind, default=None, annotation=float | Sequence[float] | None)
+        has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        parameters.insert(len(parameters) - has_kwargs, added)
 
     def forward(self, *args, **kwargs):
         if len(args) > len(names):

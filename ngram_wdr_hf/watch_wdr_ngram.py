@@ -13,7 +13,11 @@ class HeadWatchMixin:
     def _watch_backbone(self) -> None:
         """Sees the backbone's hidden states whoever asks for them, this model's own forward or not."""
         # A bound method is copied along with the model it belongs to.
-        self.get_decoder().register_forward_hook(self._watch_hidden_states)
+        self._watched_backbone().register_forward_hook(self._watch_hidden_states)
+
+    def _watched_backbone(self) -> nn.Module:
+        """What the hidden states come out of that the heads see."""
+        return self.get_decoder()
 
     def _watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
         if torch.compiler.is_compiling() or not self.training or not outputs[0].requires_grad:

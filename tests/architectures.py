@@ -156,7 +156,6 @@ REFUSED = {
     architecture.model: architecture
     for architecture in (
         Architecture("BartForCausalLM"),
-        Architecture("BertForMaskedLM"),
         Architecture("BertLMHeadModel"),
         Architecture("CpmAntForCausalLM"),
         Architecture("ElectraForCausalLM"),
@@ -164,6 +163,7 @@ REFUSED = {
         Architecture("LlamaModel"),
         Architecture("ModernBertDecoderForCausalLM"),
         Architecture("RobertaForCausalLM"),
+        Architecture("RobertaForMaskedLM"),
         Architecture("XLMWithLMHeadModel"),
     )
 }

@@ -193,7 +193,7 @@ def test_classes_by_their_name():
             getattr(backbones, name)
 
 
-@pytest.mark.parametrize("model_type", ["wdr_ngram_roberta", "wdr_ngram_electra", "wdr_ngram_bert"])
+@pytest.mark.parametrize("model_type", ["wdr_ngram_roberta", "wdr_ngram_electra", "wdr_ngram_camembert"])
 def test_no_door_is_open_to_what_is_refused(model_type):
     with pytest.raises(ValueError, match="its logits are not the product"):
         AutoConfig.for_model(model_type)
@@ -342,7 +342,7 @@ def composite(name: str) -> transformers.PreTrainedModel:
 
 REFUSED = {
     **{name: lambda name=name: tiny(name, LLAMA) for name in ("LlamaModel", "LlamaForSequenceClassification")},
-    **{name: lambda name=name: tiny(name, BERT) for name in ("BertModel", "BertForMaskedLM", "BertLMHeadModel")},
+    **{name: lambda name=name: tiny(name, BERT) for name in ("BertModel", "RobertaForMaskedLM", "BertLMHeadModel")},
     "BertLMHeadModel ": lambda: tiny("BertLMHeadModel", is_decoder=True),
     "RobertaForCausalLM": lambda: tiny("RobertaForCausalLM", is_decoder=True),
     "ModernBertDecoderForCausalLM": lambda: tiny("ModernBertDecoderForCausalLM", cls_token_id=0, sep_token_id=0),
