@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..loss_wdr_ngram import IGNORE_INDEX
 from .errors import InputError
 from .text import reading
-from .tokenizer import start_token_id
+from .tokenizer import end_token_id, start_token_id
 
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
 
@@ -89,7 +89,7 @@ def tokenize(
         features=TOKENIZED,
         num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
         desc=f"Tokenizing the {name} text",
-        new_fingerprint=Hasher.hash([rows._fingerprint, definition, tokenizer.eos_token_id, "tokenize-1"]),
+        new_fingerprint=Hasher.hash([rows._fingerprint, definition, end_token_id(tokenizer), "tokenize-1"]),
     )
 
 
@@ -100,7 +100,7 @@ def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBa
     except Exception as error:  # `tokenizers` raises the base class
         raise InputError(f"The tokenizer does not cover the words of the {name} text ({error}).") from error
     is_line = [text.endswith("\n") for text in texts]
-    end = tokenizer.eos_token_id
+    end = end_token_id(tokenizer)
     if end is not None:
         ids = [row if line else [*row, end] for row, line in zip(ids, is_line, strict=True)]
     num_words = [len(text.split()) + text.count("\n") + (not line) for text, line in zip(texts, is_line, strict=True)]

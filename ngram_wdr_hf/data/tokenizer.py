@@ -44,15 +44,40 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
     stands, every sentence ends in `<eos>`, and `<pad>` fills a batch.
     """
     tokenizer = _train_bpe(texts, vocab_size, [END, PADDING], begins_with_space=True)
-    # The space before the first word is the tokenizer's own.
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
     )
     return _wrap(tokenizer, pad_token=PADDING)
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[str], begins_with_space: bool) -> Tokenizer:
+def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """
+    Lower-case byte-level BPE with BERT's special tokens, for masked words and pairs of texts. Not WordPiece: trained
+    twice on the same text, `tokenizers` makes two different ones.
+    """
+    special = {"pad_token": PADDING, "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
+    normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
+    tokenizer = _train_bpe(texts, vocab_size, list(special.values()), begins_with_space=True, normalizer=normalizer)
+    begin, end = special["cls_token"], special["sep_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}",
+        pair=f"{begin} $A {end} $B {end}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (begin, end)],
+    )
+    # Not which of two texts a token belongs to: a ModernBERT is not told.
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, model_input_names=names, **special
+    )
+
+
+def _train_bpe(
+    texts: Iterable[str],
+    vocab_size: int,
+    special_tokens: list[str],
+    begins_with_space: bool,
+    normalizer: normalizers.Normalizer | None = None,
+) -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(special_tokens):
         raise InputError(
@@ -60,8 +85,12 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[str],
             f"`--vocab_size`, which is {vocab_size}."
         )
     tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=begins_with_space)
-    tokenizer.decoder = decoders.ByteLevel()
+    # The space before the first word is the tokenizer's own.
+    own_space = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *own_space])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=special_tokens,
@@ -85,6 +114,11 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """What stands before the first word of a text, so that it is predicted like any other."""
     return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """What stands after the last word of a document in running text."""
+    return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:

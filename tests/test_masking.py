@@ -1,0 +1,156 @@
+"""Which words are masked, and what stands in their place."""
+
+import numpy as np
+import pytest
+import torch
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking
+from ngram_wdr_hf.data.stream import TokenStream
+from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer, train_word_tokenizer
+
+WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_masked_tokenizer([" ".join(WORDS)] * 3, 500)
+
+
+def some_ids(tokenizer, length: int, seed: int = 0) -> torch.Tensor:
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.tensor(ordinary)[torch.randint(len(ordinary), (length,), generator=generator)]
+
+
+def masked(masking, ids, seed=0):
+    return masking(ids, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", ["token", "span"])
+@pytest.mark.parametrize("probability", [0.15, 0.25])
+def test_as_many_words_as_asked_for(tokenizer, kind, probability):
+    masking = Masking(tokenizer, kind, probability)
+    ids = masking.frame(some_ids(tokenizer, 100))
+    ids[40] = tokenizer.sep_token_id
+    for seed in range(5):
+        changed, labels = masked(masking, ids, seed)
+        is_masked = labels != -100
+        assert is_masked.sum() == round(probability * 99)
+        # What is no word is never masked, what is not masked stays, and labels tell what was there.
+        assert not is_masked[[0, 40, -1]].any()
+        assert torch.equal(changed[~is_masked], ids[~is_masked]) and torch.equal(labels[is_masked], ids[is_masked])
+
+
+@pytest.mark.parametrize("kind", ["token", "span"])
+def test_what_masked_words_become(tokenizer, kind):
+    """80 % the mask, 10 % another word, 10 % stay: within four deviations over many words."""
+    masking = Masking(tokenizer, kind, 0.25)
+    kept = hidden = other = total = 0
+    for seed in range(60):
+        ids = some_ids(tokenizer, 400, seed)
+        changed, labels = masked(masking, ids, seed)
+        was, now = ids[labels != -100], changed[labels != -100]
+        hidden += int((now == tokenizer.mask_token_id).sum())
+        kept += int((now == was).sum())
+        other += int(((now != was) & (now != tokenizer.mask_token_id)).sum())
+        total += len(was)
+    # A span meets one fate, so that there are fewer draws than words.
+    draws = total / (1 if kind == "token" else 4)
+    for count, share in ((hidden, 0.8), (kept, 0.1), (other, 0.1)):
+        assert abs(count / total - share) < 4 * (share * (1 - share) / draws) ** 0.5 + 2 / len(tokenizer)
+
+
+def runs_of(flags: torch.Tensor) -> list[int]:
+    lengths, length = [], 0
+    for flag in [*flags.tolist(), False]:
+        if flag:
+            length += 1
+        elif length:
+            lengths.append(length)
+            length = 0
+    return lengths
+
+
+def test_spans_are_words_in_a_row(tokenizer):
+    lengths = {}
+    for kind in ("token", "span"):
+        masking = Masking(tokenizer, kind, 0.15)
+        lengths[kind] = [
+            length
+            for seed in range(20)
+            for length in runs_of(masked(masking, some_ids(tokenizer, 400, seed), seed)[1] != -100)
+        ]
+    means = {kind: sum(values) / len(values) for kind, values in lengths.items()}
+    # Masked one by one, 1 / 0.85 in a row; a span has 3.8 words, a little less where the last one is cut.
+    assert means["token"] < 1.3 and 3.0 < means["span"] < 5.0
+    spans = [
+        masking._spans(torch.ones(400, dtype=torch.bool), 60, torch.Generator().manual_seed(s)) for s in range(20)
+    ]
+    longest = max(int(torch.bincount(span[span >= 0]).max()) for span in spans)
+    assert longest == 10
+
+
+def test_a_span_meets_one_fate(tokenizer):
+    masking = Masking(tokenizer, "span", 0.3)
+    ids = some_ids(tokenizer, 300)
+    generator = torch.Generator().manual_seed(3)
+    spans = masking._spans(torch.ones(300, dtype=torch.bool), 90, torch.Generator().manual_seed(3))
+    changed, _ = masking(ids, generator)
+    for number in range(int(spans.max()) + 1):
+        is_hidden = changed[spans == number] == tokenizer.mask_token_id
+        assert is_hidden.all() or not is_hidden.any()
+
+
+def stream_of(tokenizer, length: int) -> TokenStream:
+    return TokenStream([some_ids(tokenizer, length).numpy().astype(np.int32)], num_words=length)
+
+
+def test_training_blocks_are_masked_anew_in_every_epoch(tokenizer):
+    masking = Masking(tokenizer)
+    blocks = MaskedBlocks(stream_of(tokenizer, 100), 32, masking, seed=5)
+    assert len(blocks) == 100 // (32 - FRAME)
+    item, again = blocks[1], blocks[1]
+    assert all(torch.equal(item[name], again[name]) for name in item)
+    assert len(item["input_ids"]) == 32
+    assert item["input_ids"][0] == tokenizer.cls_token_id and item["input_ids"][-1] == tokenizer.sep_token_id
+    blocks.set_epoch(1)
+    assert not torch.equal(blocks[1]["labels"], item["labels"])
+    other = MaskedBlocks(stream_of(tokenizer, 100), 32, masking, seed=6)
+    assert not torch.equal(other[1]["labels"], item["labels"])
+
+
+@pytest.mark.parametrize("length", [100, 90, 7])
+def test_a_text_to_evaluate_has_every_word_once(tokenizer, length):
+    stream = stream_of(tokenizer, length)
+    text = MaskedText(stream, 32, Masking(tokenizer))
+    words = []
+    for block in text:
+        assert len(block["input_ids"]) == text.block_size
+        is_real = block["attention_mask"] == 1
+        assert (block["input_ids"][~is_real] == tokenizer.pad_token_id).all()
+        ids = torch.where(block["labels"] == -100, block["input_ids"], block["labels"])[is_real]
+        words.append(ids[1:-1])
+    assert torch.equal(torch.cat(words), stream[0:length])
+    assert torch.equal(text[0]["labels"], MaskedText(stream, 32, Masking(tokenizer))[0]["labels"])
+    with pytest.raises(IndexError):
+        text[len(text)]
+
+
+def test_a_tokenizer_without_a_mask():
+    with pytest.raises(InputError, match="The tokenizer has no `mask_token` and no `cls_token`"):
+        Masking(train_word_tokenizer(["a b c"]))
+
+
+def test_the_tokenizer_is_always_the_same(tokenizer):
+    again = train_masked_tokenizer([" ".join(WORDS)] * 3, 500)
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
+def test_the_tokenizer_knows_sentences_and_pairs(tokenizer):
+    one, two = (tokenizer(*texts).input_ids for texts in (("wordaa",), ("wordaa", "wordbb")))
+    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    assert one[0] == begin and one[-1] == end and two[: len(one)] == one and two.count(end) == 2
+    assert tokenizer.decode(one, skip_special_tokens=True) == "wordaa"
+    assert tokenizer("WORDAA").input_ids == one
+    assert tokenizer("wordaa", return_tensors="pt").keys() == {"input_ids", "attention_mask"}
