@@ -250,9 +250,16 @@ def test_a_decoder_is_no_masked_language_model(tmp_path):
 
 def train(model, folder, items, **options):
     arguments = TrainingArguments(
-        folder, max_steps=2, optim="sgd", learning_rate=0.1, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
+        folder,
+        max_steps=2,
+        optim="sgd",
+        learning_rate=0.1,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
         **options,
-    )  # fmt: skip
+    )
     Trainer(model, arguments, train_dataset=items).train()
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, BertConfig, BertLMHeadModel, ViTConfig, ViTModel
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertLMHeadModel, ViTConfig, ViTModel
 
 import ngram_wdr_hf.training.models
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
@@ -156,8 +156,10 @@ def test_models(fails, checkpoint, finished, files, tmp_path):
     message = fails("--model_name_or_path", "without_tokenizer", *files, *QUICK)
     assert "There is no usable tokenizer in without_tokenizer" in message
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    decoder = BertLMHeadModel(BertConfig(**BERT_SIZES, is_decoder=True))
     others = {
-        "a BertLMHeadModel: its logits are not the product": BertLMHeadModel(BertConfig(**BERT_SIZES)),
+        "a BertLMHeadModel: its logits are not the product": decoder,
+        "is a model of type bert: give a causal language model": BertForMaskedLM(BertConfig(**BERT_SIZES)),
         "is a ViTModel, which is neither a causal nor": ViTModel(ViTConfig(**BERT_SIZES)),
         "is a model of type t5: give a causal language model": plain_seq2seq("t5"),
     }

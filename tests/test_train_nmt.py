@@ -561,7 +561,7 @@ def test_the_papers_settings(marian, preset, inner, heads, dropout, rate, batch_
     heads_of_ours = sum(parameter.numel() for parameter in model.ngram_heads.parameters())
     learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert learned - heads_of_ours == expected
-    vocabulary = arguments.model.presets[preset].bpe_vocab_size
+    vocabulary = arguments.model.presets[preset].subword_vocab_size
     millions = (expected + (vocabulary - len(tokenizer)) * 512) / 1e6
     assert round(millions, 1) == {"paper-small": 36.7, "paper-base": 60.5}[preset]
 

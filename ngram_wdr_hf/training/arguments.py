@@ -18,6 +18,8 @@ from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
+# What every evaluation of running text finds, as names for `--metric_for_best_model`.
+SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
@@ -26,6 +28,8 @@ class ModelArguments:
     """Which model."""
 
     presets: ClassVar[dict[str, Preset]]
+    targets: ClassVar[tuple[str, ...]] = TARGETS
+    scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS
     # What `--metric_for_best_model` can name because the validation set is translated for it.
     decoded_metrics: ClassVar[tuple[str, ...]] = ()
     # The kinds of model that `--compare` puts side by side, and the options that make them.
@@ -52,13 +56,6 @@ class ModelArguments:
     label_smoothing: float | None = field(
         default=None, metadata={"help": "The ε of label smoothing in the loss. Default: the preset's or checkpoint's."}
     )
-    draft_vocab_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
-            "training text only, which costs less (the first, of a text that is streamed). Default: all."
-        },
-    )
     train_mode: str = field(
         default="full",
         metadata={
@@ -71,10 +68,9 @@ class ModelArguments:
     def __post_init__(self):
         check_choice("preset", self.preset, self.presets)
         check_choice("train_mode", self.train_mode, TRAIN_MODES)
-        check_choice("ngram_target", self.ngram_target, TARGETS)
+        check_choice("ngram_target", self.ngram_target, self.targets)
         check_at_least("ngram_size", self.ngram_size, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
-        check_at_least("draft_vocab_size", self.draft_vocab_size, 1)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
             raise InputError("`--ngram_target none` has no heads: leave out `--ngram_size`, or choose a target.")
         if self.model_name_or_path is None:
@@ -91,8 +87,54 @@ class ModelArguments:
 
 
 @dataclass
+class GenerativeModelArguments(ModelArguments):
+    """Which model, of those that say something."""
+
+    draft_vocab_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
+            "training text only, which costs less (the first, of a text that is streamed). Default: all."
+        },
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least("draft_vocab_size", self.draft_vocab_size, 1)
+
+
+@dataclass
 class ReportArguments:
     """What is evaluated and shown."""
+
+    # There is no ensemble to evaluate, and nothing to draft, unless there is something to generate.
+    lambda_grid: ClassVar[list[float] | None] = None
+    use_mtp: ClassVar[bool] = False
+
+    patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after so many evaluations without a better one. Default: the preset's."},
+    )
+    gradient_diversity_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Every so many steps, log how differently the rows of a batch pull at the weights (the paper's "
+            "gradient diversity), and plot it. Takes the time of one or two steps. Default: never."
+        },
+    )
+    compare: bool = field(
+        default=False,
+        metadata={"help": "Also train the other kinds of model, with the same settings, and compare them."},
+    )
+
+    def __post_init__(self):
+        check_at_least("patience", self.patience, 1)
+        check_at_least("gradient_diversity_steps", self.gradient_diversity_steps, 1)
+
+
+@dataclass
+class GenerativeReportArguments(ReportArguments):
+    """What is evaluated and shown, the ensemble and generated text included."""
 
     lambda_grid: list[float] | None = field(
         default=None,
@@ -101,23 +143,15 @@ class ReportArguments:
             "preset's, if the paper names one, else 0 to 0.6 in steps of 0.1."
         },
     )
-    patience: int | None = field(
-        default=None,
-        metadata={"help": "Stop after so many evaluations without a better one. Default: the preset's."},
-    )
     use_mtp: bool = field(
         default=False,
         metadata={"help": "Let the heads draft what is generated; the model checks it, and the outcome is the same."},
     )
-    compare: bool = field(
-        default=False,
-        metadata={"help": "Also train the other kinds of model, with the same settings, and compare them."},
-    )
 
     def __post_init__(self):
+        super().__post_init__()
         if self.lambda_grid is not None:
             self.lambda_grid = self._check_grid(self.lambda_grid)
-        check_at_least("patience", self.patience, 1)
 
     def _check_grid(self, grid: list[float]) -> list[float]:
         if not grid:

@@ -13,7 +13,6 @@ from ..data.errors import InputError
 from ..data.stream import StreamedBlocks, TrainingBlocks
 from ..modeling_wdr_ngram import NgramMixin
 from .arguments import RunArguments
-from .clm_arguments import check_clm_arguments
 from .clm_data import (
     ClmData,
     check_lengths,
@@ -28,6 +27,7 @@ from .models import build_clm_model, positions, restrict_drafts
 from .report import describe, save_training_plot
 from .run import Task, evaluation_trainer, run_all, save_lambda
 from .run_folder import RunFolder
+from .text_arguments import check_streaming
 from .trainer import NgramTrainer
 
 # The paper's best, as a rule: for a sample of the ensemble where a run found none better than 0.
@@ -36,7 +36,7 @@ USUAL_LAMBDA = 0.4
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
-    check_clm_arguments(arguments)
+    check_streaming(arguments)
     return run_all(arguments, Task(_prepare, _make_trainer, _evaluate, _show))
 
 

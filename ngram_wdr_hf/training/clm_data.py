@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .arguments import ModelArguments
 from .clm_arguments import ClmDataArguments
 from .models import positions
 from .presets import CLM_PRESETS, DEFAULT_PRESET
+from .text_arguments import TextDataArguments
 
 # More unknown words than known ones: this is the tokenizer of another language.
 MOST_UNKNOWN = 0.5
@@ -51,7 +53,7 @@ class ClmData:
         }
 
 
-def load_splits(arguments: ClmDataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
+def load_splits(arguments: TextDataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
     """
     The text by split; without any option, Python's English. Where nothing is trained, of the training text only what
     is held out for validation.
@@ -78,23 +80,40 @@ def find_tokenizer(
     splits: dict[str, Dataset | IterableDataset], data: ClmDataArguments, model: ModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
     """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
+    is_embedded = data.train_file is None and data.dataset_name is None
+    subwords = data.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
+    trainers = {
+        "word": lambda texts: train_word_tokenizer(texts, data.vocab_size),
+        "bpe": lambda texts: train_bpe_tokenizer(texts, subwords),
+    }
+    kind = data.tokenizer or model.model_name_or_path or ("bpe" if is_embedded else "word")
+    return train_or_load_tokenizer(kind, trainers, splits, folder)
+
+
+def train_or_load_tokenizer(
+    kind: str,
+    trainers: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerBase]],
+    splits: dict[str, Dataset | IterableDataset],
+    folder: Path | None,
+) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer in the run's folder; if it has none yet, the `kind` that was asked for: one to be trained on the
+    training text, or the name or folder of one.
+    """
     if folder is not None and (folder / "tokenizer.json").exists():
         return load_tokenizer(str(folder))
-    is_embedded = data.train_file is None and data.dataset_name is None
-    kind = data.tokenizer or model.model_name_or_path or ("bpe" if is_embedded else "word")
-    if kind in ("word", "bpe"):
-        if "train" not in splits:
-            raise InputError(f"`--tokenizer {kind}` is trained on a training text, and there is none: leave it out.")
-        texts = texts_of(splits["train"])
-        if kind == "word":
-            return train_word_tokenizer(texts, data.vocab_size)
-        preset = CLM_PRESETS[model.preset or DEFAULT_PRESET]
-        return train_bpe_tokenizer(texts, data.vocab_size or preset.bpe_vocab_size)
-    return load_tokenizer(kind)
+    if kind not in trainers:
+        return load_tokenizer(kind)
+    if "train" not in splits:
+        raise InputError(f"`--tokenizer {kind}` is trained on a training text, and there is none: leave it out.")
+    return trainers[kind](texts_of(splits["train"]))
 
 
 def tokenize_splits(
-    splits: dict[str, Dataset | IterableDataset], tokenizer: PreTrainedTokenizerBase, data: ClmDataArguments, seed: int
+    splits: dict[str, Dataset | IterableDataset],
+    tokenizer: PreTrainedTokenizerBase,
+    data: TextDataArguments,
+    seed: int,
 ) -> ClmData:
     """The tokens of every split; of a streamed training text, the rows as they will come."""
     num_workers = data.num_workers or os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Perplexity, exactly and for many λ in one pass."""
+"""What a text costs under a model, exactly: of running text and translations for many λ in one pass."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
 from ..data.stream import IGNORE_INDEX, EvaluationWindows
 
-# What a text to score is made of: windows over running text, or batches of sentence pairs.
-ScoredText = EvaluationWindows | PairBatches
+# What a text to score is made of: windows over running text, batches of sentence pairs, or blocks with masked words.
+ScoredText = EvaluationWindows | PairBatches | MaskedText
 
 
 @dataclass
@@ -52,7 +53,56 @@ class Scores:
         return self.lambdas.index(ensemble_lambda)
 
 
-@torch.no_grad()
+@dataclass
+class MaskedScores:
+    """
+    What the masked words of a text cost under a masked language model.
+
+    Args:
+        nll_sum (`float`): The sum of their NLLs.
+        num_correct (`int`): How many of them the model says.
+        head_nlls (`list[float]`): Their mean NLL by the model itself and by each head, over its own targets.
+        head_counts (`list[int]`): How many targets these are.
+    """
+
+    nll_sum: float
+    num_correct: int
+    head_nlls: list[float]
+    head_counts: list[int]
+
+    @property
+    def num_masked(self) -> int:
+        return self.head_counts[0]
+
+    @property
+    def perplexity(self) -> float:
+        return _exp(self.nll_sum / max(self.num_masked, 1))
+
+    @property
+    def accuracy(self) -> float:
+        return self.num_correct / max(self.num_masked, 1)
+
+
+class _Share(Dataset):
+    """Of a text that several processes read, every so many items; filled up so that all shares are equally long."""
+
+    def __init__(self, text: ScoredText, process_index: int = 0, num_processes: int = 1):
+        self.text = text
+        self.process_index = process_index
+        self.num_processes = num_processes
+
+    def __len__(self) -> int:
+        return -(-len(self.text) // self.num_processes)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        i = i * self.num_processes + self.process_index
+        if i < len(self.text):
+            return self.text[i]
+        # An item without targets.
+        item, name = self.text[0], self.text.labels_name
+        return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
+
+
 def score(
     model: nn.Module,
     text: ScoredText,
@@ -76,25 +126,17 @@ def score(
         add_up (`Callable`, *optional*): Sums a tensor over all processes.
         on_batch (`Callable`, *optional*): Called after each batch.
     """
-    was_training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    # Sums over a long text need the digits, which Apple's GPUs do not have.
-    precision = torch.float32 if device.type == "mps" else torch.float64
-    sums = head_sums = head_counts = 0
-    share = _Share(text, process_index, num_processes)
-    for batch in DataLoader(share, batch_size if isinstance(text, EvaluationWindows) else None):
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         # Divided by one, the loss is a sum.
         output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
         is_target = batch[text.labels_name] != IGNORE_INDEX
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
-        sums = sums + output.loss.to(precision)
-        head_sums = head_sums + output.head_losses.to(precision) * counts
-        head_counts = head_counts + counts
-        on_batch()
-    model.train(was_training)
-    sums, head_sums, head_counts = (add_up(value).cpu() for value in (sums, head_sums, head_counts))
+        return [output.loss, output.head_losses.to(precision) * counts, counts]
+
+    share = _Share(text, process_index, num_processes)
+    batch_size = batch_size if isinstance(text, EvaluationWindows) else None
+    sums, head_sums, head_counts = _add_up_batches(model, share, batch_size, sums_of, add_up, on_batch)
     return Scores(
         lambdas=list(lambdas),
         nll_sums=sums.tolist(),
@@ -104,23 +146,60 @@ def score(
     )
 
 
-class _Share(Dataset):
-    """Every so many items, filled up with items without targets so that all shares are equally long."""
+def score_masked(
+    model: nn.Module,
+    text: MaskedText,
+    batch_size: int,
+    process_index: int = 0,
+    num_processes: int = 1,
+    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+    on_batch: Callable[[], None] = lambda: None,
+) -> MaskedScores:
+    """The same for a masked language model and `MaskedText`."""
 
-    def __init__(self, text: ScoredText, process_index: int, num_processes: int):
-        self.text = text
-        self.process_index = process_index
-        self.num_processes = num_processes
+    def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
+        output = model(**batch, num_items_in_batch=1)
+        is_target = batch["labels"] != IGNORE_INDEX
+        # Some backbones have logits of the masked words only.
+        logits = output.logits if output.logits.ndim == 2 else output.logits[is_target]
+        num_correct = (logits.argmax(-1) == batch["labels"][is_target]).sum()
+        head_sums = output.head_losses.to(precision) * output.head_counts
+        return [output.loss, num_correct, head_sums, output.head_counts]
 
-    def __len__(self) -> int:
-        return -(-len(self.text) // self.num_processes)
+    share = _Share(text, process_index, num_processes)
+    sums = _add_up_batches(model, share, batch_size, sums_of, add_up, on_batch)
+    nll_sum, num_correct, head_sums, head_counts = sums
+    return MaskedScores(
+        nll_sum=nll_sum.item(),
+        num_correct=int(num_correct),
+        head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
+        head_counts=head_counts.int().tolist(),
+    )
 
-    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        i = i * self.num_processes + self.process_index
-        if i < len(self.text):
-            return self.text[i]
-        item, name = self.text[0], self.text.labels_name
-        return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
+
+@torch.no_grad()
+def _add_up_batches(
+    model: nn.Module,
+    share: _Share,
+    batch_size: int | None,
+    sums_of: Callable[[dict[str, torch.Tensor], torch.dtype], list[torch.Tensor]],
+    add_up: Callable[[torch.Tensor], torch.Tensor],
+    on_batch: Callable[[], None],
+) -> list[torch.Tensor]:
+    """What `sums_of` finds in every batch, added up over the batches and the processes."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    # Sums over a long text need the digits, which Apple's GPUs do not have.
+    precision = torch.float32 if device.type == "mps" else torch.float64
+    totals = None
+    for batch in DataLoader(share, batch_size):
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        sums = [value.to(precision) for value in sums_of(batch, precision)]
+        totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
+        on_batch()
+    model.train(was_training)
+    return [add_up(total).cpu() for total in totals]
 
 
 def _exp(value: float) -> float:

@@ -8,29 +8,41 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.pytorch_utils import Conv1D
 
 from .. import (
+    WDRNgramBertForMaskedLM,
     WDRNgramGPT2LMHeadModel,
     WDRNgramMarianConfig,
     WDRNgramMarianMTModel,
+    WDRNgramModernBertForMaskedLM,
     WDRNgramReformerConfig,
     WDRNgramReformerModelWithLMHead,
     WDRNgramTensorizedTransformerLMHeadModel,
     with_ngram_heads,
 )
-from ..backbones import auto_class_of
+from ..backbones import auto_class_of, is_masked
+from ..base_wdr_ngram import NgramHeadsMixin
 from ..configuration_wdr_ngram import NgramConfigMixin
 from ..data.errors import InputError
 from ..data.tokenizer import start_token_id
+from ..masked_wdr_ngram import NgramMaskedMixin
 from ..modeling_wdr_ngram import NgramMixin
 from ..seq2seq_wdr_ngram import NgramSeq2SeqMixin
 from .arguments import ModelArguments
+from .mlm_arguments import MlmModelArguments
 from .nmt_arguments import NmtModelArguments
 
 DEFAULT_NGRAM_SIZE = 4
+# What each script is for.
+KINDS = {
+    "causal": "a causal language model, for train_clm.py",
+    "seq2seq": "an encoder-decoder model, for train_nmt.py",
+    "masked": "a masked language model (BERT or ModernBERT), for train_mlm.py",
+}
+MASKED_MODELS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBertForMaskedLM}
 LANGUAGE_MODELS = {
     "gpt2": WDRNgramGPT2LMHeadModel,
     "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
@@ -57,7 +69,7 @@ def build_clm_model(
         model.generation_config.pad_token_id = tokenizer.eos_token_id
         return model
 
-    return _build(arguments, tokenizer, new_model, do_train, is_encoder_decoder=False)
+    return _build(arguments, tokenizer, new_model, do_train, "causal")
 
 
 def _length_fields(backbone: str, block_size: int, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +103,26 @@ def build_nmt_model(
         )
         return WDRNgramMarianMTModel(config)
 
-    return _build(
-        arguments, tokenizer, new_model, do_train, is_encoder_decoder=True, bow_loss_weight=arguments.bow_loss_weight
-    )
+    return _build(arguments, tokenizer, new_model, do_train, "seq2seq", bow_loss_weight=arguments.bow_loss_weight)
+
+
+def build_mlm_model(
+    arguments: MlmModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
+) -> NgramMaskedMixin:
+    """The preset's BERT or ModernBERT, new, for blocks of `block_size` tokens, or one from a checkpoint."""
+
+    def new_model(sizes: dict[str, Any]) -> NgramMaskedMixin:
+        model_class = MASKED_MODELS[arguments.presets[arguments.preset].backbone]
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        config = model_class.config_class(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=block_size,
+            **{name: getattr(tokenizer, name) for name in names},
+            **sizes,
+        )
+        return model_class(config)
+
+    return _build(arguments, tokenizer, new_model, do_train, "masked", wdr_compose=arguments.wdr_compose)
 
 
 def _build(
@@ -101,7 +130,7 @@ def _build(
     tokenizer: PreTrainedTokenizerBase,
     new_model: Callable[[dict[str, Any]], PreTrainedModel],
     do_train: bool,
-    is_encoder_decoder: bool,
+    kind: str,
     **fields: Any,
 ) -> PreTrainedModel:
     """
@@ -119,7 +148,7 @@ def _build(
     try:
         if arguments.model_name_or_path is not None:
             ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
-            model = _load(arguments.model_name_or_path, fields, ngram_size, is_encoder_decoder)
+            model = _load(arguments.model_name_or_path, fields, ngram_size, kind)
         else:
             sizes = arguments.presets[arguments.preset].config
             model = new_model({"ngram_size": DEFAULT_NGRAM_SIZE, **sizes, **fields})
@@ -194,17 +223,24 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
         # One by one: PEFT cannot wrap the list of heads itself.
         modules_to_save=[f"ngram_heads.{n}" for n in range(len(model.ngram_heads))],
         fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
-        task_type="SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM",
+        task_type=_peft_task(model.config),
     )
     return get_peft_model(model, adapters)
 
 
-def _load(name_or_path: str, fields: dict[str, Any], ngram_size: int, is_encoder_decoder: bool) -> NgramMixin:
+def _peft_task(config: PreTrainedConfig) -> str | None:
+    """What PEFT calls what the model does; of a masked language model it need not know."""
+    if is_masked(config):
+        return None
+    return "SEQ_2_SEQ_LM" if config.is_encoder_decoder else "CAUSAL_LM"
+
+
+def _load(name_or_path: str, fields: dict[str, Any], ngram_size: int, kind: str) -> NgramHeadsMixin:
     """A checkpoint of ours, or a plain one with `ngram_size - 1` fresh heads unless the fields say otherwise."""
     config = AutoConfig.from_pretrained(name_or_path)
-    if config.is_encoder_decoder != is_encoder_decoder:
-        kinds = ("a causal language model, for train_clm.py", "an encoder-decoder model, for train_nmt.py")
-        raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {kinds[is_encoder_decoder]}.")
+    found = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
+    if found != kind:
+        raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {KINDS[kind]}.")
     if isinstance(config, NgramConfigMixin):
-        return auto_class_of(is_encoder_decoder).from_pretrained(name_or_path, **fields)
+        return auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained(name_or_path, **fields)
     return with_ngram_heads(name_or_path, **{"ngram_size": ngram_size, **fields})

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from ..data.errors import InputError
 from .arguments import (
-    ModelArguments,
-    ReportArguments,
+    GenerativeModelArguments,
+    GenerativeReportArguments,
     RunArguments,
     RunTrainingArguments,
     check_at_least,
@@ -130,16 +130,16 @@ class NmtDataArguments:
 
 
 @dataclass
-class NmtModelArguments(ModelArguments):
+class NmtModelArguments(GenerativeModelArguments):
     """Which model: a Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
     decoded_metrics: ClassVar[tuple[str, ...]] = DECODED_METRICS
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
-        "plain": {**ModelArguments.kinds["plain"], "bow_loss_weight": 0.0},
-        "bow": {**ModelArguments.kinds["plain"], "bow_loss_weight": 1.0},
-        "simple": {**ModelArguments.kinds["simple"], "bow_loss_weight": 0.0},
-        "wdr": {**ModelArguments.kinds["wdr"], "bow_loss_weight": 0.0},
+        "plain": {**GenerativeModelArguments.kinds["plain"], "bow_loss_weight": 0.0},
+        "bow": {**GenerativeModelArguments.kinds["plain"], "bow_loss_weight": 1.0},
+        "simple": {**GenerativeModelArguments.kinds["simple"], "bow_loss_weight": 0.0},
+        "wdr": {**GenerativeModelArguments.kinds["wdr"], "bow_loss_weight": 0.0},
     }
 
     preset: str | None = preset_field(NMT_PRESETS)
@@ -159,7 +159,7 @@ class NmtModelArguments(ModelArguments):
 
 
 @dataclass
-class NmtReportArguments(ReportArguments):
+class NmtReportArguments(GenerativeReportArguments):
     """What is translated and shown."""
 
     num_beams: int | None = field(

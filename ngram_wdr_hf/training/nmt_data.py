@@ -85,7 +85,7 @@ def find_nmt_tokenizer(
         if "train" not in splits:
             raise InputError("`--tokenizer bpe` is trained on training pairs, and there are none: leave it out.")
         preset = NMT_PRESETS[model.preset or DEFAULT_PRESET]
-        return train_sentence_tokenizer(texts_of_pairs(splits["train"]), data.vocab_size or preset.bpe_vocab_size)
+        return train_sentence_tokenizer(texts_of_pairs(splits["train"]), data.vocab_size or preset.subword_vocab_size)
     tokenizer = load_tokenizer(kind)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
         raise InputError(f"The tokenizer in {kind} has no padding or no end token: give one made for sentences.")

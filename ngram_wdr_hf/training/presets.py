@@ -11,15 +11,16 @@ class Preset:
         description (`str`): One line for `--help`.
         config (`dict[str, Any]`): Fields of the model's configuration.
         arguments (`dict[str, Any]`): Defaults for the command's options.
-        bpe_vocab_size (`int`): The size of a BPE tokenizer that suits the model.
-        backbone (`str`): Of a language model, which: `gpt2`, `tensorized` or `reformer`.
+        subword_vocab_size (`int`): The size of a tokenizer of subwords that suits the model.
+        backbone (`str`): Of a language model, which: `gpt2`, `tensorized` or `reformer`; of a masked one, `bert` or
+            `modernbert`.
         lambdas (`dict[str, float]`): The λ that the paper gives for each kind of heads, if it does.
     """
 
     description: str
     config: dict[str, Any]
     arguments: dict[str, Any] = field(default_factory=dict)
-    bpe_vocab_size: int = 50_257
+    subword_vocab_size: int = 50_257
     backbone: str = "gpt2"
     lambdas: dict[str, float] = field(default_factory=dict)
 
@@ -130,7 +131,7 @@ CLM_PRESETS = {
             "num_train_epochs": 5,
             "patience": 3,
         },
-        bpe_vocab_size=2048,
+        subword_vocab_size=2048,
     ),
     "paper-tf-small": Preset(
         "the paper's small Transformer: 6 layers of 256, d_ff 2100, dropout 0.3, label smoothing 0.1",
@@ -174,7 +175,7 @@ CLM_PRESETS = {
             "dropout": 0.1,
         },
         {"block_size": 32, "per_device_train_batch_size": 32, "per_device_eval_batch_size": 64, **_TINY_RUN},
-        bpe_vocab_size=2048,
+        subword_vocab_size=2048,
         backbone="tensorized",
     ),
     "tiny-rf": Preset(
@@ -191,7 +192,7 @@ CLM_PRESETS = {
             "lsh_attn_chunk_length": 32,
         },
         {"block_size": 128, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 16, **_TINY_RUN},
-        bpe_vocab_size=2048,
+        subword_vocab_size=2048,
         backbone="reformer",
     ),
     "gpt2": _gpt2("GPT-2's size: 12 layers of 768", 12, 12, 768),
@@ -240,7 +241,7 @@ NMT_PRESETS = {
             "num_train_epochs": 12,
             "patience": 5,
         },
-        bpe_vocab_size=1000,
+        subword_vocab_size=1000,
     ),
     "paper-small": _marian(
         "the paper's for IWSLT14 and WMT18: 6 + 6 layers of 512, d_ff 1024, dropout 0.3, N = 3",
@@ -250,7 +251,7 @@ NMT_PRESETS = {
         6,
         {"ngram_size": 3, "dropout": 0.3, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=5e-4, batch_tokens=4096),
-        bpe_vocab_size=10_000,
+        subword_vocab_size=10_000,
     ),
     "paper-base": _marian(
         "the paper's for WMT14: 6 + 6 layers of 512, d_ff 2048, dropout 0.1, N = 2",
@@ -261,6 +262,6 @@ NMT_PRESETS = {
         {"ngram_size": 2, "dropout": 0.1, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=1e-3, batch_tokens=25_000),
         # The paper's 77M parameters are those of two matrices of 32K subwords; here all embeddings are one.
-        bpe_vocab_size=32_000,
+        subword_vocab_size=32_000,
     ),
 }

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from transformers import PreTrainedModel
 
+from ..analysis.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
 from .trainer import loss_names
 
 # From this ratio of the highest to the lowest value on, a logarithmic axis has too many labels.
@@ -29,7 +30,7 @@ class RunResult:
         num_parameters (`int`): All weights, the heads' included.
         head_parameters (`int`): The heads' weights.
         settings (`dict[str, Any]`): How it was made.
-        ensemble_lambda (`float`): The λ saved with the model.
+        ensemble_lambda (`float`, *optional*): The λ saved with the model; `None` if it can have no ensemble.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
     """
 
@@ -38,7 +39,7 @@ class RunResult:
     num_parameters: int
     head_parameters: int
     settings: dict[str, Any]
-    ensemble_lambda: float
+    ensemble_lambda: float | None
     history: list[dict[str, float]]
 
 
@@ -47,6 +48,8 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
     config = model.config
     has_heads = len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
+    if has_heads and getattr(config, "wdr_compose", "all") == "masked":
+        name = f"{name}, masked words"
     if getattr(config, "bow_loss_weight", 0):
         name = f"{name} + bow" if has_heads else "bow"
     return {
@@ -127,14 +130,15 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
     figure = Figure(figsize=(5 * len(results) + 5, 4), layout="constrained")
     *by_model, last = figure.subplots(1, len(results) + 1)
     for axes, result in zip(by_model, results, strict=True):
-        for name in loss_names(result.ngram_size):
+        for name in ("masked_word_loss", *loss_names(result.ngram_size)):
             _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
         axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL by token")
     for i, result in enumerate(results):
         style = {"color": f"C{i}", "marker": "."}
-        label = f"{result.name}, λ=0" if result.head_parameters else result.name
+        has_ensemble = result.head_parameters and result.ensemble_lambda is not None
+        label = f"{result.name}, λ=0" if has_ensemble else result.name
         _plot(last, result.history, "eval_perplexity", label=label, **style)
-        if result.head_parameters:
+        if has_ensemble:
             _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
     # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where they would stand on top of each other.
@@ -149,6 +153,18 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
         if axes.has_data():
             axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bool:
+    """Gradient diversity over the steps, for the runs that logged it; whether there are any."""
+    histories = {
+        result.name: result.history
+        for result in results
+        if any(GRADIENT_DIVERSITY in entry for entry in result.history)
+    }
+    if histories:
+        plot_gradient_diversity(histories, path)
+    return bool(histories)
 
 
 def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> None:
@@ -169,6 +185,13 @@ def write_model_card(
         samples (`str`): What the model says.
     """
     settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
+    its_lambda = without_it = best_lambda = ""
+    if result.ensemble_lambda is not None:
+        its_lambda = f"; the ensemble's λ is {result.ensemble_lambda:g}"
+        without_it = " `generate(..., ensemble_lambda=0.0)` is the model without the ensemble."
+        best_lambda = (
+            "★: the λ that is best on validation, saved with the model.\n\n![The ensemble over λ](lambda_sweep.png)\n"
+        )
     head = "\n".join(["library_name: transformers", *tags, "tags:", "- ngram-wdr-hf", "- n-gram-prediction"])
     path.write_text(
         f"""---
@@ -179,7 +202,7 @@ def write_model_card(
 
 {kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
 Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
-{result.head_parameters:,} of them in the heads; the ensemble's λ is {result.ensemble_lambda:g}.
+{result.head_parameters:,} of them in the heads{its_lambda}.
 
 ## Use
 
@@ -187,17 +210,13 @@ Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {resul
 {usage}
 ```
 
-With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed. `generate(..., ensemble_lambda=0.0)` \
-is the model without the ensemble.
+With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{without_it}
 
 ## Results
 
 {tables}
 
-★: the λ that is best on validation, saved with the model.
-
-![The ensemble over λ](lambda_sweep.png)
-![Training](training.png)
+{best_lambda}![Training](training.png)
 
 ## Sample
 

@@ -14,10 +14,11 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, set_seed
 
+from ..analysis.gradients import GradientDiversityCallback
 from .arguments import RunArguments
 from .hub import make_repository, push_run
 from .models import choose_weights
-from .report import RunResult
+from .report import RunResult, save_gradient_diversity_plot
 from .run_folder import RunFolder, check_checkpoint, result_of
 from .settings import check_together, others, run_settings, with_data_of_run
 from .trainer import NgramTrainer
@@ -60,6 +61,8 @@ def run_all(arguments: RunArguments, task: Task[Data, Result]) -> list[Result]:
     if is_main:
         folder = Path(arguments.training.output_dir)
         task.show(results, folder if arguments.report.compare else None)
+        if arguments.report.compare:
+            save_gradient_diversity_plot(results, folder / "comparison_gradient_diversity.png")
         if arguments.training.do_train:
             print(f"\nSaved in {folder}: the model, README.md, metrics.json and the plots.")
         if repository is not None:
@@ -93,6 +96,10 @@ def run_one(arguments: RunArguments, task: Task[Data, Result]) -> Result:
         # Of a run that was complete, too, λ is found again.
         model = model_class.from_pretrained(folder.path, ensemble_lambda=0.0)
     result = task.evaluate(arguments, model, data, folder, settings)
+    if training.should_save and do_train:
+        is_measured = save_gradient_diversity_plot([result], folder.path / "gradient_diversity.png")
+        if arguments.report.gradient_diversity_steps is not None and not is_measured:
+            print(f"The run in {folder.path} was trained without `--gradient_diversity_steps`: there is no such plot.")
     # What the first process writes is there when the others go on.
     PartialState().wait_for_everyone()
     return result
@@ -115,6 +122,8 @@ def _train(arguments: RunArguments, trainer: NgramTrainer, checkpoint: str | Non
     keeps_best = training.load_best_model_at_end
     if patience is not None and keeps_best:
         trainer.add_callback(EarlyStoppingCallback(patience))
+    if arguments.report.gradient_diversity_steps is not None:
+        trainer.add_callback(GradientDiversityCallback(trainer, arguments.report.gradient_diversity_steps))
     result = None if checkpoint is None else result_of(Path(checkpoint), patience, keeps_best)
     if result is None:
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -134,14 +143,16 @@ def _train(arguments: RunArguments, trainer: NgramTrainer, checkpoint: str | Non
 
 
 @contextmanager
-def evaluation_trainer(arguments: RunArguments, model: nn.Module, eval_dataset: Dataset) -> Iterator[NgramTrainer]:
+def evaluation_trainer(
+    arguments: RunArguments, model: nn.Module, eval_dataset: Dataset, trainer_class: type[NgramTrainer] = NgramTrainer
+) -> Iterator[NgramTrainer]:
     """A Trainer for the saved model, that reports to nobody and leaves nothing."""
     with TemporaryDirectory() as scratch:
         # What the training reported to is closed by now, and Trainer makes the folder that it is given.
         quiet = copy.copy(arguments.training)
         quiet.report_to, quiet.output_dir = [], scratch
         grid = arguments.lambda_grid if len(model.ngram_heads) else ()
-        yield NgramTrainer(model, quiet, eval_dataset=eval_dataset, lambda_grid=grid)
+        yield trainer_class(model, quiet, eval_dataset=eval_dataset, lambda_grid=grid)
 
 
 def save_lambda(folder: Path, ensemble_lambda: float) -> None:

@@ -28,6 +28,7 @@ NOT_SETTINGS = (
     "do_train",
     "fsdp",
     "fsdp_config",
+    "gradient_diversity_steps",
     "hub_model_id",
     "hub_private_repo",
     "hub_token",
@@ -55,9 +56,6 @@ NOT_SETTINGS = (
     "use_mtp",
 )
 
-# What every evaluation finds, as names for `--metric_for_best_model`.
-SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
-
 
 def check_together(arguments: RunArguments) -> None:
     """What only shows when all options are there."""
@@ -75,6 +73,8 @@ def check_together(arguments: RunArguments) -> None:
         raise InputError("`--use_mtp` drafts with the heads, and this model has none: choose another `--ngram_size`.")
     if training.push_to_hub and not training.do_train:
         raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
+    if arguments.report.gradient_diversity_steps is not None and not training.do_train:
+        raise InputError("`--gradient_diversity_steps` looks at a training: leave out `--do_train false`.")
     _check_metric(arguments)
     if training.label_smoothing_factor:
         raise InputError(
@@ -94,7 +94,7 @@ def _check_metric(arguments: RunArguments) -> None:
     model, training = arguments.model, arguments.training
     # Trainer takes the name with and without.
     metric = training.metric_for_best_model = (training.metric_for_best_model or "loss").removeprefix("eval_")
-    check_choice("metric_for_best_model", metric, (*SCORED_METRICS, *model.decoded_metrics))
+    check_choice("metric_for_best_model", metric, (*model.scored_metrics, *model.decoded_metrics))
     if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr")):
         raise InputError("`--metric_for_best_model heads_loss` needs heads in every model: choose another.")
     if model.train_mode == "heads":

@@ -1,6 +1,7 @@
 """The stock Trainer, with the heads' losses in its log and an exact evaluation."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast
@@ -11,12 +12,12 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from .arguments import uses_fsdp
-from .evaluation import ScoredText, Scores, score
+from .evaluation import MaskedScores, ScoredText, Scores, score
 
 
-def loss_names(ngram_size: int) -> list[str]:
+def loss_names(ngram_size: int, main: str = "next_word") -> list[str]:
     """How the entries of `head_losses` are called in logs and metrics."""
-    return ["next_word_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
+    return [f"{main}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
 
 
 def whole(model: nn.Module, training: TrainingArguments) -> nn.Module:
@@ -40,10 +41,13 @@ class NgramTrainer(Trainer):
         kwargs: Trainer's.
     """
 
+    # What the model itself predicts, as the logs call it.
+    main_name = "next_word"
+
     def __init__(self, *args, lambda_grid: Sequence[float] = (), **kwargs):
         super().__init__(*args, **kwargs)
         self.lambda_grid = list(lambda_grid)
-        self.last_scores: Scores | None = None
+        self.last_scores: Scores | MaskedScores | None = None
         self._head_losses: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
         self._num_head_losses = 0
@@ -64,7 +68,7 @@ class NgramTrainer(Trainer):
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         if "loss" in logs and self._num_head_losses:
             means = self.accelerator.reduce(self._head_losses / self._num_head_losses, reduction="mean")
-            logs.update(zip(loss_names(len(means)), means.tolist(), strict=True))
+            logs.update(zip(loss_names(len(means), self.main_name), means.tolist(), strict=True))
             if isinstance(self._bow_loss, torch.Tensor):
                 # Each is divided by the targets of all that make a step together.
                 num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
@@ -76,30 +80,33 @@ class NgramTrainer(Trainer):
         text = dataloader.dataset
         if not isinstance(text, ScoredText):
             return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        accelerator = self.accelerator
+        options = {
+            "batch_size": self.args.eval_batch_size,
+            "process_index": accelerator.process_index,
+            "num_processes": accelerator.num_processes,
+            "add_up": accelerator.reduce,
+            "on_batch": self._show_progress(dataloader),
+        }
+        metrics = self._score(self._evaluation_model(), text, options)
+        losses = self.last_scores.head_nlls
+        metrics |= zip(loss_names(len(losses), self.main_name), losses, strict=True)
+        if heads := losses[1:]:
+            metrics["heads_loss"] = sum(heads) / len(heads)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
+
+    def _score(self, model: nn.Module, text: ScoredText, options: dict[str, Any]) -> dict[str, float]:
+        """Sets `last_scores`, and returns what is logged of them."""
         own = self.accelerator.unwrap_model(self.model).resolve_lambda()
-        scores = score(
-            self._evaluation_model(),
-            text,
-            sorted({own, *self.lambda_grid}),
-            self.args.eval_batch_size,
-            self.accelerator.process_index,
-            self.accelerator.num_processes,
-            self.accelerator.reduce,
-            self._show_progress(dataloader),
-        )
-        self.last_scores = scores
+        scores = self.last_scores = score(model, text, sorted({own, *self.lambda_grid}), **options)
         place = scores.at(own)
-        metrics = {
+        return {
             "loss": scores.nll_sums[place] / scores.num_tokens,
             "perplexity": scores.perplexities()[place],
             "best_lambda": scores.best_lambda,
             "best_perplexity": min(scores.perplexities()),
-            **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
         }
-        if heads := scores.head_nlls[1:]:
-            metrics["heads_loss"] = sum(heads) / len(heads)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def _evaluation_model(self) -> nn.Module:
         """The model as it was wrapped for training; without training, a whole copy in every process, unwrapped."""
@@ -139,10 +146,17 @@ def _describe(step: int, logs: dict[str, float]) -> str | None:
     if f"{prefix}loss" not in logs or "train_runtime" in logs:
         return None
     heads = [value for name, value in logs.items() if name.startswith(f"{prefix}head_")]
-    by_head = f"  next word {logs[prefix + 'next_word_loss']:.3f}" if heads else ""
-    by_head += f"  heads {' '.join(f'{value:.3f}' for value in heads)}" if heads else ""
+    main = next((name for name in logs if name.endswith("_word_loss")), None)
+    by_head = ""
+    if heads and main is not None:
+        name = main.removeprefix(prefix).removesuffix("_loss").replace("_", " ")
+        by_head = f"  {name} {logs[main]:.3f}  heads {' '.join(f'{value:.3f}' for value in heads)}"
     if not prefix:
         rate = f"  lr {logs['learning_rate']:.2e}" if "learning_rate" in logs else ""
         return f"step {step:>6}  loss {logs['loss']:.3f}{by_head}{rate}"
-    best = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})" if heads else ""
-    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{best}{by_head}"
+    more = ""
+    if "eval_accuracy" in logs:
+        more = f"  accuracy {logs['eval_accuracy']:.1%}"
+    elif heads:
+        more = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})"
+    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{more}{by_head}"

@@ -1,0 +1,23 @@
+"""What the heads learn, and what for: the paper's analyses, for any model with N-gram heads."""
+
+from .diagnostics import HeadDiagnostics, count_tokens, draft_statistics, find_sentence_ends, head_diagnostics
+from .diagnostics_figures import plot_acceptance, plot_gain, plot_heads
+from .gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
+from .wdr_map import TargetDiversity, WDRMap, wdr_map
+
+__all__ = [
+    "GradientDiversityCallback",
+    "HeadDiagnostics",
+    "TargetDiversity",
+    "WDRMap",
+    "count_tokens",
+    "draft_statistics",
+    "find_sentence_ends",
+    "gradient_diversity",
+    "head_diagnostics",
+    "plot_acceptance",
+    "plot_gain",
+    "plot_gradient_diversity",
+    "plot_heads",
+    "wdr_map",
+]

@@ -1,0 +1,86 @@
+"""The ensemble's gain, token by token, sorted into bins."""
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+# The first places in a sentence, and the first counts in training, of the bins that gains are sorted into.
+PLACES = (1, 2, 3, 4, 5, 9, 17, 33)
+FREQUENCIES = (0, 10, 100, 1_000, 10_000, 100_000)
+
+
+@dataclass(frozen=True)
+class GainBin:
+    r"""
+    What the ensemble gains on some of the tokens.
+
+    Args:
+        label (`str`): Which tokens.
+        num_tokens (`int`): How many there are.
+        mean (`float`): Their mean NLL without the ensemble minus that with it, in nats: above 0, it helps.
+        standard_error (`float`):
+            The mean's, as if the tokens were independent of each other; not a number for a single token.
+    """
+
+    label: str
+    num_tokens: int
+    mean: float
+    standard_error: float
+
+
+class Places:
+    """Counts the tokens of each sentence from 1 on, from batch to batch."""
+
+    def __init__(self, sentence_ends: Collection[int], row_is_sentence: bool):
+        self.ends = torch.tensor(sorted(sentence_ends), dtype=torch.long)
+        self.row_is_sentence = row_is_sentence
+        self.num_before = 0
+
+    def of(self, tokens: torch.LongTensor, is_token: torch.BoolTensor) -> torch.LongTensor:
+        """The places of the tokens that are some, row after row."""
+        if self.row_is_sentence:
+            return is_token.cumsum(1)[is_token]
+        running = tokens[is_token]
+        numbers = torch.arange(len(running))
+        # For each token the number of the last end up to it; the one before this batch has a number below 0.
+        last_end = torch.where(torch.isin(running, self.ends), numbers, -1 - self.num_before).cummax(0).values
+        before = torch.cat([torch.tensor([-1 - self.num_before]), last_end])
+        self.num_before = len(running) - 1 - int(before[-1])
+        return numbers - before[:-1]
+
+
+class GainTally:
+    """Sorts gains into bins, of which each begins with one of `firsts`."""
+
+    def __init__(self, firsts: Sequence[int]):
+        self.firsts = firsts
+        self.counts = torch.zeros(len(firsts), dtype=torch.long)
+        self.sums, self.squares = torch.zeros(2, len(firsts), dtype=torch.double)
+
+    def add(self, gains: torch.Tensor, values: torch.LongTensor) -> None:
+        """Each gain goes into the bin of its value."""
+        bins = torch.bucketize(values, torch.tensor(self.firsts[1:], dtype=values.dtype), right=True)
+        self.counts += torch.bincount(bins, minlength=len(self.firsts))
+        self.sums.index_add_(0, bins, gains)
+        self.squares.index_add_(0, bins, gains**2)
+
+    def bins(self) -> list[GainBin]:
+        """Those that are not empty."""
+        bins = []
+        for i, (first, end) in enumerate(itertools.zip_longest(self.firsts, self.firsts[1:])):
+            count = int(self.counts[i])
+            if not count:
+                continue
+            mean = float(self.sums[i]) / count
+            variance = max(float(self.squares[i]) - count * mean**2, 0.0) / (count - 1) if count > 1 else math.nan
+            bins.append(GainBin(_label(first, end), count, mean, math.sqrt(variance / count)))
+        return bins
+
+
+def _label(first: int, end: int | None) -> str:
+    if end is None:
+        return f"{first:,}+"
+    return f"{first:,}" if end == first + 1 else f"{first:,}–{end - 1:,}"

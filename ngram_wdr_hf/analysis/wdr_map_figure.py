@@ -1,0 +1,203 @@
+"""The map as a picture, after figure 2 of the paper."""
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
+
+from .wdr_map import TargetDiversity, WDRMap
+
+PANEL_INCHES = 5.0
+# Frequent words have colours of their own: matplotlib's, without the grey one.
+COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
+RARE, RARE_LABEL = "0.82", "0.4"
+# In points squared.
+RARE_AREA, FREQUENT_AREA = 10, 30
+LARGE_LABEL, SMALL_LABEL = 11, 8
+MOST_LABELS = 40
+# Between a dot and its label, in points.
+GAP = 3.5
+# The closer look takes in this share of a word's targets, those that lie together most closely.
+CLOSE_SHARE = 0.5
+# Where a label is tried: how it is aligned, and to which side of its dot.
+SIDES = (("left", "center", 1, 0), ("right", "center", -1, 0), ("center", "bottom", 0, 1), ("center", "top", 0, -1))
+KEY = (
+    "spread: the variance of one word's targets as a share of the variance of all targets. "
+    "Equal targets are one dot, larger the more there are."
+)
+
+
+class Label(NamedTuple):
+    """
+    Args:
+        place (`np.ndarray` of shape `(2,)`): Its dot.
+        text (`str`): What it says.
+        color (`str`): Its colour.
+        size (`float`): Its size in points.
+    """
+
+    place: np.ndarray
+    text: str
+    color: str
+    size: float
+
+
+def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
+    """
+    A panel for each level in one and the same space, with the diversity of its targets in the title and the frequent
+    words in colour, and after the 1-level panel a closer look at the targets of one word.
+
+    Args:
+        wdr_map (`WDRMap`): What to draw.
+        word (`str`, *optional*): The word to look closer at; the most frequent one by default.
+    """
+    frequent = wdr_map.frequent_words(len(COLORS))
+    word = frequent[0] if word is None else word
+    if not len(_dots(wdr_map, 1, [word])[0]):
+        raise ValueError(f"{word!r} is the target of no difference here: choose another, such as {frequent[0]!r}.")
+    colors = dict(zip(dict.fromkeys([word, *frequent]), COLORS, strict=False))
+    num_rows = ceil((len(wdr_map.diversity) + 1) / 2)
+    figure = Figure(figsize=(2 * PANEL_INCHES, (PANEL_INCHES + 0.4) * num_rows), layout="constrained")
+    # It knows how large a text is in pixels, without which labels cannot be kept apart.
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(num_rows, 2).flat
+    by_level = [next(panels), next(panels)]
+    closer = next(panels)
+    by_level += [next(panels) for _ in wdr_map.diversity[2:]]
+    for axes in panels:
+        axes.remove()
+    for axes, diversity in zip(by_level, wdr_map.diversity, strict=True):
+        _draw_dots(axes, wdr_map, diversity.level, colors)
+        axes.set_title(_title(diversity))
+        _set_limits(axes, wdr_map.coordinates)
+    _draw_dots(closer, wdr_map, 1, colors)
+    closer.set_title(f"1-level WDR: a closer look at “{word}”\n(the frame in the 1-level panel)", parse_math=False)
+    _set_limits(closer, _closest(wdr_map, word))
+    (left, right), (bottom, top) = closer.get_xlim(), closer.get_ylim()
+    by_level[1].add_patch(Rectangle((left, bottom), right - left, top - bottom, fill=False, edgecolor=colors[word]))
+    legend = figure.legend(
+        *by_level[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=len(colors),
+        title=KEY,
+        frameon=False,
+    )
+    for handle in legend.legend_handles:
+        handle.set_sizes([2 * FREQUENT_AREA])
+    # From here on the panels stay where they are, and labels can be fitted into them.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes, diversity in zip(by_level, wdr_map.diversity, strict=True):
+        _add_labels(axes, _word_labels(wdr_map, diversity.level, colors))
+    _add_labels(closer, _formula_labels(wdr_map, word, colors[word]))
+    return figure
+
+
+def _title(diversity: TargetDiversity) -> str:
+    name = f"{diversity.level}-level WDR" if diversity.level else "embeddings"
+    return f"{name}: spread {diversity.spread:.2f}\n{diversity.targets_per_word:.1f} targets per word"
+
+
+def _dots(wdr_map: WDRMap, level: int, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Of equal targets the first one, and how many there are."""
+    points = np.flatnonzero((wdr_map.levels == level) & np.isin(wdr_map.words, list(words)))
+    _, first, counts = np.unique(wdr_map.coordinates[points], axis=0, return_index=True, return_counts=True)
+    return points[first], counts
+
+
+def _draw_dots(axes: Axes, wdr_map: WDRMap, level: int, colors: dict[str, str]) -> None:
+    rare, counts = _dots(wdr_map, level, wdr_map.counts.keys() - colors)
+    axes.scatter(*wdr_map.coordinates[rare].T, RARE_AREA * np.sqrt(counts), color=RARE, linewidths=0)
+    for word, color in colors.items():
+        points, counts = _dots(wdr_map, level, [word])
+        axes.scatter(*wdr_map.coordinates[points].T, FREQUENT_AREA * np.sqrt(counts), color=color, label=word)
+    axes.set(xticks=[], yticks=[])
+
+
+def _set_limits(axes: Axes, coordinates: np.ndarray) -> None:
+    low, high = coordinates.min(0), coordinates.max(0)
+    margin = 0.08 * (high - low)
+    axes.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
+
+
+def _closest(wdr_map: WDRMap, word: str) -> np.ndarray:
+    """The corners of the smallest square, as the panels stretch the map, around a share of a word's targets."""
+    size = np.ptp(wdr_map.coordinates, axis=0)
+    targets = wdr_map.coordinates[_dots(wdr_map, 1, [word])[0]] / size
+    distances = np.abs(targets[:, None] - targets).max(-1)
+    reach = np.sort(distances, axis=1)[:, round(CLOSE_SHARE * (len(targets) - 1))]
+    center = reach.argmin()
+    # A single target, or several on one spot, still need some space around them.
+    reach = max(reach[center], 0.05)
+    return np.stack([targets[center] - reach, targets[center] + reach]) * size
+
+
+def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[Label]:
+    """A label for each word, at the one of its targets that is nearest to the middle of all, frequent words first."""
+    labels = []
+    for word in dict.fromkeys([*colors, *wdr_map.frequent_words(len(wdr_map.counts))]):
+        targets = wdr_map.coordinates[(wdr_map.levels == level) & (wdr_map.words == word)]
+        if len(targets):
+            middle = np.abs(targets - np.median(targets, axis=0)).sum(1).argmin()
+            style = (colors[word], LARGE_LABEL) if word in colors else (RARE_LABEL, SMALL_LABEL)
+            labels.append(Label(targets[middle], word, *style))
+    return labels
+
+
+def _formula_labels(wdr_map: WDRMap, word: str, color: str) -> list[Label]:
+    """A label for each 1-level target, those of one word first."""
+    own, others = (_dots(wdr_map, 1, words)[0] for words in ([word], wdr_map.counts.keys() - [word]))
+    styles = [(point, color, LARGE_LABEL) for point in own] + [(point, RARE_LABEL, SMALL_LABEL) for point in others]
+    return [Label(wdr_map.coordinates[point], wdr_map.formula(point), *style) for point, *style in styles]
+
+
+def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
+    """Adds those labels that find room beside their dots, in their order, until there are enough."""
+    panel = axes.get_window_extent()
+    # Where the coloured dots are, and how large, in points.
+    radii = {
+        tuple(center): np.sqrt(area / np.pi)
+        for dots in axes.collections[1:]
+        for center, area in zip(dots.get_offsets().tolist(), dots.get_sizes(), strict=True)
+    }
+    taken = [_square(axes, center, radius) for center, radius in radii.items()]
+    most = len(taken) + MOST_LABELS
+    for label in labels:
+        if len(taken) == most:
+            return
+        if not panel.contains(*axes.transData.transform(label.place)):
+            continue
+        gap = GAP + radii.get(tuple(label.place.tolist()), 0)
+        for horizontal, vertical, *side in SIDES:
+            text = axes.annotate(
+                label.text,
+                label.place,
+                gap * np.array(side),
+                textcoords="offset points",
+                ha=horizontal,
+                va=vertical,
+                color=label.color,
+                fontsize=label.size,
+                parse_math=False,
+            )
+            box = text.get_window_extent()
+            if _is_inside(box, panel) and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _square(axes: Axes, center: tuple[float, float], radius: float) -> Bbox:
+    """The pixels around a dot, whose radius is in points."""
+    middle, reach = axes.transData.transform(center), radius * axes.figure.dpi / 72
+    return Bbox([middle - reach, middle + reach])
+
+
+def _is_inside(box: Bbox, panel: Bbox) -> bool:
+    return panel.x0 <= box.x0 and box.x1 <= panel.x1 and panel.y0 <= box.y0 and box.y1 <= panel.y1

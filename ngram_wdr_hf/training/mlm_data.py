@@ -1,0 +1,54 @@
+"""The data of a masked language modeling run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from ..data.errors import InputError
+from ..data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
+from ..data.stream import StreamedBlocks
+from ..data.tokenizer import train_masked_tokenizer
+from .clm_data import ClmData, train_or_load_tokenizer
+from .mlm_arguments import MlmDataArguments, MlmModelArguments
+from .mlm_presets import MLM_PRESETS
+from .presets import DEFAULT_PRESET
+
+
+@dataclass
+class MlmData(ClmData):
+    """
+    Args:
+        masking (`Masking`): Which words are masked.
+    """
+
+    masking: Masking | None = None
+
+    def blocks(self, seed: int) -> MaskedBlocks | StreamedMaskedBlocks:
+        """What is trained on."""
+        if self.streamed is not None:
+            return StreamedMaskedBlocks(StreamedBlocks(self.streamed, self.block_size - FRAME), self.masking, seed)
+        return MaskedBlocks(self.streams["train"], self.block_size, self.masking, seed)
+
+    def texts(self) -> dict[str, MaskedText]:
+        """The texts to evaluate on."""
+        return {
+            split: MaskedText(stream, self.block_size, self.masking)
+            for split, stream in self.streams.items()
+            if split != "train"
+        }
+
+
+def find_mlm_tokenizer(
+    splits: dict[str, Dataset | IterableDataset], data: MlmDataArguments, model: MlmModelArguments, folder: Path | None
+) -> PreTrainedTokenizerBase:
+    """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
+    vocab_size = data.vocab_size or MLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
+    trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
+    return train_or_load_tokenizer(data.tokenizer or model.model_name_or_path or "bpe", trainers, splits, folder)
+
+
+def check_block_size(block_size: int) -> None:
+    if block_size <= FRAME:
+        raise InputError(f"Blocks of {block_size} tokens have no room for words: raise `--block_size`.")

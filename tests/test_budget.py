@@ -1,0 +1,89 @@
+"""A training that is given time."""
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from ngram_wdr_hf.training import budget as module
+from ngram_wdr_hf.training.budget import Budget, triangle
+from ngram_wdr_hf.training.mlm_trainer import MlmTrainer
+
+from .masked import masked_batch, tiny_masked
+
+
+def test_the_learning_rate_rises_for_a_quarter_and_falls_to_nothing():
+    assert [triangle(used) for used in (0.0, 0.125, 0.25, 0.625, 1.0)] == [0.0, 0.5, 1.0, 0.5, 0.0]
+
+
+class Clock:
+    """Time that goes on by `step` seconds whenever it is asked for."""
+
+    def __init__(self, step: float):
+        self.now, self.step = 0.0, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def trainer_of(folder, minutes: float, **options) -> MlmTrainer:
+    ids, labels = masked_batch(8, 12)
+    items = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+    arguments = TrainingArguments(
+        folder,
+        num_train_epochs=1000,
+        learning_rate=1.0,
+        optim="sgd",
+        logging_steps=1,
+        per_device_train_batch_size=8,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        restore_callback_states_from_checkpoint=True,
+        **options,
+    )
+    return MlmTrainer(tiny_masked("bert"), arguments, train_dataset=items, budget_minutes=minutes)
+
+
+def rates(trainer: MlmTrainer) -> list[float]:
+    return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+
+
+def test_training_ends_with_the_budget(tmp_path, monkeypatch):
+    # Two looks at the clock make a step: it takes 3 seconds of the budget's 60.
+    monkeypatch.setattr(module, "time", Clock(1.5))
+    trainer = trainer_of(tmp_path, 1.0, save_strategy="no")
+    trainer.train()
+    assert trainer.state.global_step == 20
+    # A step is taken with the rate of the time at which the last one was.
+    assert rates(trainer) == pytest.approx([0.0, *(triangle((3 * step - 1.5) / 60) for step in range(1, 20))])
+
+
+def test_an_interrupted_run_has_what_is_left_of_its_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "time", Clock(1.5))
+    whole = trainer_of(tmp_path / "whole", 1.0, save_strategy="no")
+    whole.train()
+    first = trainer_of(tmp_path / "parts", 1.0, save_strategy="steps", save_steps=5)
+    first.args.max_steps = 5
+    first.train()
+    second = trainer_of(tmp_path / "parts", 1.0, save_strategy="no")
+    second.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-5"))
+    assert second.state.global_step == whole.state.global_step
+    assert rates(second) == pytest.approx(rates(whole))
+    weights = [dict(trainer.model.named_parameters()) for trainer in (whole, second)]
+    for name, parameter in weights[0].items():
+        torch.testing.assert_close(parameter, weights[1][name])
+
+
+def test_evaluation_costs_nothing(monkeypatch):
+    clock = Clock(0.0)
+    monkeypatch.setattr(module, "time", clock)
+    budget = Budget(1.0)
+    budget.on_train_begin(None, None, None)
+    clock.now = 20.0
+    budget.on_step_begin(None, None, None)
+    clock.now = 500.0
+    budget.on_evaluate(None, None, None)
+    clock.now = 510.0
+    budget.on_step_begin(None, None, None)
+    assert budget.used == pytest.approx(0.5)

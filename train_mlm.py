@@ -1,0 +1,28 @@
+r"""
+Trains and evaluates a masked language model (BERT or ModernBERT) with WDR heads at its masked words.
+
+    python train_mlm.py                                        # 2-level WDR on English that comes with Python, minutes
+    python train_mlm.py --compare                              # and the plain model and differences of masked words
+    python train_mlm.py --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
+        --wdr_compose masked --output_dir runs/spans           # spans, and differences of masked words only
+    python train_mlm.py --preset crammed --dataset_name wikipedia --dataset_config 20220301.en --streaming \
+        --output_dir runs/crammed                              # CrammedBERT's shape, and its day on a GPU
+    python train_mlm.py --do_train false --model_name_or_path runs/mlm
+    accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_mlm.py   # several GPUs
+
+The same command again continues an interrupted run. `finetune_glue.py` takes what comes out of it.
+"""
+
+import sys
+
+from ngram_wdr_hf.training.arguments import run_script
+from ngram_wdr_hf.training.mlm import run_mlm
+from ngram_wdr_hf.training.mlm_arguments import parse_mlm_arguments
+
+
+def main(arguments: list[str]) -> None:
+    run_mlm(parse_mlm_arguments(arguments, __doc__))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
