@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
+GLUE = str(Path(__file__).parent / "glue")
 PERPLEXITY = str(Path(__file__).parent / "perplexity")
 TRANSLATION = str(Path(__file__).parent / "translation")
 
-__all__ = ["PERPLEXITY", "TRANSLATION"]
+__all__ = ["GLUE", "PERPLEXITY", "TRANSLATION"]

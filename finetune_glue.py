@@ -1,0 +1,26 @@
+r"""
+Fine-tunes a checkpoint, one of ours or a plain one, on SST-2, CoLA and RTE, three tasks of GLUE.
+
+    python finetune_glue.py --model_name_or_path runs/clm --task sst2 --train_file SST-2/train.tsv \
+        --validation_file SST-2/dev.tsv
+    python finetune_glue.py --model_name_or_path runs/clm --task sst2 cola rte --data_dir GLUE --seeds 1 2 3 4 5
+    python finetune_glue.py --model_name_or_path runs/clm --task cola --dataset_name glue --output_dir runs/cola
+    accelerate launch --config_file examples/accelerate/multi_gpu.yaml finetune_glue.py ...   # several GPUs
+
+What comes out is a stock model of Transformers: the N-gram heads have no part in it. The same command again continues
+interrupted runs, and of finished ones prints the results.
+"""
+
+import sys
+
+from ngram_wdr_hf.training.arguments import run_script
+from ngram_wdr_hf.training.glue import run_glue
+from ngram_wdr_hf.training.glue_arguments import parse_glue_arguments
+
+
+def main(arguments: list[str]) -> None:
+    run_glue(parse_glue_arguments(arguments, __doc__))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,1 @@
+"""GLUE's own metrics, as a metric of the library `evaluate`."""
