@@ -1,0 +1,144 @@
+"""The sections of a report about what a run itself left: its settings, its results, its log."""
+
+import math
+from functools import partial
+
+from ..backbones import is_masked
+from ..training.report import plot_over_lambda, save_training_plot
+from .report_page import folded, heading, paragraph, picture, table
+from .trained_run import TrainedRun
+
+# What a split can be measured by; over λ, the first that it has is shown.
+METRICS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "token_perplexity": "Perplexity by token",
+    "perplexity": "Perplexity by word",
+    "accuracy": "Accuracy",
+}
+HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy")
+
+
+def about(runs: list[TrainedRun]) -> list[str]:
+    """Which models, and how they were made."""
+    rows = [["model", "class", "parameters", "of them in heads", "N", "λ"]]
+    for run in runs:
+        result = run.result
+        rows.append(
+            [
+                run.name,
+                type(run.model).__name__,
+                f"{result.num_parameters:,}",
+                f"{result.head_parameters:,}",
+                str(result.ngram_size),
+                f"{result.ensemble_lambda:g}" if run.has_ensemble else "",
+            ]
+        )
+    vocab_size, width = runs[0].model.get_output_embeddings().weight.shape
+    settings = [["setting", "value"], *([name, str(value)] for name, value in runs[0].settings.items())]
+    return [
+        table(rows),
+        paragraph(f"Output embeddings: {vocab_size:,} tokens of width {width}, shared by all heads of a model."),
+        folded("Settings", table(settings)),
+    ]
+
+
+def results(runs: list[TrainedRun]) -> list[str]:
+    """What they reached, by λ."""
+    parts = []
+    metrics = _metrics(runs)
+    for metric, label in metrics.items():
+        parts += [heading(label), table(_metric_table(runs, metric, label))]
+    if any(run.has_ensemble for run in runs):
+        parts.append(paragraph("* the λ that is best on validation, saved with the model.", muted=True))
+        parts += _over_lambda(runs, *next(iter(metrics.items())))
+    return parts
+
+
+def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
+    """The metrics that these runs have, and what to call them."""
+    metrics = {
+        metric: label
+        for metric, label in METRICS.items()
+        if any(run.by_lambda(split, metric) for run in runs for split in run.splits)
+    }
+    if is_masked(runs[0].model.config):
+        metrics["perplexity"] = "Perplexity of masked words"
+    elif all(found.get("num_words") == found["num_tokens"] for run in runs for found in run.splits.values()):
+        # By word, it is the same.
+        metrics.pop("token_perplexity")
+    return metrics
+
+
+def _metric_table(runs: list[TrainedRun], metric: str, label: str) -> list[list[str]]:
+    cells = {(run.name, split): run.by_lambda(split, metric) for run in runs for split in run.splits}
+    lambdas = sorted({value for by_lambda in cells.values() for value in by_lambda})
+    chosen = {run.name: run.result.ensemble_lambda for run in runs if run.has_ensemble}
+    rows = [["model", "split", *([f"λ={value:g}" for value in lambdas] if chosen else [label])]]
+    shown = ".1%" if metric == "accuracy" else ",.2f"
+    for (name, split), by_lambda in cells.items():
+        marks = {value: "*" if chosen.get(name) == value else "" for value in lambdas}
+        figures = [f"{by_lambda[value]:{shown}}{marks[value]}" if value in by_lambda else "" for value in lambdas]
+        rows += [[name, split, *figures]] if by_lambda else []
+    return rows
+
+
+def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
+    with_ensemble = [run for run in runs if run.has_ensemble]
+    run = with_ensemble[0]
+    tried = {split: run.by_lambda(split, metric) for split in run.splits}
+    most = max(map(len, tried.values()))
+    # A test set may have been translated with two of them only.
+    splits = [split for split, by_lambda in tried.items() if len(by_lambda) == most]
+    if most < 2:
+        return []
+    by_name = {run.name: run for run in runs}
+    sentences = []
+    for run in with_ensemble:
+        by_lambda = run.by_lambda(splits[0], metric)
+        better = max if metric in HIGHER_IS_BETTER else min
+        best = better(by_lambda, key=by_lambda.get)
+        verdict = f"is best at λ={best:g} ({by_lambda[best]:.2f}; {by_lambda[0.0]:.2f} without the ensemble)"
+        if best == 0:
+            verdict = f"is best without the ensemble ({by_lambda[0.0]:.2f}), whichever λ was tried"
+        sentences.append(f"{label} on {splits[0]}: {run.name} {verdict}.")
+    figure = picture(
+        lambda file: plot_over_lambda(
+            [run.result for run in runs],
+            splits,
+            lambda result, split: by_name[result.name].by_lambda(split, metric),
+            label,
+            file,
+        ),
+        f"{label} over λ",
+        sentences,
+        is_wide=len(splits) > 1,
+    )
+    return [heading("The ensemble over λ"), figure]
+
+
+def training(runs: list[TrainedRun]) -> list[str]:
+    """Losses and validation perplexity over the steps."""
+    parts = []
+    for run in runs:
+        evaluations = {
+            entry["step"]: entry["eval_perplexity"]
+            for entry in run.result.history
+            if math.isfinite(entry.get("eval_perplexity", math.inf))
+        }
+        sentences = []
+        if evaluations:
+            best = min(evaluations, key=evaluations.get)
+            sentences.append(
+                f"{run.name}: the best validation perplexity, {evaluations[best]:,.2f}, came after {best:,} of "
+                f"{max(evaluations):,} steps."
+            )
+        parts.append(
+            picture(
+                partial(save_training_plot, [run.result]),
+                f"{run.name}: losses and validation perplexity over the steps",
+                sentences,
+                is_wide=True,
+            )
+        )
+    return parts
