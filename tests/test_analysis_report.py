@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ngram_wdr_hf.analysis import report
+from ngram_wdr_hf.analysis import gradient_diversity, report
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
 from ngram_wdr_hf.analysis.trained_run import load_run, load_text
@@ -74,7 +74,7 @@ def check_page(path: Path) -> Page:
     assert len(contents) == len(found.titles) > 0
     assert {link[1:] for link in contents} <= set(found.ids)
     assert set(found.links) == set(contents)
-    assert found.sources and all(source.startswith("data:image/png;base64,iVBOR") for source in found.sources)
+    assert all(source.startswith("data:image/png;base64,iVBOR") for source in found.sources)
     assert not re.search(r"@import|url\(|<link|<iframe|fetch\(|XMLHttp", path.read_text(encoding="utf-8"))
     return found
 
@@ -115,8 +115,8 @@ def metrics_of(folder: Path) -> dict:
 
 def test_sections_of_a_language_model(page_of_comparison):
     assert page_of_comparison.titles == list(report.SECTIONS)
-    # λ, three trainings, heads, drafts, two gains, gradients, the map.
-    assert len(page_of_comparison.sources) == 10
+    # λ, training, heads, drafts, two gains, gradients, the map.
+    assert len(page_of_comparison.sources) == 8
     assert not any("Not for this run" in text for text in page_of_comparison.texts.values())
 
 
@@ -202,23 +202,61 @@ def test_a_long_text_is_cut(compared, tmp_path, only):
     assert found.tables["What the heads know"][0][1][4] == "60"
 
 
-def test_gradient_diversity(page_of_comparison, compared):
-    (found,) = page_of_comparison.tables["Gradient diversity"]
-    assert [row[0] for row in found[1:]] == ["wdr N=3", "plain", "simple N=3"]
-    assert all(float(row[1]) > 1 / 16 for row in found[1:])
-    assert "16 rows" in page_of_comparison.texts["Gradient diversity"]
+def without_log_of_gradients(run: Path, folder: Path, **settings) -> Path:
+    """A run that was trained without measuring them, and otherwise."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+    for path in folder.rglob("trainer_state.json"):
+        state = json.loads(path.read_text(encoding="utf-8"))
+        state["log_history"] = [entry for entry in state["log_history"] if "gradient_diversity" not in entry]
+        path.write_text(json.dumps(state), encoding="utf-8")
+    for path in folder.rglob("run.yaml"):
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        path.write_text(yaml.safe_dump({**found, **settings}), encoding="utf-8")
+    return folder
 
 
-def test_a_section_that_fails_says_why(compared, tmp_path, monkeypatch, only):
+@pytest.mark.parametrize(("train_mode", "weights"), [("full", "all"), ("heads", "heads")])
+def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, tmp_path, only):
+    """Measured now, where training did not, on the weights that were trained."""
+    only("Gradient diversity")
+    folder = without_log_of_gradients(compared, tmp_path / "run", train_mode=train_mode)
+    if train_mode == "heads":
+        shutil.rmtree(folder / "plain")
+    found = write(folder, tmp_path / "report.html")
+    rows = {row[0]: row[1:] for row in found.tables["Gradient diversity"][0][1:]}
+    assert list(rows) == [name for name in ("wdr N=3", "plain", "simple N=3") if train_mode == "full" or "N" in name]
+    text = load_text(load_run(folder), "validation", ALL)
+    for child, name in ((folder, "wdr N=3"), (folder / "simple", "simple N=3")):
+        model = load_run(child).model
+        expected = gradient_diversity(model, text.batch, None if train_mode == "full" else ["ngram_heads"])
+        assert rows[name] == [weights, f"{expected:.4f}"]
+    assert "16 rows of the training data (1/n = 0.0625)" in found.texts["Gradient diversity"]
+
+
+def test_gradient_diversity_over_training(page_of_comparison):
+    assert "Gradient diversity" not in page_of_comparison.tables
+    assert "Measured in training" in page_of_comparison.texts["Gradient diversity"]
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError])
+def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, only):
     only("Gradient diversity", "How far drafts stand")
+    folder = without_log_of_gradients(compared, tmp_path / "run")
 
     def refuse(*args, **kwargs):
-        raise ValueError("There is <nothing> to compare: add rows.")
+        raise error("There is <nothing> to compare: add rows.")
 
     monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.gradient_diversity", refuse)
     monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.draft_statistics", refuse)
-    found = write(compared, tmp_path / "report.html", max_tokens=60)
-    assert found.texts["Gradient diversity"].strip() == "Not for this run: There is <nothing> to compare: add rows."
+    told = []
+    found = write(folder, tmp_path / "report.html", max_tokens=60, tell=told.append)
+    kind = "" if error is ValueError else "IndexError: "
+    sentence = f"Not for this run: {kind}There is <nothing> to compare: add rows."
+    assert found.texts["Gradient diversity"].strip() == sentence
+    assert any("Gradient diversity: not for this run" in line for line in told)
+    if error is not ValueError:
+        assert found.texts["How far drafts stand"].strip() == sentence
+        return
     # Without generation, the text's figures are still there.
     assert "simple N=3 does not draft in generation: There is <nothing>" in found.texts["How far drafts stand"]
     assert "tokens a forward pass." in found.texts["How far drafts stand"]
@@ -257,7 +295,7 @@ def test_a_masked_language_model(files, tmp_path):
     shared = [option for option in clm_runs.QUICK if option not in ("--sample_tokens", "8")]
     run_mlm(parse_mlm_arguments([*files, *options, *shared], "train_mlm.py"))
     found = write(folder, tmp_path / "report.html", max_tokens=100)
-    left_out = ("What the heads know", "How far drafts stand", "Where the ensemble helps")
+    left_out = ("How far drafts stand", "Where the ensemble helps")
     assert found.titles == [title for title in report.SECTIONS if title not in left_out]
     assert not any("Not for this run" in text for text in found.texts.values())
     metrics = metrics_of(folder)["splits"]
@@ -265,6 +303,12 @@ def test_a_masked_language_model(files, tmp_path):
     assert [row[2] for row in perplexity[1:]] == [f"{metrics[row[1]]['perplexity']:,.2f}" for row in perplexity[1:]]
     assert [row[2] for row in accuracy[1:]] == [f"{metrics[row[1]]['accuracy']:.1%}" for row in accuracy[1:]]
     assert "Perplexity of masked words" in found.texts["Results"]
+    validation = metrics["validation"]
+    (levels,) = found.tables["What the heads know"]
+    names = ("masked_word_loss", "head_1_loss", "head_2_loss")
+    assert [row[1] for row in levels[1:]] == ["masked word", "1-level WDR", "2-level WDR"]
+    assert [row[2] for row in levels[1:]] == [f"{math.exp(validation[name]):,.1f}" for name in names]
+    assert [row[3] for row in levels[1:]] == [f"{count:,}" for count in validation["head_counts"]]
 
 
 def test_the_command(compared, tmp_path, capsys, only):
@@ -276,7 +320,7 @@ def test_the_command(compared, tmp_path, capsys, only):
     printed = capsys.readouterr().out
     assert f"Left out, for it is not finished: {folder / 'plain'}" in printed
     assert re.search(r"\d s  wdr N=3: what the heads know\n", printed)
-    assert re.search(r"\d s  simple N=3: gradient diversity\n", printed)
+    assert re.search(r"\d s  simple N=3: what the heads know\n", printed)
     assert f"Written: {folder / 'analysis.html'}" in printed
     found = check_page(folder / "analysis.html")
     assert [row[0] for row in found.tables["The model"][0][1:]] == ["wdr N=3", "simple N=3"]

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import re
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -322,11 +323,44 @@ def test_training_counts_decide_the_bins():
 def test_sentence_ends():
     tokenizer = train_word_tokenizer(["Is it ? It is . So !\n3.5 etc. are tokens"])
     ends = {tokenizer.convert_ids_to_tokens(token) for token in find_sentence_ends(tokenizer)}
-    assert ends == {"<eos>", "?", ".", "!", "etc."}
+    assert ends == {"<eos>", "?", ".", "!"}
     tokenizer = train_bpe_tokenizer(["One. Two. Three?\n\nFour. Five (six?). Seven."] * 20, 300)
     texts = [tokenizer.decode([token]) for token in find_sentence_ends(tokenizer)]
-    assert {"<eos>", ".", "!", "?"} <= set(texts)
-    assert all(text == "<eos>" or text.rstrip()[-1] in ".!?" for text in texts)
+    assert {"<eos>", ".", "!", "?", "\n"} <= set(texts)
+    assert all(text == "<eos>" or "\n" in text or not re.search(r"\w", text) for text in texts)
+    tokenizer = train_word_tokenizer(['" Go ! " he said ." Mr. Wu (?) left .) 3 . ,'])
+    ends = {tokenizer.convert_ids_to_tokens(token) for token in find_sentence_ends(tokenizer)}
+    assert ends == {"<eos>", "!", '."', ".)", "."}
+
+
+def test_modes_are_restored(found):
+    """Generation and diagnostics are without dropout, and leave every part as it was, whatever happens."""
+    model = exact(trained_model(4, "wdr"))
+    quiet = draft_statistics(model.eval(), [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    model.train()
+    model.transformer.h[0].eval()
+    modes = [module.training for module in model.modules()]
+    loud = draft_statistics(model, [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
+    assert loud == quiet
+    assert head_diagnostics(model, windows(90), 0.3, SENTENCE_ENDS) == found
+    assert [module.training for module in model.modules()] == modes
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        head_diagnostics(model, windows(90), on_batch=interrupt)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_drafts_end_with_what_the_model_sees():
+    model = trained_model(4, "wdr")
+    longest = model.config.n_positions
+    prompt = {"input_ids": windows(longest + 20).stream[: longest - 5][None]}
+    assert draft_statistics(model, [prompt], max_new_tokens=48).num_tokens == 5
 
 
 def test_bins_have_names_and_errors():

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedToken
 from ngram_wdr_hf.analysis import WDRMap, wdr_map
 from ngram_wdr_hf.analysis.token_labels import token_labels
 from ngram_wdr_hf.analysis.wdr_map_page import TEMPLATE
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer
+from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 
 from .tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
@@ -263,15 +263,38 @@ def test_figure(levels, tokenizer, tmp_path, recwarn):
     for axes in figure.axes:
         boxes = [text.get_window_extent() for text in axes.texts]
         assert len(boxes) > 3
-        assert all(not box.count_overlaps(boxes[:i]) for i, box in enumerate(boxes))
+        # With a space between two of them.
+        wider = [box.padded(5, 0) for box in boxes]
+        assert all(not box.count_overlaps(boxes[:i]) for i, box in enumerate(wider))
         frame = axes.get_window_extent()
         assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)
     # Every different target is a dot, in one of the colours or in grey.
     of_levels = [*figure.axes[:2], *figure.axes[3:]]
     for axes, entry in zip(of_levels, found.diversity, strict=True):
         assert sum(len(dots.get_offsets()) for dots in axes.collections) == entry.num_distinct
-        assert [dots.get_label() for dots in axes.collections[1:]] == found.frequent_words(9)
+        assert len(axes.collections) == 1 + 9
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == found.frequent_words(9)
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
+def test_a_legend_of_odd_words(tmp_path):
+    """To matplotlib, `$` is mathematics, and what begins with `_` has no place in a legend."""
+    words = ["$$", "_a", "__init__", "$x", "\\frac"]
+    tokenizer = train_word_tokenizer([" ".join(words)])
+    found = wdr_map(tiny_model(), [tokenizer(" ".join(words * 6)).input_ids], tokenizer)
+    figure = found.figure()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == found.frequent_words(9)
+    assert set(found.frequent_words(9)) == set(words)
+    figure.savefig(tmp_path / "map.png", dpi=60)
+
+
+def test_the_frame_of_the_closer_look_stays_on_the_map(found):
+    for word in found.frequent_words(12):
+        figure = found.figure(word)
+        inner, outer = figure.axes[2], figure.axes[1]
+        for axis in ("x", "y"):
+            (low, high), (lowest, highest) = (getattr(axes, f"get_{axis}lim")() for axes in (inner, outer))
+            assert lowest <= low < high <= highest
 
 
 def test_figure_looks_closer_at_a_word(found):

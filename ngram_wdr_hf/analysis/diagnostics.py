@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,7 +18,12 @@ from ..data.stream import EvaluationWindows, TokenStream
 from ..logits_wdr_ngram import LogitLayer
 from ..loss_wdr_ngram import IGNORE_INDEX, chunk_rows
 from ..speculation_wdr_ngram import SpeculationStatistics
+from ..training.models import positions
 from .gain_bins import FREQUENCIES, PLACES, GainBin, GainTally, Places
+from .modes import evaluating
+
+# A sentence ends with these, and with what closes a quotation or a bracket after them.
+SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")
 
 
 @dataclass
@@ -99,6 +105,11 @@ def head_diagnostics(
             f"Head diagnostics are for this package's models that predict the next word, and this is a "
             f"{type(model).__name__}: make one with `with_ngram_heads`."
         )
+    if not isinstance(text, (EvaluationWindows, PairBatches)):
+        raise ValueError(
+            "Head diagnostics read `EvaluationWindows(TokenStream([ids], num_words), window_size)` of running text, "
+            f"or the `PairBatches` of an encoder-decoder model: not a {type(text).__name__}."
+        )
     if not len(text):
         raise ValueError("The text has no token to predict: give a longer one.")
     ensemble_lambda = model.resolve_lambda(ensemble_lambda)
@@ -112,10 +123,9 @@ def head_diagnostics(
     num_targets = nll_sums = num_right = num_drafts = num_accepted = 0
     gain, by_place, by_frequency = GainTally((0,)), GainTally(PLACES), GainTally(FREQUENCIES)
     places = Places(sentence_ends, isinstance(text, PairBatches))
-    was_training = model.training
-    model.eval()
     for batch in DataLoader(text, batch_size if isinstance(text, EvaluationWindows) else None):
-        judged = _judge(model, {name: tensor.to(model.device) for name, tensor in batch.items()}, ensemble_lambda)
+        with evaluating(model):
+            judged = _judge(model, {name: tensor.to(model.device) for name, tensor in batch.items()}, ensemble_lambda)
         num_targets = num_targets + judged.num_targets
         nll_sums = nll_sums + judged.nll_sums
         num_right = num_right + judged.num_right
@@ -126,7 +136,6 @@ def head_diagnostics(
         by_place.add(judged.gains, places.of(judged.targets, is_target))
         by_frequency.add(judged.gains, counts[judged.targets[is_target]])
         on_batch()
-    model.train(was_training)
     return HeadDiagnostics(
         ensemble_lambda=ensemble_lambda,
         num_targets=num_targets.tolist(),
@@ -149,22 +158,25 @@ def draft_statistics(
     Args:
         model (`PreTrainedModel`): With N-gram heads.
         prompts (`Iterable[Mapping[str, torch.Tensor]]`): What `generate` is called with, each of one row.
-        max_new_tokens (`int`, *optional*, defaults to 48): How many tokens each is continued by, at most.
+        max_new_tokens (`int`, *optional*, defaults to 48):
+            How many tokens each is continued by, at most; fewer where the model cannot see so many.
     """
     total = SpeculationStatistics()
     for prompt in prompts:
-        found = model.generate(
-            **prompt,
-            # The model's own limit beside another one is worth a warning to Transformers.
-            max_length=None,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            use_mtp=True,
-            draft_threshold=0.0,
-            prompt_lookup_num_tokens=0,
-            return_dict_in_generate=True,
-        ).speculation
+        length = 1 if model.config.is_encoder_decoder else prompt["input_ids"].shape[1]
+        with evaluating(model):
+            found = model.generate(
+                **prompt,
+                # The model's own limit beside another one is worth a warning to Transformers.
+                max_length=None,
+                max_new_tokens=min(max_new_tokens, (positions(model) or math.inf) - length),
+                do_sample=False,
+                num_beams=1,
+                use_mtp=True,
+                draft_threshold=0.0,
+                prompt_lookup_num_tokens=0,
+                return_dict_in_generate=True,
+            ).speculation
         total = SpeculationStatistics(
             num_tokens=total.num_tokens + found.num_tokens,
             num_forwards=total.num_forwards + found.num_forwards,
@@ -190,9 +202,12 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens after which a sentence begins: the end of a text or line, and those that end in `.`, `!` or `?`."""
+    """
+    The tokens after which a sentence begins: the end of a text, a line break, and `.`, `!` or `?` with what may close
+    a quotation or a bracket after it. (`Mr.` as one word ends none; the point in `3.5` does if it is a token.)
+    """
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    is_end = [text.rstrip().endswith((".", "!", "?")) for text in texts]
+    is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
     return [token for token in range(len(texts)) if is_end[token] or token == tokenizer.eos_token_id]
 
 

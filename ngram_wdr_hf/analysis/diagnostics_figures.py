@@ -39,9 +39,8 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None =
         depths = range(len(found.nlls))
         left.plot(depths, found.perplexities, marker="o", color=f"C{i}", label=name)
         right.plot(depths, found.accuracies, marker="o", color=f"C{i}", label=name)
-    left.set(ylabel="perplexity by token", yscale="log", title="How sure each head is")
-    left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
+    _set_perplexity_axis(left)
+    left.set(ylabel="perplexity by token", title="How sure each head is")
     right.set(ylabel="right words", ylim=(0, None), title="How often its first choice is right")
     right.yaxis.set_major_formatter(PercentFormatter(1))
     labels = ["next word", *(f"head {n}" for n in range(1, deepest))]
@@ -49,6 +48,25 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None =
         axes.set_xticks(range(deepest), labels)
         _finish(axes)
     return _saved(figure, path)
+
+
+def plot_levels(perplexities: Mapping[str, Sequence[float]]) -> Figure:
+    r"""
+    Of masked language models, the perplexity of the masked word by level.
+
+    Args:
+        perplexities (`Mapping[str, Sequence[float]]`): Those of each model, by itself and by its heads.
+    """
+    figure = Figure(figsize=(5.4, 3.7), layout="constrained")
+    axes = figure.subplots()
+    for name, values in perplexities.items():
+        axes.plot(range(len(values)), values, marker="o", label=name)
+    most = max(map(len, perplexities.values()))
+    axes.set_xticks(range(most), ["masked word", *(f"level {n}" for n in range(1, most))])
+    _set_perplexity_axis(axes)
+    axes.set_ylabel("perplexity of masked words")
+    _finish(axes)
+    return figure
 
 
 def plot_acceptance(
@@ -184,6 +202,13 @@ def _plot_shares(axes: Axes, shares: Sequence[float], tried: Sequence[int], **st
         math.sqrt(share * (1 - share) / count) if count else 0.0 for share, count in zip(shares, tried, strict=True)
     ]
     axes.errorbar(range(1, len(shares) + 1), shares, yerr=[CLEAR * error for error in errors], capsize=4, **style)
+
+
+def _set_perplexity_axis(axes: Axes) -> None:
+    """In equal ratios, with 200 for 2 x 10^2."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
 
 
 def _finish(axes: Axes) -> None:

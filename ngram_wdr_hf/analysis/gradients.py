@@ -17,6 +17,7 @@ from transformers.models.reformer.modeling_reformer import ReformerLayer
 from transformers.trainer_utils import has_length
 
 from ..data.errors import InputError
+from .modes import modes_restored
 
 # What it is called in logs.
 GRADIENT_DIVERSITY = "gradient_diversity"
@@ -197,6 +198,8 @@ def _weights(model: nn.Module, names: Iterable[str] | str | None) -> list[nn.Par
 
 def _rows(batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     """The batch as batches of one row."""
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"A batch is what `forward` takes, by name, as in {{'input_ids': ...}}: not a {type(batch)}.")
     others = [name for name, value in batch.items() if not isinstance(value, torch.Tensor) or value.ndim == 0]
     if others:
         raise ValueError(f"A batch has tensors with a row for each example, and {', '.join(others)} is none.")
@@ -233,18 +236,15 @@ def _squared_norm(tensor: torch.Tensor) -> float:
 @contextmanager
 def _noiseless_training(model: nn.Module) -> Iterator[None]:
     """The model makes its training loss without dropout; afterwards, all is as it was before."""
-    modes = [(module, module.training) for module in model.modules()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
-    with _own_random_numbers(devices), torch.enable_grad():
+    with _own_random_numbers(devices), modes_restored(model), torch.enable_grad():
         try:
-            for module, _ in modes:
+            for module in model.modules():
                 module.training = module is model or _needs_training_mode(module)
             model.zero_grad()
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
             for parameter, gradient in gradients:
                 parameter.grad = gradient
 

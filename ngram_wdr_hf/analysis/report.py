@@ -66,5 +66,7 @@ def _attempt(title: str, make: Callable[[Analysis], list[str]], analysis: Analys
     """A section that cannot be made says why, and the others are made all the same."""
     try:
         return Section(title, make(analysis))
-    except ValueError as error:
-        return Section(title, [paragraph(f"Not for this run: {error}")])
+    except Exception as error:  # whatever it is, the work on the other sections is not lost
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        analysis.tell(f"{title}: not for this run ({kind}{error})")
+        return Section(title, [paragraph(f"Not for this run: {kind}{error}")])

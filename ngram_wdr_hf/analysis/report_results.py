@@ -5,6 +5,8 @@ from functools import partial
 
 from ..backbones import is_masked
 from ..training.report import plot_over_lambda, save_training_plot
+from ..training.trainer import loss_names
+from .diagnostics_figures import plot_levels
 from .report_page import folded, heading, paragraph, picture, table
 from .trained_run import TrainedRun
 
@@ -119,26 +121,44 @@ def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
 
 def training(runs: list[TrainedRun]) -> list[str]:
     """Losses and validation perplexity over the steps."""
-    parts = []
+    sentences = []
     for run in runs:
         evaluations = {
             entry["step"]: entry["eval_perplexity"]
             for entry in run.result.history
             if math.isfinite(entry.get("eval_perplexity", math.inf))
         }
-        sentences = []
         if evaluations:
             best = min(evaluations, key=evaluations.get)
             sentences.append(
                 f"{run.name}: the best validation perplexity, {evaluations[best]:,.2f}, came after {best:,} of "
                 f"{max(evaluations):,} steps."
             )
-        parts.append(
-            picture(
-                partial(save_training_plot, [run.result]),
-                f"{run.name}: losses and validation perplexity over the steps",
-                sentences,
-                is_wide=True,
-            )
+    return [
+        picture(
+            partial(save_training_plot, [run.result for run in runs]),
+            "Losses of each model and validation perplexity over the steps",
+            sentences,
+            is_wide=True,
         )
-    return parts
+    ]
+
+
+def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
+    """Of masked language models: how well the model itself and each level of word differences find the masked word."""
+    rows, perplexities = [["model", "level", "perplexity", "masked words"]], {}
+    for run in runs:
+        found = run.splits[split]
+        losses = [found[name] for name in loss_names(run.result.ngram_size, "masked_word")]
+        perplexities[run.name] = [math.exp(loss) for loss in losses]
+        for level, (perplexity, count) in enumerate(zip(perplexities[run.name], found["head_counts"], strict=True)):
+            label = f"{level}-level WDR" if level else "masked word"
+            rows.append([run.name, label, f"{perplexity:,.1f}", f"{count:,}"])
+    return [
+        paragraph(
+            "Head n predicts the n-level word difference at a masked word; composed with the n words after it, this "
+            "is the masked word again. Each is measured where there are such words, with `masked` composition few."
+        ),
+        picture(plot_levels(perplexities), "Perplexity of the masked word, by the model itself and by each head"),
+        folded("The figures", table(rows)),
+    ]

@@ -17,6 +17,7 @@ from .diagnostics_figures import (
 from .gain_bins import GainBin
 from .gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from .report_page import folded, paragraph, picture, side_by_side, table
+from .report_results import masked_heads
 from .trained_run import NEW_TOKENS, RunText, TrainedRun
 from .wdr_map import wdr_map
 
@@ -60,7 +61,7 @@ def heads(analysis: Analysis) -> list[str]:
     """How well the next word and every head predict."""
     found = analysis.diagnostics
     if not found:
-        return []
+        return masked_heads(analysis.runs, analysis.split)
     rows = [["model", "depth", "perplexity", "right", "tokens"]]
     for name, figures in found.items():
         for depth, count in enumerate(figures.num_targets):
@@ -106,9 +107,9 @@ def drafts(analysis: Analysis) -> list[str]:
         *refusals,
         paragraph(
             "Bars are two standard errors. On the text, head 2 and those after it are judged where the text goes on "
-            "as drafted, which are the easier places. In generation, which is greedy and ends with the text or after "
-            f"{NEW_TOKENS} tokens, all heads draft at every step and nothing is copied; by default, generate drafts "
-            "only where that is likely to pay, and copies from the text before.",
+            "as drafted, which are the easier places. In generation, which is greedy and ends with the text, with "
+            f"what the model can see, or after {NEW_TOKENS} tokens, all heads draft at every step and nothing is "
+            "copied; by default, generate drafts only where that is likely to pay, and copies from the text before.",
             muted=True,
         ),
     ]
@@ -125,7 +126,7 @@ def gains(analysis: Analysis) -> list[str]:
         for run in runs
         if not run.result.ensemble_lambda and run.tried_lambda()
     ]
-    place = "Places are counted from the last token that ends a text or a line, or ends in a full stop, ! or ?."
+    place = "Places are counted from the last token that ends a text or a line, or is a full stop, ! or ?."
     if runs[0].model.config.is_encoder_decoder:
         place = "Places are those in the translation."
     seen = "the training text" if analysis.text.token_counts is not None else "the text itself"
@@ -171,22 +172,33 @@ def gradients(analysis: Analysis) -> list[str]:
         for run in analysis.runs
         if any(GRADIENT_DIVERSITY in entry for entry in run.result.history)
     }
+    explained = (
+        "How differently the rows of a batch pull at the weights: 1/n if all n rows pull in one direction, 1 if each "
+        "pulls in a direction of its own."
+    )
+    if logged:
+        figure = picture(plot_gradient_diversity(logged), "Gradient diversity over the steps of training")
+        batch = paragraph("Measured in training, on a batch of the training data that stayed the same.", muted=True)
+        return [paragraph(explained), figure, batch]
     batch = analysis.text.batch
     num_rows = len(batch["labels"])
-    rows = [["model", "gradient diversity at the end"]]
+    rows = [["model", "weights", "gradient diversity"]]
     for run in analysis.runs:
         analysis.tell(f"{run.name}: gradient diversity")
-        rows.append([run.name, f"{gradient_diversity(run.model, batch):.4f}"])
-    parts = [
-        paragraph(
-            f"How differently {num_rows} rows of the training data pull at the weights: 1/{num_rows} = "
-            f"{1 / num_rows:.4f} if all pull in one direction, 1 if each pulls in a direction of its own."
-        ),
+        # What was frozen, or an adapter's, did not pull.
+        parameters = None if run.settings["train_mode"] == "full" else "ngram_heads"
+        value = gradient_diversity(run.model, batch, parameters)
+        rows.append([run.name, "heads" if parameters else "all", f"{value:.4f}"])
+    source = "training data" if analysis.text.token_counts is not None else f"{analysis.split} set"
+    return [
+        paragraph(explained),
         table(rows),
+        paragraph(
+            f"Of the trained models, on {num_rows} rows of the {source} (1/n = {1 / num_rows:.4f}). With "
+            "--gradient_diversity_steps, the training scripts measure it over the training.",
+            muted=True,
+        ),
     ]
-    if logged:
-        parts.append(picture(plot_gradient_diversity(logged), "Gradient diversity over the steps of training"))
-    return parts
 
 
 def targets(analysis: Analysis) -> list[str]:

@@ -200,8 +200,8 @@ def _rows_of(blocks: TorchDataset) -> dict[str, torch.Tensor]:
 
 
 def _prompts(model: PreTrainedModel, stream: TokenStream) -> list[dict[str, torch.Tensor]]:
-    """Pieces from all over the text, with room for what follows."""
-    length = max(1, min(PROMPT_TOKENS, (positions(model) or math.inf) - NEW_TOKENS, len(stream)))
+    """Pieces from all over the text, which leave room for what follows."""
+    length = max(1, min(PROMPT_TOKENS, (positions(model) or math.inf) // 2, len(stream)))
     begins = np.linspace(0, len(stream) - length, NUM_PROMPTS).astype(int)
     pieces = [stream[begin : begin + length][None] for begin in sorted(set(begins.tolist()))]
     return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]

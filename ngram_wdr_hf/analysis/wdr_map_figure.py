@@ -5,14 +5,29 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font_names
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
 from .wdr_map import TargetDiversity, WDRMap
 
+# Of these, what is installed draws the letters that matplotlib's own font does not have.
+FALLBACK_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "Arial Unicode MS",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Noto Sans",
+)
 PANEL_INCHES = 5.0
 # Frequent words have colours of their own: matplotlib's, without the grey one.
 COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
@@ -23,6 +38,8 @@ LARGE_LABEL, SMALL_LABEL = 11, 8
 MOST_LABELS = 40
 # Between a dot and its label, in points.
 GAP = 3.5
+# Between two labels, in pixels: less would read as one.
+WORD_SPACE = 6
 # The closer look takes in this share of a word's targets, those that lie together most closely.
 CLOSE_SHARE = 0.5
 # Where a label is tried: how it is aligned, and to which side of its dot.
@@ -50,12 +67,21 @@ class Label(NamedTuple):
 
 def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
     """
-    A panel for each level in one and the same space, with the diversity of its targets in the title and the frequent
-    words in colour, and after the 1-level panel a closer look at the targets of one word.
+    The picture, in letters that are installed.
 
     Args:
         wdr_map (`WDRMap`): What to draw.
         word (`str`, *optional*): The word to look closer at; the most frequent one by default.
+    """
+    installed = set(get_font_names())
+    with rc_context({"font.family": ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]}):
+        return _draw(wdr_map, word)
+
+
+def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
+    """
+    A panel for each level in one and the same space, with the diversity of its targets in the title and the frequent
+    words in colour, and after the 1-level panel a closer look at the targets of one word.
     """
     frequent = wdr_map.frequent_words(len(COLORS))
     word = frequent[0] if word is None else word
@@ -81,15 +107,18 @@ def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
     _set_limits(closer, _closest(wdr_map, word))
     (left, right), (bottom, top) = closer.get_xlim(), closer.get_ylim()
     by_level[1].add_patch(Rectangle((left, bottom), right - left, top - bottom, fill=False, edgecolor=colors[word]))
+    # Matplotlib leaves out what begins with `_`, and takes `$` for mathematics: the words come after the legend.
     legend = figure.legend(
-        *by_level[0].get_legend_handles_labels(),
+        by_level[0].collections[1:],
+        [str(i) for i in range(len(colors))],
         loc="outside lower center",
         ncols=len(colors),
         title=KEY,
         frameon=False,
     )
-    for handle in legend.legend_handles:
+    for handle, text, label in zip(legend.legend_handles, legend.get_texts(), colors, strict=True):
         handle.set_sizes([2 * FREQUENT_AREA])
+        text.set(parse_math=False, text=label)
     # From here on the panels stay where they are, and labels can be fitted into them.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -116,7 +145,7 @@ def _draw_dots(axes: Axes, wdr_map: WDRMap, level: int, colors: dict[str, str]) 
     axes.scatter(*wdr_map.coordinates[rare].T, RARE_AREA * np.sqrt(counts), color=RARE, linewidths=0)
     for word, color in colors.items():
         points, counts = _dots(wdr_map, level, [word])
-        axes.scatter(*wdr_map.coordinates[points].T, FREQUENT_AREA * np.sqrt(counts), color=color, label=word)
+        axes.scatter(*wdr_map.coordinates[points].T, FREQUENT_AREA * np.sqrt(counts), color=color)
     axes.set(xticks=[], yticks=[])
 
 
@@ -135,7 +164,10 @@ def _closest(wdr_map: WDRMap, word: str) -> np.ndarray:
     center = reach.argmin()
     # A single target, or several on one spot, still need some space around them.
     reach = max(reach[center], 0.05)
-    return np.stack([targets[center] - reach, targets[center] + reach]) * size
+    # The frame stays where there are points.
+    low, high = (wdr_map.coordinates.min(0) / size, wdr_map.coordinates.max(0) / size)
+    middle = targets[center] if 2 * reach >= 1 else np.clip(targets[center], low + reach, high - reach)
+    return np.stack([middle - reach, middle + reach]) * size
 
 
 def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[Label]:
@@ -166,10 +198,10 @@ def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
         for dots in axes.collections[1:]
         for center, area in zip(dots.get_offsets().tolist(), dots.get_sizes(), strict=True)
     }
-    taken = [_square(axes, center, radius) for center, radius in radii.items()]
-    most = len(taken) + MOST_LABELS
+    dots = [_square(axes, center, radius) for center, radius in radii.items()]
+    written = []
     for label in labels:
-        if len(taken) == most:
+        if len(written) == MOST_LABELS:
             return
         if not panel.contains(*axes.transData.transform(label.place)):
             continue
@@ -187,8 +219,9 @@ def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
                 parse_math=False,
             )
             box = text.get_window_extent()
-            if _is_inside(box, panel) and not box.count_overlaps(taken):
-                taken.append(box)
+            apart = Bbox([[box.x0 - WORD_SPACE, box.y0], [box.x1 + WORD_SPACE, box.y1]])
+            if _is_inside(box, panel) and not box.count_overlaps(dots) and not apart.count_overlaps(written):
+                written.append(box)
                 break
             text.remove()
 

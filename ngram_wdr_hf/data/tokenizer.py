@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .errors import InputError
@@ -56,7 +56,14 @@ def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedT
     twice on the same text, `tokenizers` makes two different ones.
     """
     special = {"pad_token": PADDING, "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
-    normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
+    # Between words there is one space, and none at the end of a line: it would be a word to guess.
+    normalizer = normalizers.Sequence(
+        [
+            normalizers.BertNormalizer(handle_chinese_chars=False),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
     tokenizer = _train_bpe(texts, vocab_size, list(special.values()), begins_with_space=True, normalizer=normalizer)
     begin, end = special["cls_token"], special["sep_token"]
     tokenizer.post_processor = processors.TemplateProcessing(

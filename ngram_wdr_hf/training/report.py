@@ -170,7 +170,8 @@ def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bo
 def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> None:
     points = [(entry["step"], entry[name]) for entry in history if name in entry and math.isfinite(entry[name])]
     if points:
-        axes.plot(*zip(*points, strict=True), **style)
+        # A single point has no line.
+        axes.plot(*zip(*points, strict=True), **{"marker": "." if len(points) == 1 else None, **style})
 
 
 def write_model_card(
