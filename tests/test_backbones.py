@@ -12,6 +12,7 @@ from ngram_wdr_hf.modeling_wdr_ngram import NgramMixin
 
 from . import reference
 from .backbones import BACKBONES, SOURCE, forward_inputs, plain_backbone, reference_inputs, stock_twin, tiny_backbone
+from .masked import tiny_masked
 from .tiny import left_pad, random_ids
 
 # Many backbones normalize in float32, whatever the model's type is.
@@ -169,13 +170,14 @@ import sys
 
 sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 folder = sys.argv[1]
 logits = {}
 for name, inputs in torch.load(f"{folder}/inputs.pt").items():
     config = AutoConfig.from_pretrained(f"{folder}/{name}", trust_remote_code=True)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto_class = AutoModelForMaskedLM if hasattr(config, "wdr_compose") else auto_class
     model = auto_class.from_pretrained(f"{folder}/{name}", trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     with torch.no_grad():
@@ -191,6 +193,11 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
         model = tiny_backbone(name, ensemble_lambda=0.4)
         model.save_pretrained(tmp_path / name)
         inputs[name] = forward_inputs(model, IDS, MASK)
+        expected[name] = model(**inputs[name]).logits
+    for name in ("bert", "modernbert"):
+        model = tiny_masked(name).eval()
+        model.save_pretrained(tmp_path / name)
+        inputs[name] = {"input_ids": IDS, "attention_mask": MASK}
         expected[name] = model(**inputs[name]).logits
     torch.save(inputs, tmp_path / "inputs.pt")
     script = tmp_path / "elsewhere.py"

@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, Trainer, TrainingArguments
 
-from ngram_wdr_hf import WDRNgramBertConfig, WDRNgramBertForMaskedLM, with_ngram_heads
+from ngram_wdr_hf import WDRNgramBertConfig, with_ngram_heads
 
 from .masked import (
     OURS,
-    OWN_SIZES,
     PAD,
     SIZES,
     STOCK,
@@ -285,11 +284,3 @@ def test_training_that_leaves_the_heads_out_is_an_error():
         with pytest.raises(RuntimeError, match="none of the N-gram heads"):
             hidden.sum().backward()
         model(input_ids=ids, labels=labels).loss.backward()
-
-
-def test_the_code_travels_with_the_checkpoint(tmp_path):
-    tiny_masked("modernbert").save_pretrained(tmp_path)
-    names = {path.name for path in tmp_path.glob("*.py")}
-    assert {"masked_wdr_ngram.py", "modernbert_wdr_ngram.py", "base_wdr_ngram.py"} <= names
-    assert OWN_SIZES["modernbert"].keys() <= vars(AutoConfig.from_pretrained(tmp_path)).keys()
-    assert issubclass(WDRNgramBertForMaskedLM, STOCK["bert"])

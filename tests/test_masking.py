@@ -1,12 +1,16 @@
 """Which words are masked, and what stands in their place."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking
-from ngram_wdr_hf.data.stream import TokenStream
+from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
+from ngram_wdr_hf.data.stream import StreamedBlocks, TokenStream
 from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer, train_word_tokenizer
 
 WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"]
@@ -135,6 +139,38 @@ def test_a_text_to_evaluate_has_every_word_once(tokenizer, length):
     assert torch.equal(text[0]["labels"], MaskedText(stream, 32, Masking(tokenizer))[0]["labels"])
     with pytest.raises(IndexError):
         text[len(text)]
+
+
+def test_processes_that_load_data_hear_of_a_new_epoch(tokenizer):
+    blocks = MaskedBlocks(stream_of(tokenizer, 120), 32, Masking(tokenizer), seed=0)
+    loader = DataLoader(blocks, batch_size=4, num_workers=1, persistent_workers=True)
+    for epoch in range(3):
+        blocks.set_epoch(epoch)
+        (batch,) = loader
+        assert torch.equal(batch["labels"], torch.stack([blocks[i]["labels"] for i in range(4)]))
+        assert torch.equal(
+            blocks[2]["labels"], blocks.masking.seeded(blocks.blocks[2]["input_ids"], 0, epoch, 2)["labels"]
+        )
+
+
+def test_a_stream_that_repeats(tokenizer):
+    rows = Dataset.from_dict({"input_ids": [stream_of(tokenizer, 120)[0:120].tolist()]}).to_iterable_dataset()
+    once = list(StreamedMaskedBlocks(StreamedBlocks(rows, 30), Masking(tokenizer), seed=0))
+    assert len(once) == 4
+    again = list(itertools.islice(StreamedMaskedBlocks(StreamedBlocks(rows, 30), Masking(tokenizer), 0, True), 12))
+    for i, block in enumerate(again):
+        words = torch.where(block["labels"] == -100, block["input_ids"], block["labels"])
+        first = once[i % 4]
+        assert torch.equal(words, torch.where(first["labels"] == -100, first["input_ids"], first["labels"]))
+        # Masked anew.
+        assert torch.equal(block["labels"], first["labels"]) == (i < 4)
+    assert list(StreamedMaskedBlocks(StreamedBlocks(rows.take(0), 30), Masking(tokenizer), 0, True)) == []
+
+
+def test_the_tokenizer_has_no_token_for_the_end_of_a_line(tokenizer):
+    text = " wordaa \n \n\twordbb  wordaa\n"
+    assert tokenizer(text).input_ids == tokenizer("wordaa wordbb wordaa").input_ids
+    assert tokenizer("\n", add_special_tokens=False).input_ids == []
 
 
 def test_a_tokenizer_without_a_mask():

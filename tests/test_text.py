@@ -156,11 +156,19 @@ def test_unknown_dataset(name):
         load_text_dataset(name)
 
 
+def test_the_first_rows_of_a_stream_are_held_out():
+    rows = Dataset.from_dict({"text": [str(i) for i in range(1003)]})
+    parts = hold_out({"train": rows.to_iterable_dataset(), "test": rows}, 5.0)
+    assert [row["text"] for row in parts["train"]] == ["1000", "1001", "1002"]
+    assert [row["text"] for row in parts["validation"]] == [str(i) for i in range(1000)]
+    assert parts["test"] is rows
+
+
 def test_texts_that_cannot_be_split():
     rows = Dataset.from_dict({"text": ["one line"]})
     with pytest.raises(InputError, match="A training text of 1 lines is too short to split"):
         hold_out({"train": rows}, 5.0)
-    with pytest.raises(InputError, match="Streamed text cannot be split"):
+    with pytest.raises(InputError, match="A streamed text of up to 1,000 rows is too short to split"):
         hold_out({"train": rows.to_iterable_dataset()}, 5.0)
     for percentage in (0, 100, -1, float("nan")):
         with pytest.raises(InputError, match="`--validation_percentage` must lie between 0 and 100"):

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.masking import MaskedText, Masking
+from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
+from ngram_wdr_hf.training.arguments import run_script
 from ngram_wdr_hf.training.evaluation import score_masked
 from ngram_wdr_hf.training.mlm import run_mlm
 from ngram_wdr_hf.training.mlm_arguments import parse_mlm_arguments
+from ngram_wdr_hf.training.mlm_trainer import MasksAnew, MlmTrainer
 
 from .masked import plain_masked, tiny_masked
 from .test_distributed import launch
@@ -142,8 +144,6 @@ def test_an_interrupted_run_goes_on(files, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return step(self, *args, **kwargs)
 
-    from ngram_wdr_hf.training.mlm_trainer import MlmTrainer
-
     step = MlmTrainer.training_step
     monkeypatch.setattr(MlmTrainer, "training_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -166,11 +166,14 @@ def test_compare(files, tmp_path, capsys):
     assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
 
 
-def test_from_a_plain_checkpoint(files, tmp_path):
+def test_from_a_plain_checkpoint(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run(*files, *QUICK, "--output_dir", str(tmp_path / "first"))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
     tokenizer.save_pretrained(tmp_path / "plain")
     plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
+    (result,) = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--output_dir", "default")
+    assert result.name == "wdr N=3"
     for mode in ("full", "heads", "lora"):
         options = ["--model_name_or_path", str(tmp_path / "plain"), "--train_mode", mode, "--ngram_size", "2"]
         run(*files, *QUICK, *options, "--output_dir", str(tmp_path / mode), "--metric_for_best_model", "loss")
@@ -187,13 +190,85 @@ def test_streamed_text(files, tmp_path):
 
 
 def test_a_budget_by_the_clock(files, tmp_path):
-    """A few steps, whatever the machine, and the learning rate ends low."""
+    """Some steps, whatever the machine, and the learning rate rises and falls with the time."""
     (result,) = run(
-        *files, *QUICK, "--max_steps", "-1", "--budget_minutes", "0.005", "--output_dir", str(tmp_path / "run")
+        *files, *QUICK, "--max_steps", "-1", "--budget_minutes", "0.03", "--output_dir", str(tmp_path / "run")
     )
     rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
-    assert 1 <= len(rates) < 500 and rates[-1] <= max(rates)
+    assert 8 <= len(rates) < 500
+    assert 0 == rates[0] < max(rates) <= 4e-3 and rates[-1] < max(rates) / 2
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_budget_that_outlasts_a_streamed_text(files, tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:6]))
+    held_out = files[files.index("--validation_file") :]
+    options = ["--max_steps", "-1", "--budget_minutes", "0.02", "--streaming", "true", "--output_dir", "run"]
+    (result,) = run("--train_file", str(text), *held_out, *QUICK, *options[:-1], str(tmp_path / "run"))
+    # A text of fewer blocks than make four batches is read several times.
+    assert max(entry["step"] for entry in result.history) > 8
+
+
+def test_heads_without_targets_have_no_loss(files, tmp_path, capsys):
+    """Of three masked words in a block, no four stand in a row."""
+    options = ["--wdr_compose", "masked", "--mlm_probability", "0.2", "--ngram_size", "4", "--output_dir"]
+    (result,) = run(*files, *QUICK, *options, str(tmp_path / "run"), "--metric_for_best_model", "heads_loss")
+    scores = result.scores["validation"]
+    assert scores.head_counts[3] == 0 and scores.head_nlls[3] is None and scores.head_nlls[0] > 0
+    assert metrics_of(tmp_path / "run")["splits"]["validation"]["head_3_loss"] is None
+    found = [entry for entry in result.history if "eval_loss" in entry]
+    assert found and not any("eval_head_3_loss" in entry for entry in found)
+    for entry in found:
+        heads = [value for name, value in entry.items() if name.startswith("eval_head_")]
+        assert entry["eval_heads_loss"] == pytest.approx(sum(heads) / len(heads))
+    assert all(value > 0 for entry in result.history for name, value in entry.items() if name.startswith("head_"))
+    assert " 0.000" not in capsys.readouterr().out
+    alone = ["--mlm_probability", "0.05", "--metric_for_best_model", "heads_loss"]
+    with pytest.raises(InputError, match="No head has a target in the validation text: mask more words"):
+        run(*files, *QUICK, *options, str(tmp_path / "alone"), *alone)
+
+
+def test_logged_losses_count_every_target_once(tmp_path):
+    """Batches with few targets weigh little."""
+    model, items = tiny_masked("bert", ngram_size=2, wdr_compose="masked"), []
+    for num_masked in (1, 2, 7):
+        labels = torch.full((12,), -100)
+        labels[:num_masked] = torch.arange(5, 5 + num_masked)
+        items.append({"input_ids": torch.arange(5, 17), "labels": labels})
+    arguments = TrainingArguments(
+        tmp_path, max_steps=3, per_device_train_batch_size=1, learning_rate=0.0, logging_steps=3, report_to=[]
+    )
+    trainer = MlmTrainer(model, arguments, train_dataset=items)
+    trainer.train()
+    (logged,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    outputs = [model(**{name: ids[None] for name, ids in item.items()}) for item in items]
+    sums = sum(output.head_losses * output.head_counts for output in outputs)
+    counts = sum(output.head_counts for output in outputs)
+    assert counts.tolist() == [10, 7]
+    names = ("masked_word_loss", "head_1_loss")
+    assert [logged[name] for name in names] == pytest.approx((sums / counts).tolist(), rel=1e-5)
+
+
+def test_evaluation_with_other_masks(files, tmp_path):
+    """What the model was trained with, unless something else is asked for, BERT's own included."""
+    folder = str(tmp_path / "run")
+    run(*files, *QUICK, "--masking", "span", "--mlm_probability", "0.3", "--output_dir", folder)
+    text = files[files.index("--test_file") : files.index("--test_file") + 2]
+    found = {}
+    for name, options in {
+        "as trained": [],
+        "the same": ["--masking", "span", "--mlm_probability", "0.3"],
+        "tokens": ["--masking", "token"],
+        "fewer": ["--mlm_probability", "0.15"],
+    }.items():
+        again = ["--do_train", "false", "--model_name_or_path", folder, *text, "--output_dir", str(tmp_path / "x")]
+        (result,) = run(*again, *options)
+        found[name] = result.scores["test"]
+    assert found["as trained"] == found["the same"]
+    assert found["tokens"].num_masked == found["as trained"].num_masked
+    assert found["tokens"].nll_sum != found["as trained"].nll_sum
+    assert found["fewer"].num_masked < 0.6 * found["as trained"].num_masked
 
 
 @pytest.mark.parametrize(
@@ -204,7 +279,10 @@ def test_a_budget_by_the_clock(files, tmp_path):
         (["--mlm_probability", "1.5"], "`--mlm_probability` must lie between 0 and 1"),
         (["--wdr_compose", "none"], "`--wdr_compose` must be one of all, masked"),
         (["--ngram_target", "simple"], "`--ngram_target` must be one of wdr, none"),
-        (["--budget_minutes", "0"], "`--budget_minutes` must be more than 0"),
+        (["--budget_minutes", "-1"], "`--budget_minutes` must be 0 or more"),
+        (["--budget_minutes", "nan"], "`--budget_minutes` must be 0 or more"),
+        (["--budget_minutes", "5"], "Either `--max_steps` or a budget in time says when the training ends"),
+        (["--preset", "crammed"], "leave out `--max_steps`, or add `--budget_minutes 0`"),
         (["--block_size", "2"], "`--block_size` must be at least 3"),
         (["--ngram_size", "16"], "N = 16 needs blocks of more than 16 tokens"),
         (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model` must be one of"),
@@ -242,9 +320,12 @@ def test_checkpoints_of_another_kind(files, checkpoint, tmp_path):
         )
 
 
-def test_two_processes(files, tmp_path):
-    """The same command under `accelerate launch`: one process for each half of the batch."""
-    options = ["--dataloader_drop_last", "true", "--adam_epsilon", "1e-5"]
+def test_two_processes(files, tmp_path, monkeypatch):
+    """The same command under `accelerate launch`, masks that change from epoch to epoch included."""
+    text = tmp_path / "short.txt"
+    text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:12]))
+    files = ["--train_file", str(text), *files[files.index("--validation_file") :]]
+    options = ["--dataloader_drop_last", "true", "--adam_epsilon", "1e-5", "--max_steps", "12", "--eval_steps", "6"]
     halves = [*QUICK, *options, "--per_device_train_batch_size", "2", "--output_dir", str(tmp_path / "two")]
     code, output = launch(SCRIPT, *files, *halves)
     assert code == 0, output
@@ -252,8 +333,18 @@ def test_two_processes(files, tmp_path):
     one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
     assert one.pop("head_counts") == two.pop("head_counts")
     assert two == pytest.approx(one, rel=1e-4)
+    # Twelve steps were several epochs, and with the masks of the first one alone another model comes out.
+    assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
+    monkeypatch.setattr(MasksAnew, "on_epoch_begin", lambda *args, **kwargs: None)
+    monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
+    run(*files, *QUICK, *options, "--output_dir", str(tmp_path / "always_alike"))
+    assert metrics_of(tmp_path / "always_alike")["splits"]["validation"]["perplexity"] != pytest.approx(
+        one["perplexity"], rel=1e-3
+    )
 
 
-def test_help_and_errors_are_short():
+def test_help_and_an_error(capsys):
     shown = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, timeout=120)
     assert shown.returncode == 0 and "--wdr_compose" in shown.stdout and "--use_mtp" not in shown.stdout
+    assert run_script(lambda arguments: run(*arguments), ["--masking", "none"]) == 2
+    assert capsys.readouterr().err == "error: `--masking` must be one of token, span, got 'none'.\n"

@@ -150,10 +150,11 @@ def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
     for run in runs:
         found = run.splits[split]
         losses = [found[name] for name in loss_names(run.result.ngram_size, "masked_word")]
-        perplexities[run.name] = [math.exp(loss) for loss in losses]
+        # A head without a target knows nothing.
+        perplexities[run.name] = [math.nan if loss is None else math.exp(loss) for loss in losses]
         for level, (perplexity, count) in enumerate(zip(perplexities[run.name], found["head_counts"], strict=True)):
             label = f"{level}-level WDR" if level else "masked word"
-            rows.append([run.name, label, f"{perplexity:,.1f}", f"{count:,}"])
+            rows.append([run.name, label, f"{perplexity:,.1f}" if count else "", f"{count:,}"])
     return [
         paragraph(
             "Head n predicts the n-level word difference at a masked word; composed with the n words after it, this "

@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, d
 
 from ..backbones import auto_class_of, is_masked
 from ..data.errors import InputError
-from ..data.masking import MaskedBlocks, Masking
+from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
@@ -189,8 +189,7 @@ def _blocks(
 ) -> TorchDataset:
     if isinstance(arguments, ClmDataArguments):
         return TrainingBlocks(train, data.block_size)
-    masking = Masking(run.tokenizer, arguments.masking, arguments.mlm_probability)
-    return MaskedBlocks(train, data.block_size, masking, run.settings["seed"])
+    return MaskedBlocks(train, data.block_size, arguments.masking_for(run.tokenizer), run.settings["seed"])
 
 
 def _rows_of(blocks: TorchDataset) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """Masked words: which words of a text are to be guessed, and what stands in their place."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -103,10 +104,15 @@ class MaskedBlocks(TorchDataset):
         self.blocks = TrainingBlocks(stream, block_size - FRAME)
         self.masking = masking
         self.seed = seed
-        self.epoch = 0
+        # Shared with the processes that may load the data, and live on from epoch to epoch.
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self._epoch.fill_(epoch)
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -116,21 +122,34 @@ class MaskedBlocks(TorchDataset):
 
 
 class StreamedMaskedBlocks(TorchIterableDataset):
-    """The same from text that is read as it comes."""
+    r"""
+    The same from text that is read as it comes.
 
-    def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int):
+    Args:
+        blocks (`StreamedBlocks`): What is masked.
+        masking (`Masking`): How.
+        seed (`int`): For the masks.
+        repeats (`bool`, *optional*, defaults to `False`): Whether the text begins again at its end, masked anew.
+    """
+
+    def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int, repeats: bool = False):
         self.blocks = blocks
         self.masking = masking
         self.seed = seed
+        self.repeats = repeats
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self.blocks.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        for i, block in enumerate(self.blocks):
-            yield self.masking.seeded(block["input_ids"], self.seed, self.epoch, i)
+        for epoch in itertools.count(self.epoch):
+            self.blocks.set_epoch(epoch)
+            i = -1
+            for i, block in enumerate(self.blocks):
+                yield self.masking.seeded(block["input_ids"], self.seed, epoch, i)
+            if i < 0 or not self.repeats:
+                return
 
 
 class MaskedText(TorchDataset):

@@ -13,6 +13,8 @@ from .errors import InputError
 SPLITS = ("train", "validation", "test")
 # One row a line. Some editors begin a file with a byte order mark, which is no part of the text.
 LINES = {"keep_linebreaks": True, "encoding": "utf-8-sig"}
+# Of a streamed text without a validation text, so many rows are held out.
+HELD_OUT_ROWS = 1000
 Item = TypeVar("Item")
 
 
@@ -77,14 +79,21 @@ def load_text_dataset(
 
 
 def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) -> dict[str, Dataset | IterableDataset]:
-    """Without a validation split, the last rows of the training text become one."""
+    """Without a validation split, the last rows of the training text become one; of a streamed text, the first."""
     if "validation" in splits or "train" not in splits:
         return splits
     if not 0 < percentage < 100:
         raise InputError(f"`--validation_percentage` must lie between 0 and 100, got {percentage}.")
     train = splits["train"]
+    others = {split: rows for split, rows in splits.items() if split != "train"}
     if isinstance(train, IterableDataset):
-        raise InputError("Streamed text cannot be split: give a validation split or `--validation_file`.")
+        # Nobody knows how long it is.
+        parts = {"train": train.skip(HELD_OUT_ROWS), "validation": train.take(HELD_OUT_ROWS)}
+        if next(iter(reading(parts["train"])), None) is None:
+            raise InputError(
+                f"A streamed text of up to {HELD_OUT_ROWS:,} rows is too short to split: give a validation text."
+            )
+        return {**parts, **others}
     held_out = max(1, round(len(train) * percentage / 100))
     if held_out >= len(train):
         raise InputError(f"A training text of {len(train)} lines is too short to split: give a `--validation_file`.")
@@ -92,7 +101,7 @@ def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) ->
         "train": train.select(range(len(train) - held_out)),
         "validation": train.select(range(len(train) - held_out, len(train))),
     }
-    return {**parts, **{split: rows for split, rows in splits.items() if split not in parts}}
+    return {**parts, **others}
 
 
 def reading(items: Iterable[Item]) -> Iterator[Item]:

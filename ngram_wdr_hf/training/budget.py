@@ -40,7 +40,8 @@ class Budget(TrainerCallback, ExportableState):
         return {"args": {"minutes": self.minutes}, "attributes": {"seconds": self.seconds}}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._last = time.monotonic()
+        # Finding the place where an interrupted run was takes time, too.
+        self._last = None
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._look_at_the_clock()
@@ -58,5 +59,6 @@ class Budget(TrainerCallback, ExportableState):
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
-        self.seconds = broadcast_object_list([self.seconds + now - self._last])[0]
+        if self._last is not None:
+            self.seconds = broadcast_object_list([self.seconds + now - self._last])[0]
         self._last = now

@@ -61,13 +61,14 @@ class MaskedScores:
     Args:
         nll_sum (`float`): The sum of their NLLs.
         num_correct (`int`): How many of them the model says.
-        head_nlls (`list[float]`): Their mean NLL by the model itself and by each head, over its own targets.
+        head_nlls (`list[float | None]`):
+            Their mean NLL by the model itself and by each head, over its own targets; `None` if it has none.
         head_counts (`list[int]`): How many targets these are.
     """
 
     nll_sum: float
     num_correct: int
-    head_nlls: list[float]
+    head_nlls: list[float | None]
     head_counts: list[int]
 
     @property
@@ -172,7 +173,10 @@ def score_masked(
     return MaskedScores(
         nll_sum=nll_sum.item(),
         num_correct=int(num_correct),
-        head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
+        head_nlls=[
+            total / count if count else None
+            for total, count in zip(head_sums.tolist(), head_counts.tolist(), strict=True)
+        ],
         head_counts=head_counts.int().tolist(),
     )
 

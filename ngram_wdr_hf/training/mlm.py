@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
-from ..data.masking import MaskedText, Masking
+from ..data.masking import MaskedText
 from ..loss_wdr_ngram import IGNORE_INDEX
 from ..masked_wdr_ngram import NgramMaskedMixin
 from .arguments import RunArguments
@@ -31,7 +31,7 @@ CONTEXT, NUM_GUESSES = 6, 3
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
     training = arguments.training
-    if training.budget_minutes is not None and training.max_steps <= 0:
+    if training.budget_minutes is not None:
         training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
     return run_all(arguments, Task(_prepare, _make_trainer, _evaluate, _show))
@@ -47,7 +47,7 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[MlmData, Ngr
     do_train, data = arguments.training.do_train, arguments.data
     splits = load_splits(data, do_train)
     tokenizer = find_mlm_tokenizer(splits, data, arguments.model, folder)
-    masking = Masking(tokenizer, data.masking, data.mlm_probability)
+    masking = data.masking_for(tokenizer)
     found = MlmData(**vars(tokenize_splits(splits, tokenizer, data, arguments.training.seed)), masking=masking)
     model = build_mlm_model(arguments.model, tokenizer, data.block_size, do_train)
     check_lengths(found, model.config.ngram_size)
@@ -60,7 +60,8 @@ def _make_trainer(arguments: RunArguments, model: nn.Module, data: MlmData) -> M
     return MlmTrainer(
         model,
         copy.copy(arguments.training),
-        train_dataset=data.blocks(arguments.training.seed),
+        # Time may be left when a text has been read.
+        train_dataset=data.blocks(arguments.training.seed, repeats=arguments.training.budget_minutes is not None),
         eval_dataset=data.texts().get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,

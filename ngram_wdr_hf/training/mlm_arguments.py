@@ -1,11 +1,14 @@
 """The options of `train_mlm.py`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from transformers import PreTrainedTokenizerBase
+
 from ..data.errors import InputError
-from ..data.masking import FRAME, KINDS
+from ..data.masking import FRAME, KINDS, Masking
 from ..masked_wdr_ngram import COMPOSITIONS
 from .arguments import (
     ModelArguments,
@@ -37,20 +40,32 @@ class MlmDataArguments(TextDataArguments):
             "folder, which must have a mask. Default: the model's own with `--model_name_or_path`, else `bpe`."
         },
     )
-    masking: str = field(
-        default="token",
-        metadata={"help": "`token`: every word for itself; `span`: up to ten words in a row, as in SpanBERT."},
+    masking: str | None = field(
+        default=None,
+        metadata={
+            "help": "`token`: every word for itself; `span`: up to ten words in a row, as in SpanBERT. Default: in "
+            "evaluation, what the model was trained with; else `token`."
+        },
     )
-    mlm_probability: float = field(
-        default=0.15, metadata={"help": "The share of words that are masked. Default: the preset's, else 0.15."}
+    mlm_probability: float | None = field(
+        default=None,
+        metadata={
+            "help": "The share of words that are masked. Default: the preset's; in evaluation, what the model was "
+            "trained with; else 0.15."
+        },
     )
 
     def __post_init__(self):
         super().__post_init__()
         check_choice("masking", self.masking, KINDS)
         check_at_least("block_size", self.block_size, 1 + FRAME)
-        if not 0 < self.mlm_probability < 1:
+        if self.mlm_probability is not None and not 0 < self.mlm_probability < 1:
             raise InputError(f"`--mlm_probability` must lie between 0 and 1, got {self.mlm_probability}.")
+
+    def masking_for(self, tokenizer: PreTrainedTokenizerBase) -> Masking:
+        """What masks the words of a tokenizer."""
+        asked = {"kind": self.masking, "probability": self.mlm_probability}
+        return Masking(tokenizer, **{name: value for name, value in asked.items() if value is not None})
 
 
 @dataclass
@@ -114,15 +129,24 @@ class MlmTrainingArguments(RunTrainingArguments):
     budget_minutes: float | None = field(
         default=None,
         metadata={
-            "help": "Train for so long by the clock, whatever the machine: the learning rate rises for the first "
-            "quarter of the time and falls to 0 at its end. Default: the preset's, if any; else steps or epochs count."
+            "help": "Train for so long by the clock, whatever the machine and the number of epochs: the learning rate "
+            "rises for the first quarter of the time and falls to 0 at its end. Default: the preset's, if any. With "
+            "0, steps or epochs count."
         },
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.budget_minutes is not None and self.budget_minutes <= 0:
-            raise InputError(f"`--budget_minutes` must be more than 0, got {self.budget_minutes:g}.")
+        if self.budget_minutes is None:
+            return
+        if not 0 <= self.budget_minutes < math.inf:
+            raise InputError(f"`--budget_minutes` must be 0 or more, got {self.budget_minutes:g}.")
+        self.budget_minutes = self.budget_minutes or None
+        if self.budget_minutes and self.max_steps > 0:
+            raise InputError(
+                "Either `--max_steps` or a budget in time says when the training ends: leave out `--max_steps`, or "
+                "add `--budget_minutes 0`."
+            )
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:

@@ -25,10 +25,11 @@ class MlmData(ClmData):
 
     masking: Masking | None = None
 
-    def blocks(self, seed: int) -> MaskedBlocks | StreamedMaskedBlocks:
-        """What is trained on."""
+    def blocks(self, seed: int, repeats: bool = False) -> MaskedBlocks | StreamedMaskedBlocks:
+        """What is trained on; a text that is streamed ends, unless it `repeats`."""
         if self.streamed is not None:
-            return StreamedMaskedBlocks(StreamedBlocks(self.streamed, self.block_size - FRAME), self.masking, seed)
+            blocks = StreamedBlocks(self.streamed, self.block_size - FRAME)
+            return StreamedMaskedBlocks(blocks, self.masking, seed, repeats)
         return MaskedBlocks(self.streams["train"], self.block_size, self.masking, seed)
 
     def texts(self) -> dict[str, MaskedText]:

@@ -49,7 +49,7 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
     rows = [["model", "split", "masked words", "perplexity", "accuracy", *heads]]
     for result in results:
         for split, scores in result.scores.items():
-            cells = [f"{nll:.3f}" for nll in scores.head_nlls[1:]]
+            cells = ["" if nll is None else f"{nll:.3f}" for nll in scores.head_nlls[1:]]
             cells += [""] * (most_heads - len(cells))
             row = [result.name, split, f"{scores.num_masked:,}", f"{scores.perplexity:.2f}", f"{scores.accuracy:.2%}"]
             rows.append([*row, *cells])

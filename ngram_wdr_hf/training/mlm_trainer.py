@@ -5,11 +5,22 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
 
-from ..data.masking import MaskedText
+from ..data.masking import MaskedBlocks, MaskedText
 from .budget import Budget, triangle
 from .evaluation import score_masked
 from .trainer import NgramTrainer
+
+
+class MasksAnew(TrainerCallback):
+    """Tells the data which epoch it is: accelerate does so only where there is one process."""
+
+    def __init__(self, blocks: MaskedBlocks):
+        self.blocks = blocks
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.blocks.set_epoch(int(state.epoch))
 
 
 class MlmTrainer(NgramTrainer):
@@ -26,6 +37,8 @@ class MlmTrainer(NgramTrainer):
 
     def __init__(self, *args, budget_minutes: float | None = None, **kwargs):
         super().__init__(*args, **kwargs)
+        if isinstance(self.train_dataset, MaskedBlocks):
+            self.add_callback(MasksAnew(self.train_dataset))
         if budget_minutes is not None:
             self.add_callback(Budget(budget_minutes))
 

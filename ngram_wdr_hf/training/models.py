@@ -33,6 +33,7 @@ from ..modeling_wdr_ngram import NgramMixin
 from ..seq2seq_wdr_ngram import NgramSeq2SeqMixin
 from .arguments import ModelArguments
 from .mlm_arguments import MlmModelArguments
+from .mlm_presets import NGRAM_SIZE as MASKED_NGRAM_SIZE
 from .nmt_arguments import NmtModelArguments
 
 DEFAULT_NGRAM_SIZE = 4
@@ -122,7 +123,8 @@ def build_mlm_model(
         )
         return model_class(config)
 
-    return _build(arguments, tokenizer, new_model, do_train, "masked", wdr_compose=arguments.wdr_compose)
+    fields = {"wdr_compose": arguments.wdr_compose}
+    return _build(arguments, tokenizer, new_model, do_train, "masked", MASKED_NGRAM_SIZE, **fields)
 
 
 def _build(
@@ -131,6 +133,7 @@ def _build(
     new_model: Callable[[dict[str, Any]], PreTrainedModel],
     do_train: bool,
     kind: str,
+    default_size: int = DEFAULT_NGRAM_SIZE,
     **fields: Any,
 ) -> PreTrainedModel:
     """
@@ -147,11 +150,11 @@ def _build(
         fields["ensemble_lambda"] = 0.0
     try:
         if arguments.model_name_or_path is not None:
-            ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
+            ngram_size = default_size if do_train else 1
             model = _load(arguments.model_name_or_path, fields, ngram_size, kind)
         else:
             sizes = arguments.presets[arguments.preset].config
-            model = new_model({"ngram_size": DEFAULT_NGRAM_SIZE, **sizes, **fields})
+            model = new_model({"ngram_size": default_size, **sizes, **fields})
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
     # Transformers' loading makes Marian's sine waves weights to train, which never get a gradient.

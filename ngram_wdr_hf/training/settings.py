@@ -95,7 +95,7 @@ def _check_metric(arguments: RunArguments) -> None:
     # Trainer takes the name with and without.
     metric = training.metric_for_best_model = (training.metric_for_best_model or "loss").removeprefix("eval_")
     check_choice("metric_for_best_model", metric, (*model.scored_metrics, *model.decoded_metrics))
-    if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr")):
+    if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr", "masked")):
         raise InputError("`--metric_for_best_model heads_loss` needs heads in every model: choose another.")
     if model.train_mode == "heads":
         if metric not in ("loss", "heads_loss", "best_perplexity"):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..data.errors import InputError
+from ..data.text import HELD_OUT_ROWS
 from .arguments import RunArguments, check_at_least
 
 
@@ -45,7 +46,11 @@ class TextDataArguments:
         default=0, metadata={"help": "With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."}
     )
     validation_percentage: float = field(
-        default=5.0, metadata={"help": "Without a validation text, so much of the training text is held out for it."}
+        default=5.0,
+        metadata={
+            "help": "Without a validation text, so much of the training text is held out for it; of a streamed text, "
+            f"the first {HELD_OUT_ROWS:,} rows."
+        },
     )
     tokenizer: str | None = None
     vocab_size: int | None = field(

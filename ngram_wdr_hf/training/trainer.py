@@ -11,6 +11,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
+from ..data.errors import InputError
 from .arguments import uses_fsdp
 from .evaluation import MaskedScores, ScoredText, Scores, score
 
@@ -48,7 +49,9 @@ class NgramTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | MaskedScores | None = None
+        # The losses of the heads since the last log, each times its weight, and the weights.
         self._head_losses: torch.Tensor | float = 0.0
+        self._head_weights: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
         self._num_head_losses = 0
         if self.pop_callback(ProgressCallback):
@@ -59,7 +62,12 @@ class NgramTrainer(Trainer):
     def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            self._head_losses = self._head_losses + outputs.head_losses
+            losses = outputs.head_losses
+            # At masked words, a head may have few targets in a batch, or none.
+            counts = getattr(outputs, "head_counts", None)
+            weights = torch.ones_like(losses) if counts is None else counts.to(losses.dtype)
+            self._head_losses = self._head_losses + losses * weights
+            self._head_weights = self._head_weights + weights
             if getattr(outputs, "bow_loss", None) is not None:
                 self._bow_loss = self._bow_loss + outputs.bow_loss
             self._num_head_losses += 1
@@ -67,13 +75,16 @@ class NgramTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         if "loss" in logs and self._num_head_losses:
-            means = self.accelerator.reduce(self._head_losses / self._num_head_losses, reduction="mean")
-            logs.update(zip(loss_names(len(means), self.main_name), means.tolist(), strict=True))
+            sums, weights = self.accelerator.reduce(torch.stack([self._head_losses, self._head_weights]))
+            names = loss_names(len(sums), self.main_name)
+            means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
+            logs.update({name: mean for name, mean, weight in means if weight})
             if isinstance(self._bow_loss, torch.Tensor):
                 # Each is divided by the targets of all that make a step together.
                 num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
-            self._head_losses, self._bow_loss, self._num_head_losses = 0.0, 0.0, 0
+            self._head_losses = self._head_weights = self._bow_loss = 0.0
+            self._num_head_losses = 0
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
@@ -90,9 +101,15 @@ class NgramTrainer(Trainer):
         }
         metrics = self._score(self._evaluation_model(), text, options)
         losses = self.last_scores.head_nlls
-        metrics |= zip(loss_names(len(losses), self.main_name), losses, strict=True)
-        if heads := losses[1:]:
+        names = loss_names(len(losses), self.main_name)
+        metrics |= {name: loss for name, loss in zip(names, losses, strict=True) if loss is not None}
+        if heads := [loss for loss in losses[1:] if loss is not None]:
             metrics["heads_loss"] = sum(heads) / len(heads)
+        elif metric_key_prefix == "eval" and self.args.metric_for_best_model == "heads_loss":
+            raise InputError(
+                "No head has a target in the validation text: mask more words, give a longer one, or choose another "
+                "`--metric_for_best_model`."
+            )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
