@@ -5,7 +5,7 @@ Trains and evaluates a masked language model (BERT or ModernBERT) with WDR heads
     python train_mlm.py --compare                              # and the plain model and differences of masked words
     python train_mlm.py --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
         --wdr_compose masked --output_dir runs/spans           # spans, and differences of masked words only
-    python train_mlm.py --preset crammed --dataset_name wikipedia --dataset_config 20220301.en --streaming \
+    python train_mlm.py --preset crammed --dataset_name wikimedia/wikipedia --dataset_config 20231101.en --streaming \
         --output_dir runs/crammed                              # CrammedBERT's shape, and its day on a GPU
     python train_mlm.py --do_train false --model_name_or_path runs/mlm
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_mlm.py   # several GPUs

@@ -439,6 +439,8 @@ def test_sentences(found):
     assert diagnostics_figures.describe_gain("wdr", found, "frequency").endswith(
         "; it helps most for tokens seen 10–99 times (0.060 ± 0.020 nats, 600 tokens)."
     )
+    with pytest.raises(ValueError, match="Gains are sorted by place or by frequency, not by 'length'"):
+        diagnostics_figures.plot_gain({"wdr": found}, "length")
     noise = replace(found, gain_by_place=[GainBin("1", 500, 0.1, 0.06)])
     assert diagnostics_figures.describe_gain("wdr", noise, "place").endswith("by more than 2 standard errors.")
     off = replace(found, ensemble_lambda=0.0)

@@ -150,6 +150,8 @@ def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str, path: str | Path 
 
 def gains_by(found: HeadDiagnostics, by: str) -> list[GainBin]:
     """The gains by `"place"` or by `"frequency"`, of the bins that have their share of the tokens."""
+    if by not in AXIS_OF:
+        raise ValueError(f"Gains are sorted by {' or by '.join(AXIS_OF)}, not by {by!r}.")
     bins = {"place": found.gain_by_place, "frequency": found.gain_by_frequency}[by]
     return [gain for gain in bins if gain.num_tokens >= LEAST_SHARE * found.gain.num_tokens]
 
