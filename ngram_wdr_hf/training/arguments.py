@@ -284,6 +284,8 @@ def _preset_arguments(
     model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
 ) -> dict[str, Any]:
     """What the preset says about the other options; a checkpoint has none unless it is asked for."""
+    if not model_class.presets:
+        return {}
     chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
     chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
     chosen = chooser.parse_known_args(list(arguments))[0]

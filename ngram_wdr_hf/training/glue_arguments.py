@@ -2,21 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 
 from ..data.errors import InputError
 from ..data.glue import GLUE_TASKS, glue_task
 from .arguments import (
     RunArguments,
     RunTrainingArguments,
-    _HelpFormatter,
-    _is_yaml,
-    _read_yaml,
     check_at_least,
     output_dir_field,
+    parse_arguments,
 )
+from .presets import Preset
 
 
 @dataclass
@@ -73,6 +72,7 @@ class GlueModelArguments:
     """Which model."""
 
     # Nothing is made anew.
+    presets: ClassVar[dict[str, Preset]] = {}
     preset: ClassVar[None] = None
 
     model_name_or_path: str | None = field(
@@ -154,17 +154,5 @@ class GlueTrainingArguments(RunTrainingArguments):
 
 def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArguments:
     """The options of `finetune_glue.py` from its command line, `[FILE.yaml] [--option value ...]`."""
-    parser = HfArgumentParser(
-        (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments),
-        description=description,
-        usage="%(prog)s [FILE.yaml] [--option value ...]",
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
-    arguments = list(arguments)
-    from_file: dict[str, Any] = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
-    parser.set_defaults(**from_file)
-    try:
-        return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
-    except (ValueError, TypeError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+    classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
+    return parse_arguments(classes, arguments, description)
