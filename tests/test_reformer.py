@@ -401,7 +401,10 @@ def test_save_and_load(layers, tmp_path):
     model.save_pretrained(tmp_path / "ours")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
     assert type(loaded) is WDRNgramReformerModelWithLMHead and loaded.dtype == torch.float64
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    weights = model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded.state_dict().items())
+    # Where the weights lie in memory may decide the last bit.
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-12, atol=1e-12)
     plain = plain_reformer(layers)
     plain.save_pretrained(tmp_path / "plain")
     for source in (plain, tmp_path / "plain"):

@@ -258,7 +258,8 @@ def test_gradient_checkpointing_changes_nothing(name):
     calls = []
     layer.register_forward_pre_hook(lambda *_: calls.append(1))
     again = model(**batch).loss
-    assert torch.equal(again, loss)
+    # On some machines the last bit is another, as it is for the stock T5: other places in memory.
+    torch.testing.assert_close(again, loss, rtol=1e-13, atol=0)
     assert_same_gradients(gradients(model, again), wanted)
     # The layer ran a second time on the way back.
     assert len(calls) == 2
