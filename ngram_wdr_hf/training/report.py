@@ -127,8 +127,13 @@ def plot_over_lambda(
 
 def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
     """The losses of the next word and of every head, and the validation perplexity, over the steps."""
-    figure = Figure(figsize=(5 * len(results) + 5, 4), layout="constrained")
-    *by_model, last = figure.subplots(1, len(results) + 1)
+    # Two panels in a row: more would be small on a page.
+    num_rows = -(-(len(results) + 1) // 2)
+    figure = Figure(figsize=(10, 4 * num_rows), layout="constrained")
+    panels = list(figure.subplots(num_rows, 2).flat)
+    for axes in panels[len(results) + 1 :]:
+        axes.remove()
+    *by_model, last = panels[: len(results) + 1]
     for axes, result in zip(by_model, results, strict=True):
         for name in ("masked_word_loss", *loss_names(result.ngram_size)):
             _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
