@@ -8,7 +8,7 @@ from pathlib import Path
 
 import evaluate
 import torch
-from transformers import EvalPrediction, Trainer, TrainerState, set_seed
+from transformers import EvalPrediction, Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..data.errors import InputError
@@ -18,7 +18,8 @@ from .arguments import RunArguments
 from .glue_arguments import GlueDataArguments
 from .glue_model import encode, load_classifier, padding_collator
 from .glue_report import EpochLines, GlueResult, ProgressWithEpochLines, print_table, save_metrics, save_plot
-from .run_folder import RunFolder, result_of
+from .run import train_to_the_end
+from .run_folder import RunFolder
 from .settings import run_settings
 
 Splits = dict[str, GlueExamples]
@@ -117,13 +118,7 @@ def _fine_tune(run: RunArguments, task: GlueTask, splits: Splits, folder: RunFol
 
 def _train(trainer: Trainer, checkpoint: str | None) -> None:
     """Trains to the end, from a checkpoint if there is one, and saves the model."""
-    result = None if checkpoint is None else result_of(Path(checkpoint), None, trainer.args.load_best_model_at_end)
-    if result is None:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    else:
-        # Interrupted between its last step and its end. Trainer would take another step.
-        trainer._load_from_checkpoint(str(result))
-        trainer.state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
+    train_to_the_end(trainer, checkpoint)
     trainer.save_model()
     # Written last: it says that the training is complete.
     trainer.save_state()

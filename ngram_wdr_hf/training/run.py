@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerState, set_seed
 
 from ..analysis.gradients import GradientDiversityCallback
 from .arguments import RunArguments
@@ -119,18 +119,11 @@ def _train(arguments: RunArguments, trainer: NgramTrainer, checkpoint: str | Non
     """Trains, and saves the whole model: adapters merged, heads included."""
     training = trainer.args
     patience = arguments.report.patience
-    keeps_best = training.load_best_model_at_end
-    if patience is not None and keeps_best:
+    if patience is not None and training.load_best_model_at_end:
         trainer.add_callback(EarlyStoppingCallback(patience))
     if arguments.report.gradient_diversity_steps is not None:
         trainer.add_callback(GradientDiversityCallback(trainer, arguments.report.gradient_diversity_steps))
-    result = None if checkpoint is None else result_of(Path(checkpoint), patience, keeps_best)
-    if result is None:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    else:
-        # Interrupted between its last step and its end. Trainer would take another step.
-        trainer._load_from_checkpoint(str(result))
-        trainer.state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
+    train_to_the_end(trainer, checkpoint, patience)
     if arguments.model.train_mode == "lora":
         if training.should_save:
             trainer.model.save_pretrained(Path(training.output_dir) / "adapter")
@@ -140,6 +133,18 @@ def _train(arguments: RunArguments, trainer: NgramTrainer, checkpoint: str | Non
     # Written last: it says that the training is complete.
     trainer.save_state()
     trainer.accelerator.wait_for_everyone()
+
+
+def train_to_the_end(trainer: Trainer, checkpoint: str | None, patience: int | None = None) -> None:
+    """Trains, from a checkpoint if there is one."""
+    keeps_best = trainer.args.load_best_model_at_end
+    result = None if checkpoint is None else result_of(Path(checkpoint), patience, keeps_best)
+    if result is None:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    else:
+        # Interrupted between its last step and its end. Trainer would take another step.
+        trainer._load_from_checkpoint(str(result))
+        trainer.state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
 
 
 @contextmanager
