@@ -13,9 +13,9 @@ interrupted runs, and of finished ones prints the results.
 
 import sys
 
-from ngram_wdr_hf.training.arguments import run_script
-from ngram_wdr_hf.training.glue import run_glue
-from ngram_wdr_hf.training.glue_arguments import parse_glue_arguments
+from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
+from ngram_wdr_hf.training.glue.run import run_glue
 
 
 def main(arguments: list[str]) -> None:

@@ -16,9 +16,9 @@ The same command again continues an interrupted run.
 
 import sys
 
-from ngram_wdr_hf.training.arguments import run_script
-from ngram_wdr_hf.training.clm import run_clm
-from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.run import run_clm
+from ngram_wdr_hf.training.common.arguments import run_script
 
 
 def main(arguments: list[str]) -> None:

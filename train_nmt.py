@@ -18,9 +18,9 @@ The same command again continues an interrupted run.
 
 import sys
 
-from ngram_wdr_hf.training.arguments import run_script
-from ngram_wdr_hf.training.nmt import run_nmt
-from ngram_wdr_hf.training.nmt_arguments import parse_nmt_arguments
+from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
+from ngram_wdr_hf.training.nmt.run import run_nmt
 
 
 def main(arguments: list[str]) -> None:

@@ -27,8 +27,8 @@ from transformers.utils import logging
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.data.english import python_english
-from ngram_wdr_hf.training.clm import run_clm
-from ngram_wdr_hf.training.clm_arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.run import run_clm
 
 TARGETS = ("wdr", "simple")
 PROMPT_LENGTH, NEW_TOKENS = 32, 64

@@ -1,11 +1,8 @@
 """N-gram and word-difference (WDR) prediction for Hugging Face language models."""
 
-from .arithmetic import conjugate, wdr
-from .backbones import register_named, register_on_demand, with_ngram_heads
-from .bart_wdr_ngram import WDRNgramBartConfig, WDRNgramBartForConditionalGeneration
-from .bert_wdr_ngram import WDRNgramBertConfig, WDRNgramBertForMaskedLM
-from .ensemble_wdr_ngram import NgramEnsembleLogitsProcessor
-from .gemma_wdr_ngram import (
+from .backbones.bart import WDRNgramBartConfig, WDRNgramBartForConditionalGeneration
+from .backbones.bert import WDRNgramBertConfig, WDRNgramBertForMaskedLM
+from .backbones.gemma import (
     WDRNgramGemma2Config,
     WDRNgramGemma2ForCausalLM,
     WDRNgramGemma3ForCausalLM,
@@ -13,18 +10,23 @@ from .gemma_wdr_ngram import (
     WDRNgramGemmaConfig,
     WDRNgramGemmaForCausalLM,
 )
-from .gpt2_wdr_ngram import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-from .gpt_neox_wdr_ngram import WDRNgramGPTNeoXConfig, WDRNgramGPTNeoXForCausalLM
-from .llama_wdr_ngram import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM
-from .marian_wdr_ngram import WDRNgramMarianConfig, WDRNgramMarianMTModel
-from .mistral_wdr_ngram import WDRNgramMistralConfig, WDRNgramMistralForCausalLM
-from .modernbert_wdr_ngram import WDRNgramModernBertConfig, WDRNgramModernBertForMaskedLM
-from .opt_wdr_ngram import WDRNgramOPTConfig, WDRNgramOPTForCausalLM
-from .qwen3_wdr_ngram import WDRNgramQwen3Config, WDRNgramQwen3ForCausalLM
-from .reformer_wdr_ngram import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead
-from .t5_wdr_ngram import WDRNgramT5Config, WDRNgramT5ForConditionalGeneration
-from .tensorized_model_wdr_ngram import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
-from .tensorized_wdr_ngram import WDRNgramTensorizedTransformerConfig, WDRNgramTensorizedTransformerLMHeadModel
+from .backbones.gpt2 import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from .backbones.gpt_neox import WDRNgramGPTNeoXConfig, WDRNgramGPTNeoXForCausalLM
+from .backbones.llama import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM
+from .backbones.marian import WDRNgramMarianConfig, WDRNgramMarianMTModel
+from .backbones.mistral import WDRNgramMistralConfig, WDRNgramMistralForCausalLM
+from .backbones.modernbert import WDRNgramModernBertConfig, WDRNgramModernBertForMaskedLM
+from .backbones.opt import WDRNgramOPTConfig, WDRNgramOPTForCausalLM
+from .backbones.qwen3 import WDRNgramQwen3Config, WDRNgramQwen3ForCausalLM
+from .backbones.reformer import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead
+from .backbones.registry import register_named, register_on_demand
+from .backbones.t5 import WDRNgramT5Config, WDRNgramT5ForConditionalGeneration
+from .backbones.tensorized import WDRNgramTensorizedTransformerConfig, WDRNgramTensorizedTransformerLMHeadModel
+from .backbones.tensorized_model import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
+from .backbones.with_heads import with_ngram_heads
+from .decoding.processor import NgramEnsembleLogitsProcessor
+from .method.differences import conjugate, wdr
+from .version import __version__
 
 for _model in (
     TensorizedTransformerLMHeadModel,
@@ -84,6 +86,7 @@ __all__ = [
     "WDRNgramT5ForConditionalGeneration",
     "WDRNgramTensorizedTransformerConfig",
     "WDRNgramTensorizedTransformerLMHeadModel",
+    "__version__",
     "conjugate",
     "wdr",
     "with_ngram_heads",

@@ -36,7 +36,7 @@ def transformers_log(caplog):
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> dict[str, str]:
     """A training, a validation and a test text."""
-    from .clm_runs import write_text
+    from tests.support.clm_runs import write_text
 
     folder = tmp_path_factory.mktemp("texts")
     lines = {"train": 300, "validation": 40, "test": 30}
@@ -54,7 +54,7 @@ def checkpoint(texts, tmp_path_factory) -> str:
     """A plain model with a tokenizer for the texts, and with dropout, whose random numbers a resumed run must find."""
     from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 
-    from .tiny import plain_model
+    from tests.support.tiny import plain_model
 
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])

@@ -1,8 +1,8 @@
 """What the heads learn, and what for: the paper's analyses, for any model with N-gram heads."""
 
+from ..evaluation.gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, count_tokens, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import plot_acceptance, plot_gain, plot_heads
-from .gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from .wdr_map import TargetDiversity, WDRMap, wdr_map
 
 __all__ = [

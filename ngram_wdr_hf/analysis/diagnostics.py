@@ -15,12 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows, TokenStream
-from ..logits_wdr_ngram import LogitLayer
-from ..loss_wdr_ngram import IGNORE_INDEX, chunk_rows
-from ..speculation_wdr_ngram import SpeculationStatistics
-from ..training.models import positions
+from ..decoding.acceptance import SpeculationStatistics
+from ..evaluation.modes import evaluating
+from ..method.logits import LogitLayer
+from ..method.loss import IGNORE_INDEX, chunk_rows
+from ..training.common.models import positions
 from .gain_bins import FREQUENCIES, PLACES, GainBin, GainTally, Places
-from .modes import evaluating
 
 # A sentence ends with these, and with what closes a quotation or a bracket after them.
 SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..speculation_wdr_ngram import SpeculationStatistics
+from ..decoding.acceptance import SpeculationStatistics
+from ..evaluation.gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import (
     LEAST_SHARE,
@@ -15,7 +16,6 @@ from .diagnostics_figures import (
     plot_heads,
 )
 from .gain_bins import GainBin
-from .gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from .report_page import folded, paragraph, picture, side_by_side, table
 from .report_results import masked_heads
 from .trained_run import NEW_TOKENS, RunText, TrainedRun

@@ -13,20 +13,20 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
-from ..backbones import auto_class_of, is_masked
+from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
-from ..training.clm_arguments import ClmDataArguments
-from ..training.clm_data import ClmData, find_block_size, load_splits, tokenize_splits
-from ..training.mlm_arguments import MlmDataArguments
-from ..training.models import positions
-from ..training.nmt_arguments import NmtDataArguments
-from ..training.nmt_data import load_pairs, tokenize_nmt
-from ..training.report import RunResult, describe
-from ..training.run_folder import SETTINGS, RunFolder
+from ..training.clm.arguments import ClmDataArguments
+from ..training.clm.data import ClmData, find_block_size, load_splits, tokenize_splits
+from ..training.common.models import positions
+from ..training.common.report import RunResult, describe
+from ..training.common.run_folder import SETTINGS, RunFolder
+from ..training.mlm.arguments import MlmDataArguments
+from ..training.nmt.arguments import NmtDataArguments
+from ..training.nmt.data import load_pairs, tokenize_nmt
 from .diagnostics import count_tokens
 
 METRICS = "metrics.json"

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..arithmetic import wdr
+from ..method.differences import wdr
 from .token_labels import token_labels
 
 # The paper's text, from the test set of Penn Treebank, has so many tokens.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from datasets import Dataset, Features, Value
 
-from . import lexicon, meaning, words
+from ..data import lexicon, meaning, words
 from .errors import InputError
 from .meaning import Clause, Gap, NounPhrase, Phrase
 from .words import DATIVE, FUTURE, HABIT, NOMINATIVE, PAST, PRESENT, join

@@ -11,7 +11,7 @@ from datasets.fingerprint import Hasher
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 
-from ..loss_wdr_ngram import IGNORE_INDEX
+from ..method.loss import IGNORE_INDEX
 from .errors import InputError
 
 TOKENIZED = Features(

@@ -12,8 +12,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
-from .arguments import uses_fsdp
-from .evaluation import MaskedScores, ScoredText, Scores, score
+from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
+from .common.arguments import uses_fsdp
 
 
 def loss_names(ngram_size: int, main: str = "next_word") -> list[str]:

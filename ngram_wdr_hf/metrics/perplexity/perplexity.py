@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizer import load_tokenizer
-from ngram_wdr_hf.training.clm_arguments import ClmModelArguments
-from ngram_wdr_hf.training.evaluation import Scores, score
-from ngram_wdr_hf.training.models import build_clm_model
+from ngram_wdr_hf.evaluation.scores import Scores, score
+from ngram_wdr_hf.training.clm.arguments import ClmModelArguments
+from ngram_wdr_hf.training.common.models import build_clm_model
 
 _DESCRIPTION = """
 How well a language model with N-gram heads predicts texts, with the ensemble of the paper: the exponential of the mean

@@ -6,7 +6,7 @@ import datasets
 import evaluate
 
 # `evaluate` copies this file to a place of its own, where it has no siblings.
-from ngram_wdr_hf.training.bleu import as_texts, score_translations
+from ngram_wdr_hf.evaluation.bleu import as_texts, score_translations
 
 _DESCRIPTION = """
 How close translations are to those of people: BLEU by words and chrF by characters, from 0 to 100, with the defaults

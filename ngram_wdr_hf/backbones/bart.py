@@ -1,0 +1,28 @@
+"""BART with N-gram heads."""
+
+from typing import Any
+
+import torch
+from transformers import BartConfig, BartForConditionalGeneration
+
+from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+
+
+class WDRNgramBartConfig(NgramSeq2SeqConfigMixin, BartConfig):
+    __doc__ = f"""A [`BartConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_bart"
+
+
+class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration):
+    __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+
+    config_class = WDRNgramBartConfig
+
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+        inputs = super()._ngram_backbone_inputs(inputs, next_tokens)
+        has_text = any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
+        if not has_text and inputs.get("input_ids") is not None:
+            # BART's own default, the input shifted to the right; the heads must see what the decoder sees.
+            inputs = {**inputs, "decoder_input_ids": self.prepare_decoder_input_ids_from_labels(inputs["input_ids"])}
+        return inputs

@@ -1,0 +1,49 @@
+"""The Gemma family, whose logits are soft-capped from its second generation on, with N-gram heads."""
+
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+)
+
+from ..method.configuration import NgramConfigMixin
+from ..modeling.causal import NgramMixin
+
+
+class WDRNgramGemmaConfig(NgramConfigMixin, GemmaConfig):
+    __doc__ = f"""A [`GemmaConfig`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_gemma"
+
+
+class WDRNgramGemmaForCausalLM(NgramMixin, GemmaForCausalLM):
+    __doc__ = f"""A [`GemmaForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
+
+    config_class = WDRNgramGemmaConfig
+
+
+class WDRNgramGemma2Config(NgramConfigMixin, Gemma2Config):
+    __doc__ = f"""A [`Gemma2Config`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_gemma2"
+
+
+class WDRNgramGemma2ForCausalLM(NgramMixin, Gemma2ForCausalLM):
+    __doc__ = f"""A [`Gemma2ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
+
+    config_class = WDRNgramGemma2Config
+
+
+class WDRNgramGemma3TextConfig(NgramConfigMixin, Gemma3TextConfig):
+    __doc__ = f"""A [`Gemma3TextConfig`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_gemma3_text"
+
+
+class WDRNgramGemma3ForCausalLM(NgramMixin, Gemma3ForCausalLM):
+    __doc__ = f"""A [`Gemma3ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
+
+    config_class = WDRNgramGemma3TextConfig

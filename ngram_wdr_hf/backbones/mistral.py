@@ -1,0 +1,18 @@
+"""Mistral with N-gram heads."""
+
+from transformers import MistralConfig, MistralForCausalLM
+
+from ..method.configuration import NgramConfigMixin
+from ..modeling.causal import NgramMixin
+
+
+class WDRNgramMistralConfig(NgramConfigMixin, MistralConfig):
+    __doc__ = f"""A [`MistralConfig`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_mistral"
+
+
+class WDRNgramMistralForCausalLM(NgramMixin, MistralForCausalLM):
+    __doc__ = f"""A [`MistralForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
+
+    config_class = WDRNgramMistralConfig

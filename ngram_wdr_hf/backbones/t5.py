@@ -1,0 +1,46 @@
+"""T5 with N-gram heads."""
+
+from typing import Any, ClassVar
+
+import torch
+from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration, T5Model
+
+from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+
+
+class NgramT5Mixin(NgramSeq2SeqMixin):
+    """[`NgramSeq2SeqMixin`] for the T5 family: no base model inside, relative positions, outputs that are scaled."""
+
+    # What the parts of this class would make up.
+    ngram_base_class: ClassVar[type[PreTrainedModel]]
+    # Relative positions do not ask where a token stands.
+    ngram_rows_can_move = True
+    # Whether tied embeddings say that outputs are scaled, where the configuration has no field for it.
+    ngram_scales_if_tied = False
+
+    def _ngram_head_deviation(self) -> float:
+        # T5 initialises layers by their widths.
+        return self.config.initializer_factor * self.config.d_model**-0.5
+
+    def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
+        fields = dict(self.ngram_base_class.forward(self, **inputs, return_dict=True))
+        hidden_states = fields.pop("last_hidden_state")
+        if getattr(
+            self.config, "scale_decoder_outputs", self.ngram_scales_if_tied and self.config.tie_word_embeddings
+        ):
+            hidden_states = hidden_states * self.model_dim**-0.5
+        return hidden_states, fields
+
+
+class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
+    __doc__ = f"""A [`T5Config`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+
+    model_type = "wdr_ngram_t5"
+
+
+class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration):
+    __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+
+    config_class = WDRNgramT5Config
+    ngram_base_class = T5Model

@@ -1,0 +1,395 @@
+"""
+The Tensorized Transformer (Ma et al. 2019) as a causal language model: multi-linear attention, in which a word looks
+at all pairs of words before it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import (
+    Cache,
+    DynamicCache,
+    GenerationMixin,
+    GradientCheckpointingLayer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils import can_return_tuple
+
+from ..decoding.history import tokens_in
+from ..method.documents import allowed_by
+
+
+class TensorizedTransformerConfig(PreTrainedConfig):
+    r"""
+    The defaults are the paper's for Penn Treebank.
+
+    Args:
+        vocab_size (`int`, *optional*, defaults to 10000): The words.
+        max_position_embeddings (`int`, *optional*, defaults to 32):
+            The longest text. Attention's output layer has a weight for every pair of places in it.
+        hidden_size (`int`, *optional*, defaults to 256): The model's width.
+        num_hidden_layers (`int`, *optional*, defaults to 3): The layers.
+        attention_rank (`int`, *optional*, defaults to 40): The width of queries, keys and values: the core's rank.
+        num_attention_blocks (`int`, *optional*, defaults to 1):
+            The blocks of the block-term decomposition: cores that are averaged.
+        intermediate_size (`int`, *optional*, defaults to 2100): The width inside the feed-forward layers.
+        dropout (`float`, *optional*, defaults to 0.3): After the embeddings, within and after every layer.
+        initializer_range (`float`, *optional*, defaults to 0.02): The deviation of the first weights.
+        layer_norm_eps (`float`, *optional*, defaults to 1e-5): The ε of layer normalization.
+        use_cache (`bool`, *optional*, defaults to `True`): Whether to return the keys and values.
+    """
+
+    model_type = "tensorized_transformer"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # What Transformers sizes caches by: keys and values are one head.
+    num_attention_heads: ClassVar[int] = 1
+
+    vocab_size: int = 10_000
+    max_position_embeddings: int = 32
+    hidden_size: int = 256
+    num_hidden_layers: int = 3
+    attention_rank: int = 40
+    num_attention_blocks: int = 1
+    intermediate_size: int = 2100
+    dropout: float = 0.3
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        sizes = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "attention_rank")
+        for name in (*sizes, "num_attention_blocks", "intermediate_size"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"`{name}` must be a whole number of at least 1, got {size!r}.")
+        if self.hidden_size % 2:
+            raise ValueError(
+                f"`hidden_size` must be even, as distances are sine waves in pairs, got {self.hidden_size}."
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.attention_rank
+
+
+@dataclass
+class AttentionGrid:
+    r"""
+    Which words see which, shared by all layers.
+
+    Args:
+        is_visible (`torch.Tensor` of shape `(batch_size or 1, T, K)`): Whether word t may look at column j.
+        distances (`torch.LongTensor` of shape `(batch_size or 1, T, K)`): How many places j is before t; 0 if after.
+        slots (`torch.Tensor` of shape `(batch_size or 1, K, max_position_embeddings)`, *optional*):
+            The place in its own text of the word in each column, one-hot, where that is not its column.
+    """
+
+    is_visible: torch.Tensor
+    distances: torch.LongTensor
+    slots: torch.Tensor | None
+
+    @classmethod
+    def make(
+        cls,
+        hidden_states: torch.Tensor,
+        num_places: int,
+        num_columns: int,
+        past_length: int | torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.LongTensor | None,
+    ) -> "AttentionGrid":
+        """For new words behind `past_length` others, among `num_columns` columns, in a text of `num_places`."""
+        length, device = hidden_states.shape[1], hidden_states.device
+        columns = torch.arange(length, device=device) + past_length
+        is_visible = causal_visibility(columns, num_columns)[None]
+        is_word = torch.ones(1, num_columns, dtype=torch.bool, device=device)
+        if attention_mask is not None:
+            num_masked = attention_mask.shape[-1]
+            if not torch.compiler.is_compiling() and num_masked < past_length + length:
+                raise ValueError(
+                    f"`attention_mask` has {num_masked} columns for {int(past_length) + length} words: it must cover "
+                    "those in the cache as well."
+                )
+            allowed = _read_mask(attention_mask, num_columns)
+            is_visible = is_visible & allowed
+            is_word = allowed.any(1)
+        # Padding has no place of its own.
+        places = is_word.cumsum(1) - 1
+        if position_ids is not None:
+            # How far the places of each new word's text are from this count.
+            offsets = position_ids - places[:, columns]
+            # The word at place p sees the p words before it: what is further back is another text.
+            is_visible = is_visible & (places[:, None] + offsets[:, :, None] >= 0)
+            first = is_word[:, columns].int().argmax(1, keepdim=True).expand(len(offsets), 1)
+            # Of what is in the cache, only the first new word's text is seen.
+            places = places + offsets.gather(1, first)
+            places = places.index_copy(1, columns, position_ids.expand(len(places), -1))
+        new_places = places[:, columns].masked_fill(~is_word[:, columns], 0)
+        if not torch.compiler.is_compiling() and int(new_places.max()) >= num_places:
+            raise ValueError(
+                f"This TensorizedTransformer has weights for {num_places} places, and the text goes on to place "
+                f"{int(new_places.max()) + 1}: use a shorter text, or a model with a larger `max_position_embeddings`."
+            )
+        distances = (new_places[:, :, None] - places[:, None]).clamp(0, num_places - 1)
+        is_straight = not torch.compiler.is_compiling() and torch.equal(
+            places, torch.arange(num_columns, device=device).expand_as(places)
+        )
+        is_straight = is_straight and num_columns <= num_places
+        slots = None if is_straight else F.one_hot(places.clamp(0, num_places - 1), num_places)
+        return cls(is_visible, distances, slots if slots is None else slots.to(hidden_states.dtype))
+
+
+def causal_visibility(columns: torch.LongTensor, num_columns: int) -> torch.Tensor:
+    """Of every column, itself and those before it: `(T, K)` for the words in `columns`, `(T,)`."""
+    return columns[:, None] >= torch.arange(num_columns, device=columns.device)
+
+
+def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
+    """Which columns may be seen, `(batch_size, 1 or T, num_columns)`, by the usual or a four-dimensional mask."""
+    allowed = attention_mask.bool()[:, None] if attention_mask.ndim == 2 else allowed_by(attention_mask[:, 0])
+    return F.pad(allowed, (0, num_columns - allowed.shape[-1]))
+
+
+class TensorizedAttention(nn.Module):
+    """
+    `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, the core g averaged over the blocks, with K as in Transformer-XL
+    the sum of a word's and a distance's part. All pairs `(j, k)` together are projected to the model's width. Word i
+    sees pairs with `j <= i` and `k <= i` only.
+    """
+
+    def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.num_places = config.max_position_embeddings
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.attention_rank, bias=False)
+        self.distance = nn.Linear(config.hidden_size, config.attention_rank, bias=False)
+        self.cores = nn.Parameter(torch.empty(config.num_attention_blocks, config.attention_rank))
+        self.pairs = nn.Linear(self.num_places**2, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        distance_embeddings: torch.Tensor,
+        query_biases: tuple[torch.Tensor, torch.Tensor],
+        grid: AttentionGrid,
+        past_key_values: Cache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The output, and A, `(batch_size, T, K, K)`."""
+        queries, keys, values = self.qkv(hidden_states).chunk(3, dim=-1)
+        if past_key_values is not None:
+            keys, values = past_key_values.update(keys[:, None], values[:, None], self.layer_idx)
+            keys, values = keys[:, 0], values[:, 0]
+        # The attention tensor is linear in its core, so the average of the blocks is that of their cores.
+        core = self.cores.mean(0)
+        word_queries, distance_queries = (((queries + bias) * core)[:, :, None] for bias in query_biases)
+        distances = self.distance(distance_embeddings)[grid.distances]
+        pairs = word_queries * keys[:, None] + distance_queries * distances  # (batch_size, T, K, rank)
+        attention = torch.matmul(pairs.flatten(1, 2), values.transpose(1, 2)).unflatten(1, pairs.shape[1:3])
+        # Not multiplied by zero: what padding makes may be no number.
+        is_visible = grid.is_visible[..., :, None] & grid.is_visible[..., None, :]
+        attention = attention.masked_fill(~is_visible, 0.0)
+        return self._project(attention, grid.slots), attention
+
+    def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
+        weight = self.pairs.weight
+        if slots is not None:
+            # Columns that a word does not see are zero, so no two of them meet in a slot.
+            attention = torch.einsum("btjk,bjp,bkq->btpq", attention, *[slots.expand(len(attention), -1, -1)] * 2)
+        num_columns = attention.shape[-1]
+        if num_columns < self.num_places:
+            weight = weight.unflatten(1, (self.num_places, -1))[:, :num_columns, :num_columns].flatten(1)
+        return F.linear(attention.flatten(2), weight)
+
+
+class TensorizedLayer(GradientCheckpointingLayer):
+    """Attention and a feed-forward network, each normalized after it was added to its input."""
+
+    def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
+        super().__init__()
+        self.attention = TensorizedAttention(config, layer_idx)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.fc_in = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.fc_out = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        output, attention = self.attention(hidden_states, *args, **kwargs)
+        hidden_states = self.attention_norm(hidden_states + self.dropout(output))
+        output = self.fc_out(self.dropout(F.relu(self.fc_in(hidden_states))))
+        return self.feed_forward_norm(hidden_states + self.dropout(output)), attention
+
+
+class TensorizedTransformerPreTrainedModel(PreTrainedModel):
+    config_class = TensorizedTransformerConfig
+    base_model_prefix = "transformer"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[list[str]] = ["TensorizedLayer"]
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, TensorizedAttention):
+            initialization.copy_(module.cores, torch.randn(module.cores.shape).softmax(dim=-1))
+        elif isinstance(module, TensorizedTransformerModel):
+            for bias in (module.word_bias, module.distance_bias):
+                initialization.normal_(bias, std=self.config.initializer_range)
+
+
+class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
+    """The Tensorized Transformer without a head on top. Its attentions have the shape `(batch_size, T, K, K)`."""
+
+    def __init__(self, config: TensorizedTransformerConfig):
+        super().__init__(config)
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Of the queries, for words and for distances, in all layers.
+        self.word_bias = nn.Parameter(torch.empty(config.attention_rank))
+        self.distance_bias = nn.Parameter(torch.empty(config.attention_rank))
+        self.layers = nn.ModuleList(TensorizedLayer(config, i) for i in range(config.num_hidden_layers))
+        self.dropout = nn.Dropout(config.dropout)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPast:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if self.gradient_checkpointing and self.training:
+            # A layer that runs twice would write to the cache twice.
+            use_cache, past_key_values = False, None
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if inputs_embeds is None:
+            inputs_embeds = self.embeddings(input_ids)
+        length = inputs_embeds.shape[1]
+        past_length = tokens_in(past_key_values)
+        # A static cache has columns that are still empty.
+        num_columns = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
+        grid = AttentionGrid.make(
+            inputs_embeds,
+            self.config.max_position_embeddings,
+            num_columns,
+            past_length,
+            attention_mask,
+            position_ids,
+        )
+        hidden_states = self.dropout(inputs_embeds * self.config.hidden_size**0.5)
+        distances = self.dropout(self._distance_embeddings(hidden_states))
+        biases = (self.word_bias, self.distance_bias)
+        keeps_states = self._asks_for("output_hidden_states", output_hidden_states)
+        keeps_attentions = self._asks_for("output_attentions", output_attentions)
+        all_states, all_attentions = (hidden_states,) if keeps_states else None, () if keeps_attentions else None
+        for layer in self.layers:
+            hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
+            if keeps_states:
+                all_states = (*all_states, hidden_states)
+            # The largest tensors of all: unless they are asked for, each is let go.
+            if keeps_attentions:
+                all_attentions = (*all_attentions, attention)
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.dropout(hidden_states),
+            past_key_values=past_key_values if use_cache else None,
+            hidden_states=all_states,
+            attentions=all_attentions,
+        )
+
+    def _asks_for(self, name: str, value: bool | None) -> bool:
+        return getattr(self.config, name) if value is None else value
+
+    def _distance_embeddings(self, like: torch.Tensor) -> torch.Tensor:
+        """Sine waves for the distances 0, 1, ..., `(max_position_embeddings, hidden_size)`."""
+        width = self.config.hidden_size
+        # Beyond half precision: they are the same for every dtype.
+        distances = torch.arange(self.config.max_position_embeddings, device=like.device, dtype=torch.float32)
+        frequencies = 10_000 ** (-torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width)
+        angles = distances[:, None] * frequencies
+        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
+
+
+class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, GenerationMixin):
+    """The Tensorized Transformer as a causal language model, its output embedding tied to its input embedding."""
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "transformer.embeddings.weight"}
+
+    def __init__(self, config: TensorizedTransformerConfig):
+        super().__init__(config)
+        self.transformer = TensorizedTransformerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+        self.loss_type = "ForCausalLM"
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs,
+    ) -> CausalLMOutputWithPast:
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

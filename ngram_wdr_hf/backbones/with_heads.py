@@ -1,0 +1,132 @@
+"""N-gram heads on any language model of Transformers, in one call."""
+
+import copy
+import dataclasses
+import os
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedModel
+
+from ..method.configuration import NgramConfigMixin
+from ..modeling.causal import NgramMixin
+from ..modeling.checkpoint import HUB_ARGUMENTS
+from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
+from ..modeling.masked import NgramMaskedConfigMixin
+from .checks import check_config, check_model, probe
+from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
+
+
+def with_ngram_heads(
+    model_or_name: PreTrainedModel | str | os.PathLike,
+    ngram_size: int = 4,
+    ngram_target: str = "wdr",
+    **kwargs: Any,
+) -> NgramMixin:
+    r"""
+    Puts fresh N-gram heads on a causal or encoder-decoder language model of Transformers, or on a BERT or ModernBERT
+    for masked words. Train them before using the ensemble.
+
+    Args:
+        model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
+            A model, which is left as it is (its weights are copied), or the name or folder of a checkpoint.
+        ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
+        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads output, or `"simple"`.
+        kwargs (*optional*):
+            Other fields of the heads, such as `ensemble_lambda`, `label_smoothing` or `ngram_head_activation`. With a
+            name, also whatever `from_pretrained` takes, such as `dtype`, `device_map` or `revision`.
+
+    Returns:
+        `PreTrainedModel`: Of a class made from [`NgramMixin`] and the model's own. If that is a class of Transformers,
+        what it saves is loaded by `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) wherever
+        `ngram_wdr_hf` was imported; for a class of your own, call `ngram_class` with it first.
+    """
+    fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
+    if isinstance(model_or_name, (str, os.PathLike)):
+        backbone = _backbone_of_checkpoint(model_or_name, kwargs)
+        loaded = _load_with_heads(model_or_name, ngram_class(backbone), fields)
+    elif isinstance(model_or_name, PreTrainedModel):
+        backbone = type(model_or_name)
+        check_model(model_or_name)
+        loaded = _copy_with_heads(model_or_name, ngram_class(backbone), fields)
+    else:
+        raise TypeError(
+            f"`with_ngram_heads` takes a model of Transformers or the name of one, got a "
+            f"{type(model_or_name).__name__}: take the model out of whatever wraps it, and wrap it again afterwards."
+        )
+    if not is_named(backbone):
+        # With `output_loading_info=True`, there is more than a model.
+        probe(loaded[0] if isinstance(loaded, tuple) else loaded, backbone)
+    return loaded
+
+
+def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
+    """The stock class of a checkpoint."""
+    names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
+    hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    except OSError as error:
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise OSError(f"There is no model in {name_or_path}, a folder or a name on the Hub ({reason}).") from error
+    auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
+    if isinstance(config, NgramConfigMixin):
+        raise ValueError(
+            f"{name_or_path} already has N-gram heads (`ngram_size={config.ngram_size}`): load it with "
+            f"`{auto_class.__name__}.from_pretrained`."
+        )
+    mapping = STOCK_MAPPINGS[auto_class]
+    if type(config) not in mapping:
+        what = ", ".join(config.architectures or [config.model_type])
+        raise ValueError(
+            f"{name_or_path} is a {what}, which is neither a causal nor an encoder-decoder language model, "
+            "nor a masked one that there are heads for: N-gram heads predict words."
+        )
+    backbone = mapping[type(config)]
+    check_config(config, backbone.__name__)
+    return backbone
+
+
+def _load_with_heads(
+    name_or_path: str | os.PathLike, model_class: type[NgramMixin], fields: dict[str, Any]
+) -> NgramMixin | tuple[NgramMixin, dict]:
+    if "config" in fields:
+        raise ValueError(
+            "`with_ngram_heads` takes a checkpoint's own configuration: give the fields to be changed, not `config`."
+        )
+    try:
+        return model_class.from_pretrained(name_or_path, **fields)
+    except TypeError as error:
+        config_name = model_class.config_class.__name__
+        raise TypeError(
+            f"{name_or_path} cannot be loaded ({error}): give fields of a {config_name} or options of "
+            "`from_pretrained`."
+        ) from error
+
+
+def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
+    mixins = (NgramMaskedConfigMixin, NgramSeq2SeqConfigMixin, NgramConfigMixin)
+    mixin = next(mixin for mixin in mixins if issubclass(model_class.config_class, mixin))
+    known = [field.name for field in dataclasses.fields(mixin)]
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise ValueError(
+            f"`{unknown[0]}` is no field of N-gram heads ({', '.join(known)}): other fields and options go with a "
+            "checkpoint's name, not with a model."
+        )
+    config_fields = plain.config.to_dict()
+    for name in ("model_type", "architectures", "auto_map", "transformers_version", "dtype"):
+        config_fields.pop(name, None)
+    model = model_class.from_pretrained(
+        None,
+        config=model_class.config_class(**{**config_fields, **fields}),
+        state_dict={name: tensor.clone() for name, tensor in plain.state_dict().items()},
+        dtype=plain.dtype,
+        attn_implementation=plain.config._attn_implementation,
+    )
+    model.name_or_path = model.config.name_or_path = plain.config.name_or_path
+    if plain.can_generate():
+        model.generation_config = copy.deepcopy(plain.generation_config)
+    for name, parameter in plain.named_parameters():
+        copied = model.get_parameter(name).requires_grad_(parameter.requires_grad)
+        copied.data = copied.data.to(parameter.dtype)
+    return model.to(plain.device).train(plain.training)

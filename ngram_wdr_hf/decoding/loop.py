@@ -1,0 +1,334 @@
+"""Speculative decoding of whole batches: the heads draft, one forward pass checks, every row keeps what was right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.generation import (
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
+from transformers.utils import ModelOutput
+
+from .acceptance import accept_by_sampling, accept_greedily
+from .drafter import Drafter, Drafts
+from .ragged_cache import RaggedCache, check_can_be_cut
+from .rows import TextRows
+from .statistics import SpeculationStatistics
+
+
+@dataclass
+class SpeculativeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
+    r"""
+    Transformers' own output, and:
+
+    speculation ([`SpeculationStatistics`]): What drafting brought.
+    """
+
+    speculation: SpeculationStatistics | None = None
+
+
+@dataclass
+class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
+    r"""
+    Transformers' own output, and:
+
+    speculation ([`SpeculationStatistics`]): What drafting brought.
+    """
+
+    speculation: SpeculationStatistics | None = None
+
+
+class SpeculativeDecoding:
+    r"""
+    One call of `generate(use_mtp=True)`, greedy or sampling, for any number of rows.
+
+    A step is one forward pass over each row's last token and its drafts. A row gains the drafts that stand and one
+    token more; the cache loses the others. Finished rows leave the batch, unless the cache is to be returned: then
+    they wait, and read their padding in a last forward pass, so that the cache is the one plain decoding leaves.
+
+    Args:
+        model (`PreTrainedModel`): With N-gram heads.
+        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
+        logits_processor, stopping_criteria, generation_config, streamer, model_kwargs:
+            As `generate` prepares them.
+    """
+
+    def __init__(
+        self,
+        model,
+        input_ids: torch.LongTensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: Any,
+        model_kwargs: dict[str, Any],
+    ):
+        self.model = model
+        self.config = generation_config
+        self.streamer = streamer
+        self.kwargs = model_kwargs
+        self.device = input_ids.device
+        # As in `generate`, the end token pads where there is no token for it.
+        pad_token = generation_config.pad_token_id
+        pad_token = generation_config.eos_token_id if pad_token is None else pad_token
+        pad_token_id = 0 if pad_token is None else int(torch.as_tensor(pad_token).flatten()[0])
+        # A criterion of the user's comes before the configuration.
+        max_length = stopping_criteria.max_length or generation_config.max_length
+        # One token is generated in any case.
+        max_length = max(max_length, input_ids.shape[1] + 1)
+        self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
+        self.drafter = Drafter(model, generation_config)
+        self.statistics = SpeculationStatistics()
+        self.records = _Records(self.text, generation_config, model.config.is_encoder_decoder)
+        self.num_streamed = input_ids.shape[1]
+        prefix = model.ngram_text_prefix
+        self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
+
+        cache = model_kwargs.get("past_key_values")
+        check_can_be_cut(cache, len(input_ids))
+        if len(input_ids) > 1 and not model.ngram_rows_can_move:
+            raise ValueError(
+                f"In a batch, `use_mtp=True` moves every row by itself, and a {type(model).__name__} cannot be told "
+                "where the words of a row are then: generate the rows one by one, or use `use_mtp=False`."
+            )
+        self.returns_cache = generation_config.return_dict_in_generate or getattr(cache, "_is_user_defined", False)
+
+    @torch.no_grad()
+    def run(self) -> ModelOutput | torch.LongTensor:
+        outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
+        try:
+            while True:
+                self._settle(outputs, drafts)
+                if not self.text.unfinished():
+                    break
+                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
+                tokens = self.next_tokens[:, None]
+                outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
+            if self.streamer is not None:
+                self.streamer.end()
+            return self._output()
+        finally:
+            self.cache.release()
+
+    def _read_prompt(self) -> ModelOutput:
+        outputs = self.model._prefill(
+            self.text.sequences(), self.config, {**self.kwargs, "return_last_hidden_state": True}
+        )
+        num_rows = len(self.text.rows)
+        self.statistics.count_forward(num_rows)
+        cache = self.kwargs["past_key_values"] = outputs.past_key_values
+        # Caches may have made their layers just now.
+        check_can_be_cut(cache, num_rows)
+        self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
+        positions = self.kwargs.pop(self.positions_name, None)
+        # Where no positions are given, a token's column in the cache is its position. So far, they are the prompt's.
+        self.gives_positions = positions is not None
+        if positions is None:
+            positions = torch.full((num_rows, 1), cache.get_seq_length() - 1, device=self.device)
+        self.next_positions = positions.expand(num_rows, -1)[:, -1]
+        token_types = self.kwargs.pop("token_type_ids", None)
+        self.token_types = None if token_types is None else token_types[:, -1:]
+        return outputs
+
+    def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
+        """One forward pass over `tokens`, `(num_rows, K)`, after what is in the cache."""
+        width = tokens.shape[1]
+        inputs = dict(self.kwargs)
+        if self.gives_positions or self.cache.is_ragged:
+            steps = torch.arange(width, device=self.device)
+            room = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
+            if width > min(room):
+                # Drafts beyond a row's last place will be dropped, but must not lie beyond the last position.
+                steps = torch.minimum(steps, torch.tensor(room, device=self.device)[:, None])
+            inputs[self.positions_name] = self.next_positions[:, None] + steps
+        mask = self.cache.attention_mask
+        if mask is not None:
+            mask = inputs[self.mask_name] = torch.cat([mask, mask.new_ones(len(mask), width)], dim=1)
+        if self.token_types is not None:
+            inputs["token_type_ids"] = self.token_types.expand(-1, width)
+        inputs = self.model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=width, is_first_iteration=False, **inputs
+        )
+        inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
+        outputs = self.model(**inputs)
+        if outputs.logits.shape[1] != width:
+            raise ValueError(
+                f"`use_mtp=True` has {width} tokens read at once, and this model, as it is wrapped, reads "
+                f"{outputs.logits.shape[1]}: use `use_mtp=False`."
+            )
+        self.cache.attention_mask = mask
+        self.statistics.count_forward(len(self.text.unfinished()))
+        return outputs
+
+    def _settle(self, outputs: ModelOutput, drafts: Drafts) -> None:
+        """Adds to every row what stands of its drafts and one token more, and takes the rest out of the cache."""
+        width = drafts.depth + 1
+        logits = outputs.logits[:, -width:].to(self.device, torch.float32)
+        hidden_states = outputs.last_hidden_state[:, -width:]
+        # Processors may write on what they are given.
+        scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
+        if self.config.do_sample:
+            tokens, num_accepted = accept_by_sampling(scores, drafts.tokens, drafts.probabilities)
+        else:
+            tokens, num_accepted = accept_greedily(scores, drafts.tokens)
+        num_accepted = num_accepted.tolist()
+        unfinished = self.text.unfinished()
+        self.drafter.pace.learn([drafts.kinds[i] for i in unfinished], [num_accepted[i] for i in unfinished])
+
+        counts = [0] * len(num_accepted)
+        for i in unfinished:
+            counts[i] = num_accepted[i] + 1
+        self.records.add(outputs, logits, scores, counts)
+        counts = self.text.add(tokens, counts, self.records.scores)
+        self.records.forget(num_accepted, counts)
+        self.statistics.num_tokens += sum(counts)
+        for i in unfinished:
+            # Drafts after the end of a row may be right, and are of no use.
+            self.statistics.count_drafts(drafts.kinds[i], min(num_accepted[i], counts[i]))
+        self._stream()
+
+        self.cache.drop([width - count for count in counts], self.device)
+        if width == 1:
+            self.hidden_states, self.next_tokens = hidden_states[:, 0], tokens[:, 0]
+        else:
+            last = torch.tensor([max(count - 1, 0) for count in counts], device=self.device)
+            rows = torch.arange(len(counts), device=self.device)
+            self.hidden_states, self.next_tokens = hidden_states[rows, last], tokens[rows, last]
+        self.next_positions = self.next_positions + torch.tensor(counts, device=self.device)
+        unfinished = self.text.unfinished()
+        if not self.returns_cache and 0 < len(unfinished) < len(counts):
+            self._keep_rows(unfinished)
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        index = torch.tensor(rows, device=self.device)
+        num_rows = len(self.text.rows)
+        self.cache.select(rows, self.device)
+        self.kwargs = {name: _select(value, index, num_rows) for name, value in self.kwargs.items()}
+        self.text.rows = [self.text.rows[row] for row in rows]
+        self.hidden_states, self.next_tokens = self.hidden_states[index], self.next_tokens[index]
+        self.next_positions = self.next_positions[index]
+        self.token_types = None if self.token_types is None else self.token_types[index]
+
+    def _stream(self) -> None:
+        """Hands on the tokens that every row has, a step at a time, as plain decoding does."""
+        if self.streamer is None:
+            return
+        unfinished = [self.text.rows[i] for i in self.text.unfinished()]
+        ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
+        for place in range(self.num_streamed, ready):
+            self.streamer.put(self.text.sequences()[:, place].cpu())
+        self.num_streamed = max(self.num_streamed, ready)
+
+    def _output(self) -> ModelOutput | torch.LongTensor:
+        if self.returns_cache:
+            self._read_padding()
+        sequences = self.text.sequences()
+        if not self.config.return_dict_in_generate:
+            return sequences
+        fields = self.records.fields() | {
+            "sequences": sequences,
+            "past_key_values": self.kwargs["past_key_values"],
+            "speculation": self.statistics,
+        }
+        if not self.model.config.is_encoder_decoder:
+            return SpeculativeDecoderOnlyOutput(**fields)
+        for name in ("attentions", "hidden_states"):
+            if getattr(self.config, f"output_{name}"):
+                fields[f"encoder_{name}"] = self.kwargs["encoder_outputs"].get(name)
+        return SpeculativeEncoderDecoderOutput(**fields)
+
+    def _read_padding(self) -> None:
+        """Brings every row's cache to where plain decoding leaves it, at the longest row's last token but one."""
+        text = self.text
+        missing = [text.longest - length for length in text.lengths]
+        width = max(missing)
+        if width > 0:
+            padded = torch.nn.functional.pad(text.sequences(), (0, width), value=text.pad_token_id)
+            starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
+            self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
+            self.cache.drop([width - count for count in missing], self.device)
+
+
+# What a forward pass returns, of a decoder-only and of an encoder-decoder model, by the option that asks for it.
+STATES = {
+    "output_attentions": (("attentions",), ("decoder_attentions", "cross_attentions")),
+    "output_hidden_states": (("hidden_states",), ("decoder_hidden_states",)),
+}
+
+
+class _Records:
+    """What `generate` was asked to return beside the tokens, a step at a time."""
+
+    def __init__(self, text: TextRows, config: GenerationConfig, is_encoder_decoder: bool):
+        self.text = text
+        self.scores = [] if config.return_dict_in_generate and config.output_scores else None
+        self.logits = [] if config.return_dict_in_generate and config.output_logits else None
+        self.states = {}
+        for option, names in STATES.items():
+            if config.return_dict_in_generate and getattr(config, option):
+                if len(text.rows) > 1:
+                    raise ValueError(
+                        f"`{option}=True` with `use_mtp=True` is for one row at a time, as rows grow by different "
+                        "numbers of tokens: generate them one by one, or use `use_mtp=False`."
+                    )
+                self.states |= {name: [] for name in names[is_encoder_decoder]}
+
+    def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
+        for record, values in ((self.scores, scores), (self.logits, logits)):
+            if record is not None:
+                self._add_values(record, values, counts)
+        for name, record in self.states.items():
+            if outputs.get(name) is not None:
+                # The first forward pass is the prompt's, all of it. Only attention to the text itself grows with it.
+                grows = name in ("attentions", "decoder_attentions")
+                record += (
+                    _single_steps(outputs[name], logits.shape[1], counts[0], grows) if record else [outputs[name]]
+                )
+
+    def _add_values(self, record: list[torch.Tensor], values: torch.Tensor, counts: Sequence[int]) -> None:
+        for i, (row, count) in enumerate(zip(self.text.rows, counts, strict=True)):
+            first = len(self.text.tokens[row]) - self.text.prompt_length
+            for step in range(count):
+                if first + step == len(record):
+                    # Rows that have ended have no scores any more.
+                    record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
+                record[first + step][row] = values[i, step]
+
+    def forget(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
+        """Drops what was just recorded for tokens that a row did not get: it got `counts`, and a draft fewer stood."""
+        for row, accepted, count in zip(self.text.rows, num_accepted, counts, strict=True):
+            end = len(self.text.tokens[row]) - self.text.prompt_length
+            for record in filter(None, (self.scores, self.logits)):
+                for values in record[end : end + accepted + 1 - count]:
+                    values[row] = 0.0
+
+    def fields(self) -> dict[str, Any]:
+        records = {"scores": self.scores, "logits": self.logits, **self.states}
+        length = self.text.longest - self.text.prompt_length
+        return {name: tuple(record[:length]) for name, record in records.items() if record}
+
+
+def _single_steps(
+    layers: Sequence[torch.Tensor], width: int, count: int, grows: bool
+) -> list[tuple[torch.Tensor, ...]]:
+    """What plain decoding would have returned for the first `count` tokens of a forward pass over `width` of them."""
+    return [
+        tuple(layer[..., step : step + 1, : layer.shape[-1] - (width - 1 - step if grows else 0)] for layer in layers)
+        for step in range(count)
+    ]
+
+
+def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:
+    """The given rows of whatever is about all rows: tensors, and those in an encoder's output."""
+    if isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == num_rows:
+        return value[index.to(value.device)]
+    if isinstance(value, ModelOutput):
+        return type(value)(**{name: _select(field, index, num_rows) for name, field in value.items()})
+    if isinstance(value, tuple):
+        return tuple(_select(field, index, num_rows) for field in value)
+    return value

@@ -1,0 +1,70 @@
+"""Checkpoints, ours and plain ones, for training and evaluation."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+from ..backbones.registry import auto_class_of, is_masked
+from ..backbones.with_heads import with_ngram_heads
+from ..data.errors import InputError
+from ..method.configuration import NgramConfigMixin
+from ..modeling.base import NgramHeadsMixin
+
+# What each script is for.
+KINDS = {
+    "causal": "a causal language model, for train_clm.py",
+    "seq2seq": "an encoder-decoder model, for train_nmt.py",
+    "masked": "a masked language model (BERT or ModernBERT), for train_mlm.py",
+}
+
+
+@contextmanager
+def as_input_error() -> Iterator[None]:
+    """Turn an error about a model's configuration or files into an `InputError` of one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+
+
+def load_checkpoint(
+    name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, ngram_size: int = 1, **fields: Any
+) -> NgramHeadsMixin:
+    r"""
+    Load a checkpoint of ours, or a plain one with fresh heads.
+
+    Args:
+        name_or_path (`str`): A folder or a name on the Hub.
+        kind (`str`): Which kind of model it has to be, one of `KINDS`.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
+        ngram_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has one.
+        fields: Configuration fields to set.
+    """
+    with as_input_error():
+        config = AutoConfig.from_pretrained(name_or_path)
+        found = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
+        if found != kind:
+            raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {KINDS[kind]}.")
+        if isinstance(config, NgramConfigMixin):
+            auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
+            model = auto_class.from_pretrained(name_or_path, **fields)
+        else:
+            model = with_ngram_heads(name_or_path, **{"ngram_size": ngram_size, **fields})
+    check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
+    # Transformers' loading makes Marian's sinusoidal positions trainable, and they never get a gradient.
+    for layer in model.modules():
+        if isinstance(layer, MarianSinusoidalPositionalEmbedding):
+            layer.requires_grad_(False)
+    return model
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name_or_path: str) -> None:
+    """Check that a checkpoint has an embedding for every token."""
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"The tokenizer has {len(tokenizer)} tokens and {name_or_path} only {vocab_size}: use the tokenizer that "
+            "the model was trained with."
+        )

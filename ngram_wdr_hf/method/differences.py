@@ -1,0 +1,66 @@
+"""Word difference representations: the arithmetic of the paper's equations 4 to 8, and its only place."""
+
+from collections.abc import Sequence
+from math import comb
+
+import torch
+
+
+def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
+    r"""
+    The n-level word difference representation `Δ_n e`, by its recursive definition:
+    `Δ_1 e[t] = e[t+1] - e[t]` and `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`; the last position keeps `e[T-1]`.
+
+    Args:
+        embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
+        n (`int`): The level, at least 0; level 0 is `e` itself.
+
+    Returns:
+        `torch.Tensor` of shape `(..., T, d)`.
+    """
+    _check_level(n, lowest=0)
+    for _ in range(n):
+        differences = embeddings[..., 1:, :] - embeddings[..., :-1, :]
+        embeddings = torch.cat([differences, embeddings[..., -1:, :]], dim=-2)
+    return embeddings
+
+
+def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
+    r"""
+    The conjugate term `Δ^r_n e` that turns a word difference back into a word: `wdr(e, n) + conjugate(e, n) = e[t+n]`,
+    by its binomial form `-sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`. Position t reads `e[t], ..., e[t+n-1]` only.
+
+    At the end of the sequence the definition of `wdr` amounts to continuing it by doubling, `e[T-1+k] = 2^k e[T-1]`;
+    the same continuation is used here, so that the equation above holds at every position.
+
+    Args:
+        embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
+        n (`int`): The level, at least 1.
+
+    Returns:
+        `torch.Tensor` of shape `(..., T, d)`.
+    """
+    _check_level(n, lowest=1)
+    length, last = embeddings.shape[-2], embeddings[..., -1:, :]
+    continued = torch.cat([embeddings, *(2**k * last for k in range(1, n))], dim=-2)
+    return conjugate_of([continued.narrow(-2, n - i, length) for i in range(1, n + 1)])
+
+
+def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
+    r"""
+    The conjugate term of an n-level difference, `-sum_{i=1..n} C(n,i) (-1)^i e_i`, from the embeddings of the n tokens
+    beside the predicted one.
+
+    Args:
+        neighbors (`Sequence[torch.Tensor]`): The embeddings `e_1, ..., e_n`, nearest first, on either side.
+    """
+    n = len(neighbors)
+    total = neighbors[0] if n == 1 else n * neighbors[0]
+    for i, embedding in enumerate(neighbors[1:], start=2):
+        total = torch.add(total, embedding, alpha=(-1) ** (i + 1) * comb(n, i))
+    return total
+
+
+def _check_level(n: int, lowest: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < lowest:
+        raise ValueError(f"The level `n` must be an integer of at least {lowest}, got {n!r}.")

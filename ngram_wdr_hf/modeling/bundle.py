@@ -1,0 +1,263 @@
+"""
+The code that a checkpoint carries: one file with a model class and whatever it needs of this package, so that
+`trust_remote_code=True` loads the checkpoint where the package is not installed.
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import transformers
+from transformers import PreTrainedModel
+
+from ..version import __version__
+
+MODULE = "modeling_wdr_ngram"
+PACKAGE = __name__.partition(".")[0]
+# Comments are as long as the package's lines; imports are sorted and wrapped as ruff does by default.
+LINE_LENGTH, IMPORT_LENGTH = 119, 88
+HEAD = '''"""
+{name}, in one file: what `{package}` {version} needs for it, module by module.
+
+Generated when the checkpoint was saved. Licensed under the Apache License, Version 2.0
+(https://www.apache.org/licenses/LICENSE-2.0); there is no warranty of any kind.
+"""'''
+
+
+@dataclass(frozen=True)
+class ClassStatements:
+    r"""
+    Class statements that stand in no module: those of a class made on demand.
+
+    Args:
+        source (`str`): The statements.
+        names (`Mapping[str, type]`): The classes they mention, by name.
+    """
+
+    source: str
+    names: Mapping[str, type]
+
+
+@dataclass(frozen=True, eq=False)
+class _Definition:
+    """A top-level statement: the source with the comments above it, and the names it mentions."""
+
+    source: str
+    uses: set[str]
+    is_assignment: bool
+    follows_directly: bool
+
+
+@dataclass
+class _Module:
+    """
+    A module of the package. `definitions` are in order; a statement that assigns several names is listed once for
+    each. `own_imports` and `other_imports` tell what each imported name stands for.
+    """
+
+    title: str
+    definitions: dict[str, _Definition] = field(default_factory=dict)
+    own_imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    other_imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
+def bundle(model_class: type[PreTrainedModel], statements: ClassStatements | None = None) -> str:
+    r"""
+    The source of one module that defines `model_class` and its configuration. It depends on torch and Transformers
+    alone, and holds those definitions of the package that the two classes need, in the order of dependence.
+
+    Args:
+        model_class (`type[PreTrainedModel]`): The class.
+        statements (`ClassStatements`, *optional*): Its two class statements, if it is in no module of the package.
+    """
+    classes = (model_class.config_class, model_class) if statements is None else statements.names.values()
+    roots = [(cls.__module__, cls.__name__) for cls in classes if _is_own(cls.__module__)]
+    needed, imports = _reach(roots)
+    if statements is not None:
+        for name, cls in statements.names.items():
+            if not _is_own(cls.__module__):
+                # Where a user finds it: Transformers' classes are deep inside.
+                is_public = getattr(transformers, name, None) is cls
+                imports[name] = ("transformers" if is_public else cls.__module__, name)
+    head = HEAD.format(name=model_class.__name__, package=PACKAGE, version=__version__)
+    last = "" if statements is None else statements.source
+    return f"{head}\n\n{_write_imports(imports)}\n\n{''.join(_write_modules(needed))}{last}".rstrip() + "\n"
+
+
+def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: ClassStatements | None = None) -> None:
+    """
+    Lets the configuration of `model_class` write the code beside itself whenever it is saved, as it is with a model.
+
+    Transformers' own way, `register_for_auto_class`, copies files of one flat folder. A class that was loaded from a
+    checkpoint's file uses that way to pass the file on.
+    """
+    config_class = model_class.config_class
+    save_config = config_class.save_pretrained
+
+    def save_pretrained(self, save_directory, push_to_hub: bool = False, **kwargs) -> None:
+        # A model of a class derived from this one is not what the code defines.
+        if self.architectures in (None, [model_class.__name__]) and type(self) is config_class:
+            folder = Path(save_directory)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{MODULE}.py").write_text(bundle(model_class, statements), encoding="utf-8")
+            classes = {"AutoConfig": config_class, auto_class: model_class}
+            self.auto_map = {auto: f"{MODULE}.{cls.__name__}" for auto, cls in classes.items()}
+        if push_to_hub:
+            # Not by saving: that pushes only what is written after it has looked at the folder.
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
+        save_config(self, save_directory, **kwargs)
+
+    config_class.save_pretrained = save_pretrained
+
+
+def _is_own(module: str) -> bool:
+    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
+
+
+def _reach(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str, tuple[str, str | None]]]:
+    """
+    What a set of definitions needs, themselves included: the names by module, modules in the order of dependence, and
+    the imports from elsewhere.
+    """
+    needed: dict[str, set[str]] = {}
+    imports: dict[str, tuple[str, str | None]] = {}
+    defined_in: dict[str, str] = {}
+
+    def visit(module_name: str, name: str) -> None:
+        module = _read(module_name)
+        if name in needed.get(module_name, ()):
+            return
+        if name in module.definitions:
+            if name in imports or defined_in.setdefault(name, module_name) != module_name:
+                raise ValueError(f"`{name}` in {module_name} is something else in another module. Rename one of them.")
+            needed.setdefault(module_name, set()).add(name)
+            for used in sorted(module.definitions[name].uses):
+                visit(module_name, used)
+        elif name in module.own_imports:
+            visit(*module.own_imports[name])
+        elif name in module.other_imports:
+            source = module.other_imports[name]
+            if name in defined_in or imports.setdefault(name, source) != source:
+                raise ValueError(f"`{name}` in {module_name} is something else in another module. Rename one of them.")
+
+    for root in roots:
+        visit(*root)
+    ordered: list[str] = []
+
+    def order(module_name: str) -> None:
+        if module_name not in ordered:
+            for target, _ in _read(module_name).own_imports.values():
+                order(target)
+            ordered.append(module_name)
+
+    for module_name in sorted({module_name for module_name, _ in roots}):
+        order(module_name)
+    return {module_name: needed[module_name] for module_name in ordered if module_name in needed}, imports
+
+
+@cache
+def _read(module_name: str) -> _Module:
+    """A module of the package, taken apart."""
+    source = inspect.getsource(sys.modules[module_name])
+    tree, lines = ast.parse(source), source.split("\n")
+    module = _Module(" ".join(ast.get_docstring(tree).partition("\n\n")[0].split()))
+    end = 0
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            target = importlib.util.resolve_name(
+                "." * node.level + (node.module or ""), module_name.rpartition(".")[0]
+            )
+            module.own_imports |= {alias.asname or alias.name: (target, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module.other_imports |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            # `import torch.nn.functional as F` binds the whole path to F, `import torch.nn` only torch.
+            module.other_imports |= {
+                alias.asname or alias.name.partition(".")[0]: (alias.name, None) for alias in node.names
+            }
+        elif names := _defined_names(node):
+            begin = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+            while begin > end + 1 and lines[begin - 2].startswith("#"):
+                begin -= 1
+            definition = _Definition(
+                source="\n".join(lines[begin - 1 : node.end_lineno]),
+                uses=set(_names_in(node)),
+                is_assignment=isinstance(node, (ast.Assign, ast.AnnAssign)),
+                follows_directly=begin == end + 1,
+            )
+            module.definitions |= dict.fromkeys(names, definition)
+        end = node.end_lineno
+    return module
+
+
+def _defined_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = (
+        node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    )
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    """The names that a statement mentions, those in quoted annotations included."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        annotation = getattr(part, "returns" if isinstance(part, ast.FunctionDef) else "annotation", None)
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            yield from _names_in(ast.parse(annotation.value))
+
+
+def _write_modules(needed: dict[str, set[str]]) -> Iterator[str]:
+    for module_name, names in needed.items():
+        module = _read(module_name)
+        title = f"{module_name.replace('.', '/')}.py: {module.title}"
+        yield textwrap.fill(title, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
+        before = None
+        for definition in dict.fromkeys(module.definitions[name] for name in module.definitions if name in names):
+            are_assignments = definition.is_assignment and (before is None or before.is_assignment)
+            follows_directly = definition.follows_directly and before is not None
+            yield ("\n" if follows_directly else "\n\n") if are_assignments else "\n\n\n"
+            yield definition.source
+            before = definition
+        yield "\n\n\n"
+
+
+def _write_imports(imports: dict[str, tuple[str, str | None]]) -> str:
+    """Import statements as ruff sorts them: the standard library's first, modules before names."""
+    sections: tuple[list[str], list[str]] = ([], [])
+    by_module: dict[str, dict[str, str]] = {}
+    for bound, (module_name, name) in sorted(imports.items()):
+        if name is not None:
+            by_module.setdefault(module_name, {})[bound] = name
+            continue
+        alias = "" if bound == module_name.partition(".")[0] else f" as {bound}"
+        sections[_is_third_party(module_name)].append(f"import {module_name}{alias}")
+    for section in sections:
+        section.sort()
+    for module_name, names in sorted(by_module.items()):
+        clauses = [
+            name if bound == name else f"{name} as {bound}"
+            for bound, name in sorted(names.items(), key=lambda item: _name_order(item[1]))
+        ]
+        line = f"from {module_name} import {', '.join(clauses)}"
+        if len(line) > IMPORT_LENGTH:
+            line = f"from {module_name} import (\n" + "".join(f"    {clause},\n" for clause in clauses) + ")"
+        sections[_is_third_party(module_name)].append(line)
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
+def _is_third_party(module_name: str) -> bool:
+    return module_name.partition(".")[0] not in sys.stdlib_module_names
+
+
+def _name_order(name: str) -> tuple[int, str]:
+    """Constants, classes, then everything else."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)

@@ -1,0 +1,275 @@
+"""The mixin that gives a causal language model of Transformers its N-gram heads."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import Cache, initialization
+from transformers.generation.utils import ALL_CACHE_NAMES
+from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils import can_return_tuple
+
+from ..decoding.history import (
+    NgramHistoryLayer,
+    StaticNgramHistoryLayer,
+    can_host_history,
+    history_of,
+    tokens_in,
+)
+from ..method.configuration import check_fraction
+from ..method.documents import IGNORE_INDEX, read_documents
+from ..method.heads import NgramPredictions
+from ..method.logits import LogitLayer, logits_of, target_embeddings
+from ..method.loss import at_least_one, grid_nll, mean_nll, ngram_loss
+from .base import NgramHeadsMixin
+from .generation import NgramGenerationMixin
+from .routers import add_router_loss
+from .signature import forward_like
+
+
+@dataclass
+class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
+    r"""
+    The backbone's output, and:
+
+    head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
+        Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
+    `return_last_hidden_state=True`):
+        What the heads see at the positions that have logits.
+    """
+
+    head_losses: torch.FloatTensor | None = None
+    last_hidden_state: torch.FloatTensor | None = None
+
+
+class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
+    r"""
+    Put before a causal language model of Transformers, it adds the N-gram heads, their loss and the ensemble:
+    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. The backbone's base model and its output embedding
+    are called as they are, and `forward` takes the backbone's own arguments and one more:
+
+    ensemble_lambda (`float` or `Sequence[float]`, *optional*):
+        The paper's λ for this call; the configuration's by default. `generate` passes it on. With several values, in
+        evaluation mode with labels, `loss` has one value for each, found in one pass, and no logits are returned.
+
+    In training mode with labels, `loss` is the N-gram loss and no logits are computed. Otherwise `logits` are those of
+    the ensembled prediction, and with labels `loss` is its mean next-word NLL: `exp(loss)` is the perplexity that the
+    paper reports.
+
+    With heads, no prediction crosses padding or a document's boundary (`position_ids` that restart), the next word's
+    included. Without heads (`ngram_size=1`) the labels alone say what is a target, as in the backbone.
+    """
+
+    ngram_output_class = NgramCausalLMOutput
+    # The argument, and the output, that hold the cache.
+    ngram_cache_name = "past_key_values"
+    # Whether the rows of a batch can have their words in different columns, their positions given: drafts need that.
+    ngram_rows_can_move = True
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        backbone_forward = getattr(super(), "forward", None)
+        # A subclass may have a forward of its own; only the backbone's is replaced.
+        if backbone_forward is not None and cls.forward is backbone_forward:
+            parameters = inspect.signature(backbone_forward).parameters
+            cls.ngram_cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.ngram_cache_name)
+            if "ngram_rows_can_move" not in vars(cls) and not cls.ngram_text_prefix:
+                cls.ngram_rows_can_move = "position_ids" in parameters
+            cls.forward = forward_like(backbone_forward, NgramMixin.__doc__)
+
+    def _ngram_add_heads(self) -> None:
+        super()._ngram_add_heads()
+        if self.ngram_heads and self.config.draft_vocab_size is not None:
+            self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
+        if not self.config.is_encoder_decoder:
+            # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+            self.loss_type = "ForCausalLM"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and hasattr(self, "draft_token_ids"):
+            initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
+
+    @can_return_tuple
+    def _ngram_forward(
+        self,
+        labels: torch.LongTensor | None = None,
+        shift_labels: torch.LongTensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        ensemble_lambda: float | Sequence[float] | None = None,
+        return_last_hidden_state: bool = False,
+        **inputs,
+    ) -> NgramCausalLMOutput:
+        next_tokens = self._ngram_next_tokens(labels, shift_labels)
+        lambdas = self._ngram_lambdas(ensemble_lambda, next_tokens)
+        # The loss needs every position; logits are cut down afterwards.
+        keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
+        uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None)
+        predictions, fields, text = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
+
+        if next_tokens is None:
+            fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(lambdas), logits_to_keep))
+            if return_last_hidden_state:
+                fields["last_hidden_state"] = slice_logits_to_keep(predictions.main, logits_to_keep)
+        elif self.training:
+            fields |= self._ngram_training_loss(predictions, num_items_in_batch)
+            add_router_loss(self, fields, text.get("attention_mask"))
+        else:
+            fields |= self._ngram_evaluate(predictions, lambdas, num_items_in_batch)
+            if fields["logits"] is not None:
+                fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
+        return self._ngram_output(fields)
+
+    def ngram_predictions(
+        self, labels: torch.LongTensor | None = None, shift_labels: torch.LongTensor | None = None, **inputs
+    ) -> NgramPredictions:
+        """What the model and its heads predict about a text, with the targets if there are labels."""
+        next_tokens = self._ngram_next_tokens(labels, shift_labels)
+        return self._ngram_predict({**inputs, "use_cache": False}, next_tokens, uses_ensemble=True)[0]
+
+    def _ngram_predict(
+        self,
+        inputs: dict[str, Any],
+        next_tokens: torch.LongTensor | None,
+        uses_ensemble: bool,
+        keep: int = 0,
+    ) -> tuple[NgramPredictions, dict[str, Any], dict[str, Any]]:
+        """
+        The predictions about the tokens after the last `keep` positions (0: all), by the heads if there is a use for
+        them; the other fields of the backbone's output; what is known of the text.
+        """
+        inputs = self._ngram_backbone_inputs(inputs, next_tokens)
+        text = self._ngram_text(inputs)
+        self._ngram_check_text(text, next_tokens, uses_ensemble)
+        past = inputs.get(self.ngram_cache_name)
+        past_length = self._ngram_past_length(past)
+        hidden_states, fields = self._ngram_run_backbone(inputs)
+        past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
+
+        if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
+            targets = None if next_tokens is None else [next_tokens]
+            return NgramPredictions([hidden_states[:, -keep:]], targets), fields, text
+        history = self._ngram_history(past) if uses_ensemble else None
+        last_record = None if history is None else history.last_record()
+        runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
+        states, token_ids = hidden_states, text.get("input_ids")
+        if uses_ensemble and token_ids is None:
+            # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
+            token_ids = runs = torch.zeros_like(position_ids)
+        if history is not None:
+            records = torch.stack([token_ids, runs, position_ids], dim=-1)
+            states, records = history.extend(hidden_states, records)
+            token_ids = records[..., 0]
+        if next_tokens is not None:
+            next_tokens = next_tokens.masked_fill(~self._ngram_has_next(runs), IGNORE_INDEX)
+        # The last positions can be had from the last few hidden states.
+        kept = min(keep or runs.shape[1], runs.shape[1])
+        window = kept + len(self.ngram_heads)
+        embeddings = target_embeddings(self, None if token_ids is None else token_ids[:, -window:])
+        return (
+            NgramPredictions.from_past(
+                self.ngram_heads, states[:, -window:], embeddings, runs[:, runs.shape[1] - kept :], next_tokens
+            ),
+            fields,
+            text,
+        )
+
+    def _ngram_training_loss(
+        self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """The output's losses."""
+        smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
+        loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
+        return {"loss": loss, "head_losses": head_losses}
+
+    def _ngram_evaluate(
+        self,
+        predictions: NgramPredictions,
+        lambdas: list[float] | float,
+        num_items_in_batch: int | torch.Tensor | None,
+    ) -> dict[str, torch.Tensor | None]:
+        """
+        The output's `loss`, the mean next-token NLL over the targets or Trainer's count, for each λ if there are
+        several; its `head_losses`; its `logits`, if there is one λ.
+        """
+        layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
+        if isinstance(lambdas, list):
+            nlls = grid_nll(predictions, [0.0, *lambdas], layer)
+            main_nll, nll = nlls[0], nlls[1:]
+        else:
+            logits = logits_of(self, predictions.ensemble(lambdas))
+            scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+            nll = F.cross_entropy(scores, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+            if lambdas == 0:
+                main_nll = nll.detach()
+        count = at_least_one((targets != IGNORE_INDEX).sum(), nll.device)
+        loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, nll.device))
+        if main_nll is None:
+            head_losses = mean_nll(predictions, layer)
+        else:
+            head_losses = torch.cat([(main_nll / count)[None], mean_nll(predictions.of_heads(), layer)])
+        return {"loss": loss, "head_losses": head_losses, "logits": logits}
+
+    def _ngram_lambdas(
+        self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
+    ) -> list[float] | float:
+        """The λ of this call, or a list of them."""
+        if not isinstance(ensemble_lambda, (list, tuple)):
+            return self.ngram_lambda(ensemble_lambda)
+        if self.training or next_tokens is None or not ensemble_lambda:
+            raise ValueError("Several values of `ensemble_lambda` at once are for evaluation mode, with `labels`.")
+        return [self.ngram_lambda(value) for value in ensemble_lambda]
+
+    def _ngram_next_tokens(
+        self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
+    ) -> torch.LongTensor | None:
+        """For each position the token that follows it, -100 where it is no target."""
+        if shift_labels is not None:
+            return shift_labels.long()
+        return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
+
+    def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
+        """Where the token after a position belongs to the same document."""
+        # It does if it continues a run; of the one after the last nothing is known.
+        return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
+
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+        """What the backbone is called with."""
+        return inputs
+
+    def _ngram_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What `inputs` say about the tokens that are predicted, by the names of a decoder-only model."""
+        return inputs
+
+    def _ngram_past_length(self, past: Cache | None) -> int | torch.Tensor:
+        """How many tokens the cache holds, before the backbone adds to it."""
+        return tokens_in(past) if past is None or isinstance(past, Cache) else 0
+
+    def _ngram_history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+        """What the ensemble remembers, in the cache; `None` without one."""
+        if past is not None and not can_host_history(past):
+            raise ValueError(
+                f"A {type(self).__name__} keeps its past in a {type(past).__name__}, which has no place for what the "
+                "heads said: use `ensemble_lambda=0`, or `use_cache=False`."
+            )
+        return history_of(past, len(self.ngram_heads))
+
+    def _ngram_check_text(
+        self, text: dict[str, Any], next_tokens: torch.LongTensor | None, uses_ensemble: bool
+    ) -> None:
+        self._ngram_check_tokens(text, next_tokens)
+        if next_tokens is None or text.get("input_ids") is not None:
+            return
+        if self.ngram_heads and (self.config.ngram_target == "wdr" or uses_ensemble):
+            raise ValueError(
+                "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass "
+                f"`{self.ngram_text_prefix}input_ids` instead of `{self.ngram_text_prefix}inputs_embeds`."
+            )

@@ -1,0 +1,91 @@
+"""The options of a script from the command line, a YAML file and a preset."""
+
+import sys
+from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+from ...data.errors import InputError
+from .arguments import ModelArguments, RunArguments, check_choice
+from .presets import DEFAULT_PRESET
+
+
+def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
+    """Calls `main` with the command line; bad input becomes one sentence and the exit code 2."""
+    try:
+        main(sys.argv[1:] if arguments is None else arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse_arguments(
+    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
+) -> RunArguments:
+    """
+    Reads `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. What the command
+    line leaves out is taken from the file, then from the preset.
+    """
+    parser = HfArgumentParser(
+        classes,
+        description=description,
+        usage="%(prog)s [FILE.yaml] [--option value ...]",
+        formatter_class=_HelpFormatter,
+        # An abbreviated `--preset` would be a preset to the one parser and nothing to the other.
+        allow_abbrev=False,
+    )
+    arguments = list(arguments)
+    from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
+    parser.set_defaults(**{**_preset_arguments(classes[1], arguments, from_file), **from_file})
+    try:
+        return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
+    except (ValueError, TypeError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+
+
+class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the description's lines, and adds the defaults that say something."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
+def _preset_arguments(
+    model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
+) -> dict[str, Any]:
+    """What the preset says about the other options; a checkpoint has none unless it is asked for."""
+    if not model_class.presets:
+        return {}
+    chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
+    chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
+    chosen = chooser.parse_known_args(list(arguments))[0]
+    check_choice("preset", chosen.preset, model_class.presets)
+    name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
+    return model_class.presets[name].arguments if name else {}
+
+
+def _is_yaml(argument: str) -> bool:
+    return Path(argument).suffix in (".yaml", ".yml")
+
+
+def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"The settings file {path} cannot be read ({' '.join(str(error).split())}).") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"The settings file {path} must hold one `option: value` a line.")
+    known = {action.dest for action in parser._actions}
+    unknown = [str(name) for name in settings if name not in known]
+    if unknown:
+        raise InputError(f"The settings file {path} has unknown options: {', '.join(unknown)}. See `--help`.")
+    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
+    return {
+        name: [value] if name in lists and value is not None and not isinstance(value, list) else value
+        for name, value in settings.items()
+    }

@@ -1,0 +1,135 @@
+"""What fine-tuning on GLUE leaves to look at."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from matplotlib.figure import Figure
+from tqdm import tqdm
+from transformers import TrainerCallback
+from transformers.trainer_callback import ProgressCallback
+
+from ...data.glue import GlueTask
+from ..common.report import as_text
+
+
+@dataclass
+class GlueResult:
+    r"""
+    All runs of a task.
+
+    Args:
+        task (`GlueTask`): The task.
+        scores (`dict[int, list[float]]`): For each seed, the metric on the validation examples after every epoch.
+        majority (`float`): The same for the label that most training examples have, given to all.
+        num_train (`int`): The training examples.
+        num_validation (`int`): The validation examples.
+    """
+
+    task: GlueTask
+    scores: dict[int, list[float]]
+    majority: float
+    num_train: int
+    num_validation: int
+
+    @property
+    def last(self) -> list[float]:
+        """What the last epoch reached, seed by seed."""
+        return [scores[-1] for scores in self.scores.values()]
+
+    @property
+    def best(self) -> list[float]:
+        """The same for the best epoch: chosen by what is reported, it is too good."""
+        return [max(scores) for scores in self.scores.values()]
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The sample's standard deviation; `None` for a single value."""
+    return stdev(values) if len(values) > 1 else None
+
+
+def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
+    """A row for each task, in percent, as GLUE has it."""
+    rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
+    for result in results:
+        cells = []
+        for values in (result.last, result.best):
+            deviation = spread(values)
+            cells.append(f"{100 * mean(values):.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"))
+        rows.append(
+            [
+                result.task.title,
+                result.task.metric_title,
+                f"{len(result.scores)}",
+                *cells,
+                f"{100 * result.majority:.1f}",
+            ]
+        )
+    return rows
+
+
+def print_table(results: Sequence[GlueResult]) -> None:
+    print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(result_table(results))}")
+    print("\nThe best epoch is chosen, seed by seed, by the figure itself: report the last.")
+
+
+def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
+    tasks = {
+        result.task.name: {
+            "metric": result.task.metric,
+            "last_epoch": _summary(result.last),
+            "best_epoch": _summary(result.best),
+            "majority_class": result.majority,
+            "by_seed": {str(seed): scores for seed, scores in result.scores.items()},
+            "num_train": result.num_train,
+            "num_validation": result.num_validation,
+        }
+        for result in results
+    }
+    text = json.dumps({"model": model, "tasks": tasks}, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | None]:
+    return {"mean": mean(values), "std": spread(values)}
+
+
+def save_plot(results: Sequence[GlueResult], path: Path) -> None:
+    """For each task, the metric over the epochs, a line for every seed, and the majority class below."""
+    figure = Figure(figsize=(4.5 * len(results), 3.6), layout="constrained")
+    for axes, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
+        for seed, scores in result.scores.items():
+            epochs = range(1, len(scores) + 1)
+            axes.plot(epochs, [100 * score for score in scores], marker="o", label=f"seed {seed}")
+        axes.axhline(100 * result.majority, color="gray", linestyle="--", label="majority class")
+        axes.set(title=result.task.title, xlabel="epoch", ylabel=f"{result.task.metric_title} × 100")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+class EpochLines(TrainerCallback):
+    """One line for an evaluation."""
+
+    def __init__(self, task: GlueTask, seed: int):
+        super().__init__()
+        self.task, self.name = task, f"{task.title}, seed {seed}"
+
+    def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
+        score = logs.get(f"eval_{self.task.metric}")
+        if score is None or not state.is_world_process_zero:
+            return
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        training = f"training loss {losses[-1]:.3f}  " if losses else ""
+        tqdm.write(
+            f"{self.name}  epoch {state.epoch:g} of {args.num_train_epochs:g}  {training}"
+            f"validation loss {logs['eval_loss']:.3f}  {self.task.metric_title} {100 * score:.1f}"
+        )
+
+
+class ProgressWithEpochLines(EpochLines, ProgressCallback):
+    """The same above Trainer's progress bars."""

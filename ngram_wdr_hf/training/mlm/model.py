@@ -1,0 +1,31 @@
+"""The model of a masked language modeling run: new by preset, or from a checkpoint."""
+
+from transformers import PreTrainedTokenizerBase
+
+from ... import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
+from ...evaluation.checkpoint import load_checkpoint
+from ...modeling.masked import NgramMaskedMixin
+from ..common.model import asked_fields, new_model
+from .arguments import MlmModelArguments
+from .presets import NGRAM_SIZE
+
+MASKED_MODELS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBertForMaskedLM}
+
+
+def build_mlm_model(
+    arguments: MlmModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
+) -> NgramMaskedMixin:
+    """The preset's BERT or ModernBERT, new, for blocks of `block_size` tokens, or one from a checkpoint."""
+    fields = asked_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
+    if arguments.model_name_or_path is not None:
+        ngram_size = NGRAM_SIZE if do_train else 1
+        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, ngram_size, **fields)
+    preset = arguments.presets[arguments.preset]
+    special = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+    return new_model(
+        MASKED_MODELS[preset.backbone],
+        vocab_size=len(tokenizer),
+        max_position_embeddings=block_size,
+        **{name: getattr(tokenizer, name) for name in special},
+        **{**preset.config, **fields},
+    )

@@ -1,0 +1,107 @@
+"""The presets of masked language models."""
+
+from ..common.presets import Preset
+
+# The paper's best on average: differences of two levels.
+NGRAM_SIZE = 3
+
+
+def _modernbert(description: str, layers: int, heads: int, width: int, gated: int, subwords: int, **run) -> Preset:
+    """
+    CrammedBERT's shape: normalised before every layer, no biases, gated feed-forward layers, no dropout; its
+    optimiser, and its schedule, which rises for the first quarter of the budget and falls to nothing at its end.
+    """
+    config = {
+        "ngram_size": NGRAM_SIZE,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": gated,
+        "norm_eps": 1e-12,
+        "decoder_bias": False,
+        "layer_types": ["full_attention"] * layers,
+        "sparse_prediction": True,
+    }
+    arguments = {
+        "block_size": 128,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.25,
+        "weight_decay": 0.01,
+        "adam_beta2": 0.98,
+        "adam_epsilon": 1e-12,
+        "max_grad_norm": 0.5,
+        "load_best_model_at_end": False,
+        **run,
+    }
+    return Preset(description, config, arguments, subwords, backbone="modernbert")
+
+
+_CRAMMED = (12, 12, 768, 1536, 32_768)
+_CRAMMED_RUN = {
+    "per_device_train_batch_size": 128,
+    "gradient_accumulation_steps": 32,
+    "per_device_eval_batch_size": 128,
+    "budget_minutes": 1440.0,
+    "eval_strategy": "steps",
+    "eval_steps": 1000,
+}
+MLM_PRESETS = {
+    "tiny": _modernbert(
+        "for CPUs, minutes: CrammedBERT's shape with 4 layers of 128",
+        *(4, 4, 128, 256, 2048),
+        mlm_probability=0.25,
+        learning_rate=4e-3,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=32,
+        num_train_epochs=5,
+    ),
+    "crammed": _modernbert(
+        "CrammedBERT's shape and budget, a day on a GPU: 12 layers of 768, 32,768 subwords, 25%% masked",
+        *_CRAMMED,
+        mlm_probability=0.25,
+        **_CRAMMED_RUN,
+    ),
+    "crammed-15": _modernbert("the same with 15%% masked", *_CRAMMED, mlm_probability=0.15, **_CRAMMED_RUN),
+    "tiny-bert": Preset(
+        "for CPUs, minutes: BERT with 4 layers of 128",
+        {
+            "ngram_size": NGRAM_SIZE,
+            "hidden_size": 128,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "intermediate_size": 512,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        {
+            "block_size": 128,
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.25,
+            "weight_decay": 0.01,
+            "per_device_train_batch_size": 16,
+            "per_device_eval_batch_size": 32,
+            "num_train_epochs": 5,
+            "load_best_model_at_end": False,
+        },
+        subword_vocab_size=2048,
+        backbone="bert",
+    ),
+    "bert-base": Preset(
+        "BERT's own size: 12 layers of 768, 30,522 subwords",
+        {"ngram_size": NGRAM_SIZE},
+        {
+            "block_size": 512,
+            "learning_rate": 1e-4,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.01,
+            "weight_decay": 0.01,
+            "per_device_train_batch_size": 32,
+            "per_device_eval_batch_size": 32,
+            "load_best_model_at_end": False,
+        },
+        subword_vocab_size=30_522,
+        backbone="bert",
+    ),
+}

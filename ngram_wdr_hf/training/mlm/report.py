@@ -1,0 +1,76 @@
+"""What a masked language modeling run leaves to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...evaluation.scores import MaskedScores
+from ..common.report import RunResult, as_markdown, as_text, write_metrics, write_model_card
+from ..trainer import loss_names
+
+USAGE = """from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")"""
+
+
+@dataclass
+class MlmResult(RunResult):
+    """
+    A finished masked language modeling run.
+
+    Args:
+        scores (`dict[str, MaskedScores]`): By split.
+        guesses (`list[tuple[str, str, str]]`): Some masked words: what stands around them, the word, the guesses.
+    """
+
+    scores: dict[str, MaskedScores]
+    guesses: list[tuple[str, str, str]]
+
+
+def save_metrics(result: MlmResult, path: Path) -> None:
+    splits = {
+        split: {
+            "perplexity": scores.perplexity,
+            "accuracy": scores.accuracy,
+            **dict(zip(loss_names(len(scores.head_nlls), "masked_word"), scores.head_nlls, strict=True)),
+            "num_masked": scores.num_masked,
+            "head_counts": scores.head_counts,
+        }
+        for split, scores in result.scores.items()
+    }
+    write_metrics(result, splits, path)
+
+
+def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
+    """Perplexity and accuracy of the masked words for every model and split, and the NLL of every head."""
+    most_heads = max(result.ngram_size for result in results) - 1
+    heads = [f"{n}-level NLL" for n in range(1, most_heads + 1)]
+    rows = [["model", "split", "masked words", "perplexity", "accuracy", *heads]]
+    for result in results:
+        for split, scores in result.scores.items():
+            cells = ["" if nll is None else f"{nll:.3f}" for nll in scores.head_nlls[1:]]
+            cells += [""] * (most_heads - len(cells))
+            row = [result.name, split, f"{scores.num_masked:,}", f"{scores.perplexity:.2f}", f"{scores.accuracy:.2%}"]
+            rows.append([*row, *cells])
+    return rows
+
+
+def guesses_table(result: MlmResult) -> list[list[str]]:
+    return [["word", "guesses", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
+
+
+def print_tables(results: Sequence[MlmResult]) -> None:
+    print(f"\nMasked words\n\n{as_text(masked_table(results))}")
+
+
+def save_model_card(result: MlmResult, path: Path) -> None:
+    write_model_card(
+        result,
+        path,
+        kind="A masked language model",
+        tags=["pipeline_tag: fill-mask"],
+        usage=USAGE,
+        tables=as_markdown(masked_table([result])),
+        samples=as_markdown(guesses_table(result)) if result.guesses else "None.",
+    )

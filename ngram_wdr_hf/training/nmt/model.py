@@ -1,0 +1,52 @@
+"""The model of a translation run: a Marian by preset, or from a checkpoint, and how it searches."""
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ... import WDRNgramMarianMTModel
+from ...data.errors import InputError
+from ...evaluation.checkpoint import load_checkpoint
+from ...modeling.encoder_decoder import NgramSeq2SeqMixin
+from ..common.arguments import RunArguments
+from ..common.model import DEFAULT_NGRAM_SIZE, asked_fields, new_model, positions
+from .arguments import NmtModelArguments
+
+DEFAULT_BEAMS = 5
+# How long a translation may be where the model has no end of its own.
+DEFAULT_LENGTH = 512
+
+
+def build_nmt_model(
+    arguments: NmtModelArguments, tokenizer: PreTrainedTokenizerBase, do_train: bool = True
+) -> NgramSeq2SeqMixin:
+    """A Marian by preset, or any encoder-decoder checkpoint that there are heads for."""
+    fields = asked_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
+    if arguments.model_name_or_path is not None:
+        ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
+        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, ngram_size, **fields)
+    return new_model(
+        WDRNgramMarianMTModel,
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        forced_eos_token_id=tokenizer.eos_token_id,
+        scale_embedding=True,
+        activation_function="relu",
+        **{**arguments.presets[arguments.preset].config, **fields},
+    )
+
+
+def set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
+    """Let the saved model translate as it is evaluated here: with the beams asked for, or its own."""
+    report, search = arguments.report, model.generation_config
+    search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
+    if report.use_mtp and search.num_beams > 1:
+        raise InputError(
+            f"`--use_mtp` is for translation without beams, and there are {search.num_beams}: add `--num_beams 1`."
+        )
+    if report.length_penalty is not None:
+        search.length_penalty = report.length_penalty
+    if search.num_beams == 1:
+        # They belong to beams, and Transformers does not save them without.
+        search.length_penalty = search.early_stopping = None
+    search.max_length = positions(model) or DEFAULT_LENGTH

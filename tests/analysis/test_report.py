@@ -1,0 +1,385 @@
+"""`python -m ngram_wdr_hf.analysis`: a page that needs nothing else, with the figures of the run."""
+
+import json
+import math
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ngram_wdr_hf.analysis import gradient_diversity, report
+from ngram_wdr_hf.analysis.__main__ import main
+from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
+from ngram_wdr_hf.analysis.trained_run import load_run, load_text
+from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
+from ngram_wdr_hf.training.mlm.run import run_mlm
+
+from tests.support import clm_runs, nmt_runs
+
+pytest_plugins = ["tests.support.nmt_runs"]
+
+ALL = 10_000
+VOID = ("meta", "img", "input", "br", "hr", "link", "path", "circle", "line", "rect")
+
+
+class Page(HTMLParser):
+    """A page taken apart: its ids, links, sources, headings, tables (by section) and text."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.ids, self.links, self.sources, self.open = [], [], [], []
+        self.titles, self.tables, self.texts = [], {}, {}
+        self.feed(path.read_text(encoding="utf-8"))
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes["href"]] if "href" in attributes else []
+        self.sources += [attributes["src"]] if "src" in attributes else []
+        if tag == "table":
+            self.tables.setdefault(self.titles[-1], []).append([])
+        if tag == "tr":
+            self.tables[self.titles[-1]][-1].append([])
+        if tag in ("td", "th"):
+            self.tables[self.titles[-1]][-1][-1].append("")
+        if tag == "h2":
+            self.titles.append("")
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "h2" in self.open:
+            self.titles[-1] += data
+        elif "td" in self.open or "th" in self.open:
+            self.tables[self.titles[-1]][-1][-1][-1] += data
+        elif "script" not in self.open and "style" not in self.open:
+            title = self.titles[-1] if self.titles else ""
+            self.texts[title] = self.texts.get(title, "") + data
+
+
+def check_page(path: Path) -> Page:
+    """Whole, and in need of nothing outside it."""
+    found = Page(path)
+    assert len(set(found.ids)) == len(found.ids)
+    contents = [link for link in found.links if link.startswith("#")]
+    assert len(contents) == len(found.titles) > 0
+    assert {link[1:] for link in contents} <= set(found.ids)
+    assert set(found.links) == set(contents)
+    assert all(source.startswith("data:image/png;base64,iVBOR") for source in found.sources)
+    assert not re.search(r"@import|url\(|<link|<iframe|fetch\(|XMLHttp", path.read_text(encoding="utf-8"))
+    return found
+
+
+def write(folder: Path, path: Path, **options) -> Page:
+    report.write_report(folder, path, **{"max_tokens": ALL, "tell": lambda sentence: None, **options})
+    return check_page(path)
+
+
+@pytest.fixture(scope="module")
+def compared(files, checkpoint, tmp_path_factory) -> Path:
+    """Three small language models that have begun to learn."""
+    folder = tmp_path_factory.mktemp("compared") / "run"
+    options = {"max_steps": 12, "eval_steps": 6, "learning_rate": 0.02, "ngram_size": 3, "gradient_diversity_steps": 6}
+    options |= {"model_name_or_path": checkpoint, "output_dir": folder, "lambda_grid": "0 0.2 0.5", "sample_tokens": 0}
+    clm_runs.run(*files, *clm_runs.QUICK, *nmt_runs.as_arguments(**options), "--compare")
+    return folder
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Leaves out all sections but these."""
+
+    def keep(*titles: str) -> None:
+        monkeypatch.setattr(report, "SECTIONS", {title: report.SECTIONS[title] for title in titles})
+
+    return keep
+
+
+@pytest.fixture(scope="module")
+def page_of_comparison(compared, tmp_path_factory) -> Page:
+    return write(compared, tmp_path_factory.mktemp("page") / "report.html", split="test")
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def test_sections_of_a_language_model(page_of_comparison):
+    assert page_of_comparison.titles == list(report.SECTIONS)
+    # λ, training, heads, drafts, two gains, gradients, the map.
+    assert len(page_of_comparison.sources) == 8
+    assert not any("Not for this run" in text for text in page_of_comparison.texts.values())
+
+
+def test_results_are_those_of_the_run(page_of_comparison, compared):
+    (found,) = page_of_comparison.tables["Results"]
+    assert found[0] == ["model", "split", "λ=0", "λ=0.2", "λ=0.5"]
+    runs = {"wdr N=3": compared, "plain": compared / "plain", "simple N=3": compared / "simple"}
+    assert [row[:2] for row in found[1:]] == [[name, split] for name in runs for split in ("validation", "test")]
+    for name, split, *cells in found[1:]:
+        metrics = metrics_of(runs[name])
+        values = dict(zip(metrics["splits"][split]["lambda"], metrics["splits"][split]["perplexity"], strict=True))
+        chosen = metrics["ensemble_lambda"] if metrics["head_parameters"] else None
+        shown = [f"{values[at]:,.2f}{'*' if at == chosen else ''}" if at in values else "" for at in (0.0, 0.2, 0.5)]
+        assert cells == shown
+    validation = metrics_of(compared)["splits"]["validation"]
+    by_lambda = dict(zip(validation["lambda"], validation["perplexity"], strict=True))
+    best = min(by_lambda, key=by_lambda.get)
+    text = page_of_comparison.texts["Results"]
+    verdict = f"is best at λ={best:g} ({by_lambda[best]:.2f};" if best else "is best without the ensemble"
+    assert f"Perplexity by word on validation: wdr N=3 {verdict}" in text
+
+
+def test_the_heads_figures_are_those_of_the_evaluation(page_of_comparison, compared):
+    (found,) = page_of_comparison.tables["What the heads know"]
+    for folder, name in ((compared, "wdr N=3"), (compared / "plain", "plain"), (compared / "simple", "simple N=3")):
+        losses = metrics_of(folder)["splits"]["test"]
+        names = [key for key in ("next_word_loss", "head_1_loss", "head_2_loss") if key in losses]
+        rows = [row for row in found if row[0] == name]
+        assert [row[1] for row in rows] == ["next word", "head 1", "head 2"][: len(names)]
+        assert [row[2] for row in rows] == [f"{math.exp(losses[key]):,.1f}" for key in names]
+        assert rows[0][4] == f"{losses['num_tokens']:,}"
+
+
+def test_the_gains_are_those_of_the_evaluation(page_of_comparison, compared):
+    (found,) = page_of_comparison.tables["Where the ensemble helps"]
+    (row,) = [row for row in found if row[:2] == ["wdr N=3", "all"]]
+    metrics = metrics_of(compared)
+    test = metrics["splits"]["test"]
+    nlls = dict(zip(test["lambda"], map(math.log, test["token_perplexity"]), strict=True))
+    validation = metrics["splits"]["validation"]
+    others = dict(zip(validation["lambda"], validation["token_perplexity"], strict=True))
+    del others[0.0]
+    value = metrics["ensemble_lambda"] or min(others, key=others.get)
+    assert float(row[2]) == pytest.approx(nlls[0.0] - nlls[value], abs=1e-4)
+    assert row[4] == f"{test['num_tokens']:,}"
+    text = page_of_comparison.texts["Where the ensemble helps"]
+    assert f"wdr N=3: with λ={value:g} the ensemble" in text
+    assert "counted in the training text" in text
+    # Every place and every frequency counts all tokens.
+    for group in ("place", "seen"):
+        counts = [int(row[4].replace(",", "")) for row in found if row[0] == "wdr N=3" and row[1].startswith(group)]
+        assert sum(counts) == test["num_tokens"]
+
+
+def test_facts_and_settings_are_shown_as_text(compared, tmp_path, only):
+    """What a user wrote is no HTML."""
+    only("The model", "Training")
+    folder = tmp_path / "a <b> run"
+    shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("plain", "simple", "checkpoint-*"))
+    settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+    settings["text_column"] = "<script>alert('x')</script>"
+    (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    path = tmp_path / "report.html"
+    found = write(folder, path)
+    models, shown = found.tables["The model"]
+    assert models[1][:2] == ["wdr N=3", "WDRNgramGPT2LMHeadModel"] and len(models) == 2
+    assert models[1][2:] == [
+        f"{metrics_of(folder)['num_parameters']:,}",
+        f"{metrics_of(folder)['head_parameters']:,}",
+        "3",
+        f"{metrics_of(folder)['ensemble_lambda']:g}",
+    ]
+    assert dict(shown)["text_column"] == "<script>alert('x')</script>"
+    assert "<script>alert" not in path.read_text(encoding="utf-8")
+    assert "a <b> run" in found.texts[""]
+
+
+def test_a_long_text_is_cut(compared, tmp_path, only):
+    only("What the heads know")
+    found = write(compared, tmp_path / "report.html", max_tokens=60)
+    assert "looked at with 60 tokens of its validation set" in found.texts[""]
+    # The tokens, and none before the first.
+    assert found.tables["What the heads know"][0][1][4] == "60"
+
+
+def without_log_of_gradients(run: Path, folder: Path, **settings) -> Path:
+    """A run that was trained without measuring them, and otherwise."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+    for path in folder.rglob("trainer_state.json"):
+        state = json.loads(path.read_text(encoding="utf-8"))
+        state["log_history"] = [entry for entry in state["log_history"] if "gradient_diversity" not in entry]
+        path.write_text(json.dumps(state), encoding="utf-8")
+    for path in folder.rglob("run.yaml"):
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        path.write_text(yaml.safe_dump({**found, **settings}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("train_mode", "weights"), [("full", "all"), ("heads", "heads")])
+def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, tmp_path, only):
+    """Measured now, where training did not, on the weights that were trained."""
+    only("Gradient diversity")
+    folder = without_log_of_gradients(compared, tmp_path / "run", train_mode=train_mode)
+    if train_mode == "heads":
+        shutil.rmtree(folder / "plain")
+    found = write(folder, tmp_path / "report.html")
+    rows = {row[0]: row[1:] for row in found.tables["Gradient diversity"][0][1:]}
+    assert list(rows) == [name for name in ("wdr N=3", "plain", "simple N=3") if train_mode == "full" or "N" in name]
+    text = load_text(load_run(folder), "validation", ALL)
+    for child, name in ((folder, "wdr N=3"), (folder / "simple", "simple N=3")):
+        model = load_run(child).model
+        expected = gradient_diversity(model, text.batch, None if train_mode == "full" else ["ngram_heads"])
+        assert rows[name] == [weights, f"{expected:.4f}"]
+    assert "16 rows of the training data (1/n = 0.0625)" in found.texts["Gradient diversity"]
+
+
+def test_gradient_diversity_over_training(page_of_comparison):
+    assert "Gradient diversity" not in page_of_comparison.tables
+    assert "Measured in training" in page_of_comparison.texts["Gradient diversity"]
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError])
+def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, only):
+    only("Gradient diversity", "How far drafts stand")
+    folder = without_log_of_gradients(compared, tmp_path / "run")
+
+    def refuse(*args, **kwargs):
+        raise error("There is <nothing> to compare: add rows.")
+
+    monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.gradient_diversity", refuse)
+    monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.draft_statistics", refuse)
+    told = []
+    found = write(folder, tmp_path / "report.html", max_tokens=60, tell=told.append)
+    kind = "" if error is ValueError else "IndexError: "
+    sentence = f"Not for this run: {kind}There is <nothing> to compare: add rows."
+    assert found.texts["Gradient diversity"].strip() == sentence
+    assert any("Gradient diversity: not for this run" in line for line in told)
+    if error is not ValueError:
+        assert found.texts["How far drafts stand"].strip() == sentence
+        return
+    # Without generation, the text's figures are still there.
+    assert "simple N=3 does not draft in generation: There is <nothing>" in found.texts["How far drafts stand"]
+    assert "tokens a forward pass." in found.texts["How far drafts stand"]
+
+
+def test_translation(pairs, marian, tmp_path, only):
+    folder = tmp_path / "run"
+    nmt_runs.run("--model_name_or_path", marian, *pairs, "--output_dir", str(folder), *nmt_runs.QUICK)
+    only("Results", "What the heads know", "How far drafts stand", "Where the ensemble helps", "Gradient diversity")
+    found = write(folder, tmp_path / "report.html")
+    assert found.titles == list(report.SECTIONS)
+    metrics = metrics_of(folder)["splits"]["validation"]
+    bleu, chrf, perplexity = found.tables["Results"]
+    assert bleu[1][:2] == ["wdr N=4", "validation"]
+    assert [cell.rstrip("*") for cell in bleu[1][2:]] == [f"{value:.2f}" for value in metrics["bleu"]]
+    assert [cell.rstrip("*") for cell in chrf[1][2:]] == [f"{value:.2f}" for value in metrics["chrf"]]
+    assert [cell.rstrip("*") for cell in perplexity[1][2:]] == [f"{v:,.2f}" for v in metrics["token_perplexity"]]
+    (heads,) = found.tables["What the heads know"]
+    assert [row[2] for row in heads[1:]] == [
+        f"{math.exp(metrics[name]):,.1f}" for name in ("next_word_loss", "head_1_loss", "head_2_loss", "head_3_loss")
+    ]
+    assert "those in the translation" in found.texts["Where the ensemble helps"]
+    assert "were measured" in found.texts["How far drafts stand"]
+
+    run = load_run(folder)
+    text = load_text(run, "validation", max_tokens=50)
+    assert 0 < text.num_tokens <= 50
+    assert len(text.prompts) == len(text.documents)
+    assert len(load_text(run, "validation", max_tokens=1).documents) == 1
+
+
+def test_a_masked_language_model(files, tmp_path):
+    """No next word, no ensemble: what is left applies."""
+    folder = tmp_path / "run"
+    options = ["--output_dir", str(folder), "--vocab_size", "300", "--num_examples", "0"]
+    shared = [option for option in clm_runs.QUICK if option not in ("--sample_tokens", "8")]
+    run_mlm(parse_mlm_arguments([*files, *options, *shared], "train_mlm.py"))
+    found = write(folder, tmp_path / "report.html", max_tokens=100)
+    left_out = ("How far drafts stand", "Where the ensemble helps")
+    assert found.titles == [title for title in report.SECTIONS if title not in left_out]
+    assert not any("Not for this run" in text for text in found.texts.values())
+    metrics = metrics_of(folder)["splits"]
+    perplexity, accuracy = found.tables["Results"]
+    assert [row[2] for row in perplexity[1:]] == [f"{metrics[row[1]]['perplexity']:,.2f}" for row in perplexity[1:]]
+    assert [row[2] for row in accuracy[1:]] == [f"{metrics[row[1]]['accuracy']:.1%}" for row in accuracy[1:]]
+    assert "Perplexity of masked words" in found.texts["Results"]
+    validation = metrics["validation"]
+    (levels,) = found.tables["What the heads know"]
+    names = ("masked_word_loss", "head_1_loss", "head_2_loss")
+    assert [row[1] for row in levels[1:]] == ["masked word", "1-level WDR", "2-level WDR"]
+    assert [row[2] for row in levels[1:]] == [f"{math.exp(validation[name]):,.1f}" for name in names]
+    assert [row[3] for row in levels[1:]] == [f"{count:,}" for count in validation["head_counts"]]
+
+
+def test_the_command(compared, tmp_path, capsys, only):
+    only("The model", "What the heads know", "Gradient diversity")
+    folder = tmp_path / "run"
+    shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+    (folder / "plain" / "metrics.json").unlink()
+    assert run_script(main, [str(folder), "--max_tokens", "100"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Left out, for it is not finished: {folder / 'plain'}" in printed
+    assert re.search(r"\d s  wdr N=3: what the heads know\n", printed)
+    assert re.search(r"\d s  simple N=3: what the heads know\n", printed)
+    assert f"Written: {folder / 'analysis.html'}" in printed
+    found = check_page(folder / "analysis.html")
+    assert [row[0] for row in found.tables["The model"][0][1:]] == ["wdr N=3", "simple N=3"]
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert "usage: python -m ngram_wdr_hf.analysis" in printed
+    for option in ("RUN", "--output FILE", "--split {validation,test}", "--max_tokens", "30000", "analysis.html"):
+        assert option in printed
+
+
+def test_bad_input(compared, tmp_path, capsys):
+    def sentence(*arguments: str) -> str:
+        assert run_script(main, list(arguments)) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: ") and printed.count("\n") == 1
+        return printed
+
+    assert "There is no run in" in sentence(str(tmp_path / "nowhere"))
+    assert "which has a `run.yaml`" in sentence(str(tmp_path))
+    assert "must be at least 2" in sentence(str(compared), "--max_tokens", "1")
+    assert "give a file in a folder that is there" in sentence(
+        str(compared), "--output", str(tmp_path / "no" / "a.html")
+    )
+    assert "give a file in a folder that is there" in sentence(str(compared), "--output", str(tmp_path))
+
+    folder = tmp_path / "run"
+    shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("plain", "simple", "checkpoint-*"))
+    settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+    moved = {**settings, "train_file": ["gone.txt"]}
+    (folder / "run.yaml").write_text(yaml.safe_dump(moved), encoding="utf-8")
+    assert "cannot be read from here: There is no file gone.txt" in sentence(str(folder))
+    (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+    metrics = metrics_of(folder)
+    del metrics["splits"]["test"]
+    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    assert "has no test set: choose one of validation" in sentence(str(folder), "--split", "test")
+    (folder / "metrics.json").write_text("{", encoding="utf-8")
+    assert "is damaged" in sentence(str(folder))
+    (folder / "metrics.json").unlink()
+    assert "is not finished" in sentence(str(folder))
+    (folder / "metrics.json").write_text("{}", encoding="utf-8")
+    (folder / "trainer_state.json").unlink()
+    assert "is not finished: start its command again" in sentence(str(folder))
+
+
+def test_page_parts(tmp_path):
+    (tmp_path / "page.html").write_text(
+        page("A & B", "<sub>", [Section("One, two", [paragraph("1 < 2")]), Section("<3>", [table([["a"], ["b"]])])]),
+        encoding="utf-8",
+    )
+    found = Page(tmp_path / "page.html")
+    assert found.titles == ["One, two", "<3>"]
+    assert "1 < 2" in found.texts["One, two"]
+    assert "<sub>" in found.texts[""]
+    text = table([["model", "λ=0", "note"], ["wdr", "1,234.5*", "3 & 4"], ["plain", "", "-"]])
+    assert '<th class="number">λ=0</th>' in text and '<td class="number">1,234.5*</td>' in text
+    assert "<td>3 &amp; 4</td>" in text and "<th>model</th>" in text

@@ -1,0 +1,420 @@
+"""The map of word differences: its targets and numbers against slow references, its picture, its page, bad input."""
+
+import importlib
+import json
+import re
+import tomllib
+from collections import defaultdict
+from html.parser import HTMLParser
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast
+
+from ngram_wdr_hf.analysis import WDRMap, wdr_map
+from ngram_wdr_hf.analysis.token_labels import token_labels
+from ngram_wdr_hf.analysis.wdr_map_page import TEMPLATE
+from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
+
+from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
+
+# What would break a page or a picture that does not take care.
+TRICKY = ["<unk>", "</script>", "<!--", "$x_1$", '"', "'", "\\", "&amp;", "\u2028", "λ"]
+WORDS = [*TRICKY, *(f"word{chr(97 + i)}" for i in range(VOCAB_SIZE - len(TRICKY)))]
+DOCUMENTS = [random_ids(1, 40, seed=1)[0].tolist(), [3], random_ids(1, 25, seed=2)[0].tolist(), [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+
+
+@pytest.fixture(scope="module")
+def found(tokenizer) -> WDRMap:
+    return wdr_map(tiny_model(), DOCUMENTS, tokenizer)
+
+
+def slow_targets(weight: torch.Tensor, documents: list[list[int]], level: int) -> list[tuple[int, int, torch.Tensor]]:
+    """The place in the text, the word and the target, one by one, from the binomial form in the paper."""
+    targets, begin = [], 0
+    for row in documents:
+        for i in range(level, len(row)):
+            terms = [(-1) ** k * comb(level, k) * weight[row[i - k]].double() for k in range(level + 1)]
+            targets.append((begin + i, row[i], sum(terms)))
+        begin += len(row)
+    return targets
+
+
+def slow_spread(targets: list[tuple[int, int, torch.Tensor]]) -> float:
+    by_word = defaultdict(list)
+    for _, word, target in targets:
+        by_word[word].append(target)
+
+    def squares(vectors: list[torch.Tensor]) -> float:
+        middle = sum(vectors) / len(vectors)
+        return sum(float((vector - middle).square().sum()) for vector in vectors)
+
+    within = sum(squares(vectors) for vectors in by_word.values()) / (len(targets) - len(by_word))
+    return within / (squares([target for *_, target in targets]) / (len(targets) - 1))
+
+
+class FirstColumns:
+    """In the place of t-SNE: where each target went can be seen."""
+
+    def __init__(self, **options):
+        pass
+
+    def fit_transform(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors[:, :2]
+
+
+BERT = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "initializer_range": 0.3,
+}
+MODELS = {
+    "heads": lambda: tiny_model(tie_word_embeddings=False),
+    "causal": lambda: plain_model(tie_word_embeddings=False, dtype=torch.bfloat16),
+    "marian": lambda: tiny_seq2seq("marian"),
+    "t5": lambda: plain_seq2seq("t5", tie_word_embeddings=False),
+    "masked": lambda: BertForMaskedLM(BertConfig(**BERT, tie_word_embeddings=False)),
+}
+# Where their output embeddings are.
+OUTPUTS = {"t5": "lm_head", "masked": "cls.predictions.decoder"}
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_targets_of_running_text(name, levels, tokenizer, monkeypatch):
+    monkeypatch.setattr("sklearn.manifold.TSNE", FirstColumns)
+    model = MODELS[name]()
+    weight = model.get_submodule(OUTPUTS.get(name, "lm_head")).weight.detach()
+    found = wdr_map(model, DOCUMENTS, tokenizer, levels=levels)
+    assert found.tokens == [WORDS[token] for row in DOCUMENTS for token in row]
+    assert found.documents == [i for i, row in enumerate(DOCUMENTS) for _ in row]
+    assert set(found.levels.tolist()) == set(range(levels + 1))
+    for level in range(levels + 1):
+        slow = slow_targets(weight, DOCUMENTS, level)
+        # 68 words, and at every level one fewer of each document that has any left.
+        assert len(slow) == [68, 64, 61, 59][level]
+        of_level = found.levels == level
+        assert found.positions[of_level].tolist() == [position for position, *_ in slow]
+        assert found.words[of_level].tolist() == [WORDS[word] for _, word, _ in slow]
+        expected = torch.stack([target[:2] for *_, target in slow])
+        np.testing.assert_allclose(found.coordinates[of_level], expected, atol=1e-5)
+
+
+def test_diversity_against_its_definition(found):
+    weight = tiny_model().lm_head.weight.detach()
+    assert [entry.level for entry in found.diversity] == [0, 1, 2]
+    assert found.diversity[0].spread == pytest.approx(0, abs=1e-12)
+    assert found.diversity[0].targets_per_word == 1
+    text = [token for row in DOCUMENTS for token in row]
+    for entry in found.diversity:
+        slow = slow_targets(weight, DOCUMENTS, entry.level)
+        assert entry.num_targets == len(slow)
+        assert entry.num_words == len({word for _, word, _ in slow})
+        distinct = {tuple(text[position - entry.level : position + 1]) for position, *_ in slow}
+        assert entry.num_distinct == len(distinct)
+        assert entry.targets_per_word == len(distinct) / entry.num_words
+        assert entry.spread == pytest.approx(slow_spread(slow), abs=1e-5)
+    # On random words, half of a 1-level target is the word itself, and a sixth of a 2-level one (1 of 1 + 4 + 1).
+    spreads = [entry.spread for entry in found.diversity]
+    assert spreads[1:] == pytest.approx([1 / 2, 5 / 6], abs=0.12)
+
+
+def test_equal_targets_are_one_point(found):
+    weight = tiny_model().lm_head.weight.detach()
+    targets = [target for level in range(3) for *_, target in slow_targets(weight, DOCUMENTS, level)]
+    places = defaultdict(set)
+    for target, place in zip(targets, found.coordinates.tolist(), strict=True):
+        # Without the sign of a zero.
+        places[tuple((target.round(decimals=4) + 0.0).tolist())].add(tuple(place))
+    assert all(len(of_target) == 1 for of_target in places.values())
+    assert len(set().union(*places.values())) == len(places) < len(targets)
+
+
+def test_neighbours_stay_together(tokenizer):
+    """Words in groups, whose embeddings differ little within a group: so they stand on the map."""
+    model = plain_model()
+    weight = model.lm_head.weight.data
+    group = torch.arange(VOCAB_SIZE) % 3
+    weight.copy_(20 * torch.eye(weight.shape[1])[group] + 0.1 * torch.randn(weight.shape))
+    found = wdr_map(model, random_ids(1, 80), tokenizer)
+    of_level = found.levels == 0
+    groups = np.array([WORDS.index(word) % 3 for word in found.words[of_level]])
+    places = found.coordinates[of_level]
+    centers = np.stack([places[groups == i].mean(0) for i in range(3)])
+    nearest = np.linalg.norm(places[:, None] - centers, axis=-1).argmin(1)
+    assert (nearest == groups).all()
+
+
+def test_the_same_arguments_give_the_same_map(found, tokenizer):
+    again = wdr_map(tiny_model(), DOCUMENTS, tokenizer)
+    assert (again.coordinates == found.coordinates).all()
+    assert not np.allclose(wdr_map(tiny_model(), DOCUMENTS, tokenizer, perplexity=5).coordinates, found.coordinates)
+
+
+def test_text_and_ids_are_the_same(tokenizer, monkeypatch):
+    monkeypatch.setattr("sklearn.manifold.TSNE", FirstColumns)
+    ids = random_ids(2, 30)
+    texts = [" ".join(WORDS[token] for token in row) for row in ids]
+    for one in (texts[0], ids[0], ids[0].tolist(), ids[0].numpy(), ids[:1], [texts[0]]):
+        found = wdr_map(plain_model(), one, tokenizer)
+        assert found.tokens == texts[0].split(" ") and set(found.documents) == {0}
+    maps = [
+        wdr_map(plain_model(), both, tokenizer) for both in (texts, ids, ids.tolist(), list(ids), list(ids.numpy()))
+    ]
+    for found in maps:
+        assert found.tokens == " ".join(texts).split(" ") and found.documents == [0] * 30 + [1] * 30
+        assert (found.coordinates == maps[0].coordinates).all()
+    found = wdr_map(plain_model(), texts, tokenizer, max_tokens=40)
+    assert found.tokens == " ".join(texts).split(" ")[:40] and found.documents == [0] * 30 + [1] * 10
+
+
+def test_what_a_point_is_made_of(found):
+    text = [WORDS[token] for row in DOCUMENTS for token in row]
+    point = np.flatnonzero((found.levels == 2) & (found.positions == 7))[0]
+    assert found.formula(point) == f"{text[7]} − 2 {text[6]} + {text[5]}"
+    point = np.flatnonzero((found.levels == 1) & (found.positions == 7))[0]
+    assert found.formula(point) == f"{text[7]} − {text[6]}"
+    assert found.formula(7) == text[7]
+
+
+def test_frequent_words():
+    tokens = [",", ",", ",", "a", "b", "b", "·s", "·s", "c"]
+    found = WDRMap(tokens, [0] * 9, *(np.zeros(0, dtype=int),) * 2, np.zeros((0, 2)), [])
+    assert found.counts == {",": 3, "b": 2, "·s": 2, "a": 1, "c": 1}
+    assert found.frequent_words(9) == ["b", "a", "c", ",", "·s"]
+    assert found.frequent_words(2) == ["b", "a"]
+
+
+TEXT = "the reader reads the readings\n\tand the €-sign: read(the, reading)  reread"
+
+
+def wordpiece() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator([TEXT], trainers.WordPieceTrainer(vocab_size=40, special_tokens=["[UNK]"]))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=40, special_tokens=["<unk>"]))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+TOKENIZERS = {
+    "bytes": lambda: train_bpe_tokenizer([TEXT], 275),
+    "sentences": lambda: train_sentence_tokenizer([TEXT], 275),
+    "sentencepiece": sentencepiece,
+    "wordpiece": wordpiece,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_labels_read_well_and_differ(name):
+    tokenizer = TOKENIZERS[name]()
+    ids = tokenizer(TEXT, add_special_tokens=False).input_ids
+    labels = token_labels(ids, tokenizer)
+    by_token = defaultdict(set)
+    for token, label in zip(ids, labels, strict=True):
+        by_token[token].add(label)
+    assert all(len(of_token) == 1 for of_token in by_token.values())
+    assert len(set().union(*by_token.values())) == len(by_token)
+    assert not re.search(r"[Ġ▁Ċĉ\s]|##", "".join(labels))
+    assert all(labels) and {"the", "·s"} < set(labels)
+
+
+def test_labels_of_odd_tokens():
+    tokenizer = train_bpe_tokenizer([], 257)
+    ids = tokenizer("a\n\t € (").input_ids
+    # The byte-level tokenizer cuts the sign into three bytes, which are no characters.
+    assert token_labels(ids, tokenizer)[:4] == ["a", "⏎", "⇥", "␣"]
+    assert [label[0] for label in token_labels(ids, tokenizer)[4:]] == ["�", "�", "�", "␣", "("]
+    assert token_labels([tokenizer.eos_token_id], tokenizer) == ["<eos>"]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_figure(levels, tokenizer, tmp_path, recwarn):
+    found = wdr_map(tiny_model(), DOCUMENTS, tokenizer, levels=levels)
+    figure = found.figure()
+    assert len(figure.axes) == levels + 2
+    titles = [axes.get_title() for axes in figure.axes]
+    closer = titles.pop(2)
+    assert f"“{found.frequent_words(1)[0]}”" in closer
+    for entry, title in zip(found.diversity, titles, strict=True):
+        assert f"spread {entry.spread:.2f}" in title and f"{entry.targets_per_word:.1f} targets" in title
+    figure.savefig(tmp_path / "map.png", dpi=60)
+    # Labels are legible: inside their panels, and not on top of each other; and each panel has some.
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert len(boxes) > 3
+        # With a space between two of them.
+        wider = [box.padded(5, 0) for box in boxes]
+        assert all(not box.count_overlaps(boxes[:i]) for i, box in enumerate(wider))
+        frame = axes.get_window_extent()
+        assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)
+    # Every different target is a dot, in one of the colours or in grey.
+    of_levels = [*figure.axes[:2], *figure.axes[3:]]
+    for axes, entry in zip(of_levels, found.diversity, strict=True):
+        assert sum(len(dots.get_offsets()) for dots in axes.collections) == entry.num_distinct
+        assert len(axes.collections) == 1 + 9
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == found.frequent_words(9)
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
+def test_a_legend_of_odd_words(tmp_path):
+    """To matplotlib, `$` is mathematics, and what begins with `_` has no place in a legend."""
+    words = ["$$", "_a", "__init__", "$x", "\\frac"]
+    tokenizer = train_word_tokenizer([" ".join(words)])
+    found = wdr_map(tiny_model(), [tokenizer(" ".join(words * 6)).input_ids], tokenizer)
+    figure = found.figure()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == found.frequent_words(9)
+    assert set(found.frequent_words(9)) == set(words)
+    figure.savefig(tmp_path / "map.png", dpi=60)
+
+
+def test_the_frame_of_the_closer_look_stays_on_the_map(found):
+    for word in found.frequent_words(12):
+        figure = found.figure(word)
+        inner, outer = figure.axes[2], figure.axes[1]
+        for axis in ("x", "y"):
+            (low, high), (lowest, highest) = (getattr(axes, f"get_{axis}lim")() for axes in (inner, outer))
+            assert lowest <= low < high <= highest
+
+
+def test_figure_looks_closer_at_a_word(found):
+    word = found.frequent_words(3)[2]
+    figure = found.figure(word)
+    closer = figure.axes[2]
+    targets = [text for text in closer.texts if text.get_text().startswith(f"{word} − ")]
+    is_target = (found.levels == 1) & (found.words == word)
+    (left, right), (bottom, top) = closer.get_xlim(), closer.get_ylim()
+    x, y = np.unique(found.coordinates[is_target], axis=0).T
+    inside = (left < x) & (x < right) & (bottom < y) & (y < top)
+    assert inside.mean() >= 0.5 and len(targets) == inside.sum()
+    with pytest.raises(ValueError, match="'nowhere' is the target of no difference here: choose another"):
+        found.figure("nowhere")
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements, and the contents of its scripts."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.elements, self.scripts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str):
+        if self.elements and self.elements[-1][0] == "script":
+            self.scripts[-1] += data
+
+
+def test_page_holds_the_map(tokenizer, tmp_path):
+    # Every tricky word is there, twice in a row even.
+    found = wdr_map(tiny_model(), [[*range(VOCAB_SIZE), *range(VOCAB_SIZE), 1, 1, 2, 2]], tokenizer)
+    path = found.page(tmp_path / "map.html")
+    text = path.read_text(encoding="utf-8")
+    assert text == found.to_html() and found.fragment() in text
+    page = Page(text)
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    data = json.loads(page.scripts[0])
+    assert data["tokens"] == found.tokens and data["documents"] == found.documents
+    assert [entry["spread"] for entry in data["diversity"]] == [entry.spread for entry in found.diversity]
+    assert data["frequent"] == found.frequent_words(9)
+    levels, positions, x, y = zip(*data["points"], strict=True)
+    assert list(levels) == found.levels.tolist() and list(positions) == found.positions.tolist()
+    for place, column in zip((x, y), found.coordinates.T, strict=True):
+        assert 0 < min(place) < max(place) < 1
+        stretched = np.polyval(np.polyfit(column, place, 1), column)
+        np.testing.assert_allclose(place, stretched, atol=1e-4)
+    point = len(levels) - 1
+    signs = zip(data["signs"][2], data["tokens"][positions[point] - 1 :: -1], strict=False)
+    assert data["tokens"][positions[point]] + "".join(map("".join, signs)) == found.formula(point)
+
+
+def test_page_needs_nothing_else(found):
+    page = Page(found.to_html())
+    outside = {"src", "href", "srcset", "action", "data"}
+    assert not [attributes for _, attributes in page.elements if outside & attributes.keys()]
+    assert "://" not in TEMPLATE.read_text(encoding="utf-8") and "@import" not in found.to_html()
+    # Several may stand in one page: no names that a page can have only once.
+    assert not [attributes for _, attributes in Page(found.fragment()).elements if "id" in attributes]
+
+
+def test_template_is_shipped():
+    root = Path(__file__).parents[2]
+    shipped = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    files = {path for pattern in shipped["ngram_wdr_hf"] for path in (root / "ngram_wdr_hf").glob(pattern)}
+    assert TEMPLATE in files
+
+
+REPEATED = [2, 3, 4, 5] * 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text_or_ids": ""}, "The text has no tokens: give some sentences."),
+        ({"text_or_ids": []}, "The text has no tokens"),
+        ({"text_or_ids": [[], []]}, "The text has no tokens"),
+        (
+            {"text_or_ids": [2, 3, 4]},
+            "No word is the target of two 0-level differences.*: give a longer text or fewer levels.",
+        ),
+        ({"text_or_ids": [2, 3, 4, 2]}, "No word is the target of two 1-level differences"),
+        ({"text_or_ids": [[2], [2], [3], [4]]}, "No word is the target of two 1-level differences"),
+        ({"text_or_ids": [2, -100, 3] * 9}, "The token ids hold -100, which is no token"),
+        ({"text_or_ids": [*REPEATED, VOCAB_SIZE]}, f"token id {VOCAB_SIZE}.*: give the model's own tokenizer"),
+        ({"text_or_ids": None}, "Neither text nor token ids"),
+        ({"text_or_ids": torch.ones(3, 4, 5, dtype=torch.long)}, "Neither text nor token ids"),
+        ({"text_or_ids": torch.rand(9)}, "Neither text nor token ids"),
+        ({"text_or_ids": {"input_ids": REPEATED}}, "Neither text nor token ids"),
+        ({"levels": 0}, "`levels` must be an integer of at least 1, got 0."),
+        ({"levels": 1.5}, "`levels` must be an integer"),
+        ({"levels": True}, "`levels` must be an integer"),
+        ({"levels": 40}, "No word is the target of two 36-level differences"),
+        ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1, got 0."),
+        ({"perplexity": 12}, "`perplexity` must be positive and less than 12.*, got 12: lower it"),
+        ({"perplexity": 0}, "`perplexity` must be positive"),
+        ({"perplexity": float("nan")}, "`perplexity` must be positive"),
+    ],
+)
+def test_bad_input(arguments, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        wdr_map(**{"model": plain_model(), "text_or_ids": REPEATED, "tokenizer": tokenizer, **arguments})
+
+
+def test_bad_models(tokenizer):
+    with pytest.raises(ValueError, match="BertModel has no output embeddings, and so no targets"):
+        wdr_map(BertModel(BertConfig(**BERT)), REPEATED, tokenizer)
+    with pytest.raises(ValueError, match=r"token id 5.*37 tokens and the model 5 output embeddings"):
+        wdr_map(plain_model(vocab_size=5), REPEATED, tokenizer)
+    broken = plain_model()
+    broken.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(ValueError, match="not finite: the training of the model has diverged"):
+        wdr_map(broken, REPEATED, tokenizer)
+
+
+def test_training_does_not_need_scikit_learn():
+    source = Path(importlib.import_module("ngram_wdr_hf.analysis.wdr_map").__file__).read_text(encoding="utf-8")
+    assert not re.search(r"^(from|import) (sklearn|threadpoolctl)", source, flags=re.MULTILINE)

@@ -1,0 +1,132 @@
+"""Where backbones meet caches, devices and classes of one's own."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    StaticCache,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ngram_wdr_hf import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM, with_ngram_heads
+
+from tests.support.backbones import tiny_backbone
+from tests.support.tiny import TRANSLATION_SIZES, left_pad, plain_seq2seq, random_ids, tiny_model
+
+LLAMA = {
+    "vocab_size": 37,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+}
+
+
+@pytest.mark.parametrize("length", [3, 8])
+@torch.no_grad()
+def test_a_static_cache_with_a_sliding_window(length):
+    """Its mask is as wide as the window, and a word's column is not its place."""
+    model = tiny_backbone("mistral", ensemble_lambda=0.6, ngram_size=4)
+    ids, mask = left_pad([random_ids(1, length)[0], random_ids(1, length + 3, seed=1)[0]])
+    options = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    found = model.generate(ids, attention_mask=mask, cache_implementation="static", **options)
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits))
+
+
+def test_a_first_step_with_a_static_cache_compiles_as_a_whole():
+    model, ids = tiny_model(ensemble_lambda=0.4), random_ids(1, 6)
+
+    def logits(step, cache):
+        return step(ids, past_key_values=cache, use_cache=True).logits
+
+    with torch.no_grad():
+        expected = logits(model, StaticCache(config=model.config, max_cache_len=16))
+        found = logits(
+            torch.compile(model, fullgraph=True, backend="eager"), StaticCache(config=model.config, max_cache_len=16)
+        )
+    torch.testing.assert_close(found, expected)
+
+
+class Bounded(LlamaForCausalLM):
+    """Bounds its logits by a number that no configuration tells, too large to show while it is untrained."""
+
+    def forward(self, input_ids, attention_mask=None, labels=None, use_cache=None, **kwargs):
+        output = super().forward(input_ids, attention_mask=attention_mask, use_cache=use_cache, **kwargs)
+        logits = 30 * torch.tanh(output.logits / 30)
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutputWithPast(loss=loss, logits=logits)
+
+
+def test_a_bound_that_does_not_show_yet():
+    model, ids = Bounded(LlamaConfig(**LLAMA)), random_ids(1, 5)
+    plain = LlamaForCausalLM(LlamaConfig(**LLAMA))
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(ids).logits, plain(ids).logits, atol=1e-5, rtol=0.0)
+    with pytest.raises(ValueError, match="a Bounded: its logits are not the product"):
+        with_ngram_heads(model)
+
+
+class OwnBart(BartForConditionalGeneration):
+    """Somebody's own, with an encoder."""
+
+
+@torch.no_grad()
+def test_a_class_of_ones_own_with_an_encoder(tmp_path):
+    plain = OwnBart(BartConfig(**TRANSLATION_SIZES)).eval()
+    model = with_ngram_heads(plain, ngram_size=3)
+    assert isinstance(model, OwnBart) and type(model) is not type(with_ngram_heads(plain_seq2seq("bart")))
+    model.save_pretrained(tmp_path)
+    loaded, ids = AutoModelForSeq2SeqLM.from_pretrained(tmp_path), random_ids(2, 6)
+    assert type(loaded) is type(model)
+    for ensemble_lambda in (0.0, 0.4):
+        options = {"decoder_input_ids": ids, "ensemble_lambda": ensemble_lambda}
+        torch.testing.assert_close(loaded(ids, **options).logits, model(ids, **options).logits)
+
+
+def test_precisions_and_names_are_kept():
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA, name_or_path="somewhere")).half()
+    model.lm_head.float()
+    model.model.layers[0].requires_grad_(False)
+    heads = with_ngram_heads(model, ngram_size=2)
+    for name, parameter in model.named_parameters():
+        copied = heads.get_parameter(name)
+        assert copied.dtype == parameter.dtype and copied.requires_grad == parameter.requires_grad
+        assert torch.equal(copied, parameter) and copied.data_ptr() != parameter.data_ptr()
+    assert heads.name_or_path == heads.config.name_or_path == "somewhere"
+
+
+def test_weights_that_are_elsewhere():
+    model, ids = WDRNgramLlamaForCausalLM(WDRNgramLlamaConfig(**LLAMA)).eval(), random_ids(1, 5)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
+    with pytest.raises(ValueError, match="these are offloaded or sharded"):
+        model(ids, labels=ids)
+    with torch.device("meta"):
+        plain = LlamaForCausalLM(LlamaConfig(**LLAMA))
+    with pytest.raises(ValueError, match="Weights of this LlamaForCausalLM are offloaded"):
+        with_ngram_heads(plain)
+
+
+def test_options_that_a_checkpoint_does_not_take(tmp_path):
+    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="give the fields to be changed, not `config`"):
+        with_ngram_heads(tmp_path, config=LlamaConfig())
+    with pytest.raises(TypeError, match=r"'ngram_sise'.*: give fields of a WDRNgramLlamaConfig or options"):
+        with_ngram_heads(tmp_path, ngram_sise=3)
+
+
+def test_a_trunk_that_is_not_complete(tmp_path):
+    """A model for another task has no output embedding to predict through."""
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA))
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith("lm_head")}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    for load in (with_ngram_heads, WDRNgramLlamaForCausalLM.from_pretrained):
+        with pytest.raises(ValueError, match=r"is no complete LlamaForCausalLM: it has no `lm_head.weight`"):
+            load(tmp_path)

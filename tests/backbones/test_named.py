@@ -1,0 +1,256 @@
+"""Every backbone: losses, gradients and logits against the slow reference, N = 1, checkpoints, a Trainer's step."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, Trainer, TrainingArguments
+
+import ngram_wdr_hf
+from ngram_wdr_hf.modeling.causal import NgramMixin
+
+from tests.support import reference
+from tests.support.backbones import BACKBONES, SOURCE, forward_inputs, plain_backbone, reference_inputs, stock_twin, tiny_backbone
+from tests.support.masked import tiny_masked
+from tests.support.tiny import left_pad, random_ids
+
+# Many backbones normalize in float32, whatever the model's type is.
+TOLERANCES = {torch.float64: {"rtol": 1e-5, "atol": 1e-6}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
+# The second row is shorter, by a multiple of Reformer's chunks.
+LEFT_IDS, LEFT_MASK = left_pad([random_ids(1, 12)[0], random_ids(1, 8, seed=1)[0]])
+IDS, MASK = LEFT_IDS.flip(1), LEFT_MASK.flip(1)
+
+
+@pytest.fixture(params=BACKBONES)
+def name(request):
+    return request.param
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
+    torch.testing.assert_close(actual, expected, **TOLERANCES[actual.dtype], msg=lambda text: f"{what}: {text}")
+
+
+def labels_of(model: PreTrainedModel) -> torch.LongTensor:
+    """Some words are no targets. An encoder-decoder model's stand where it predicts them."""
+    labels = random_ids(*IDS.shape, seed=2) if model.config.is_encoder_decoder else IDS
+    labels = labels.masked_fill(MASK == 0, -100)
+    labels[0, 5] = labels[1, 3] = -100
+    return labels
+
+
+def expected_loss(model: PreTrainedModel, labels: torch.LongTensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if model.config.is_encoder_decoder:
+        return reference.translation_loss(model, SOURCE, IDS, labels, decoder_mask=MASK)
+    return reference.training_loss(model, IDS, labels, MASK)
+
+
+def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    # By `backward`: reversible layers know no other way.
+    model.zero_grad()
+    loss.backward()
+    return {
+        key: torch.zeros_like(value) if value.grad is None else value.grad.clone()
+        for key, value in model.named_parameters()
+        if value.requires_grad
+    }
+
+
+def test_all_named_classes_are_here():
+    models = {
+        value
+        for value in map(ngram_wdr_hf.__dict__.get, ngram_wdr_hf.__all__)
+        if isinstance(value, type) and issubclass(value, NgramMixin)
+    }
+    assert {backbone.ours for backbone in BACKBONES.values()} == models
+    for backbone in BACKBONES.values():
+        assert backbone.ours.backbone_class() is backbone.stock
+
+
+@torch.no_grad()
+def test_the_reference_is_the_stock_class(name):
+    model = tiny_backbone(name)
+    stock = stock_twin(name, model)
+    hidden = reference.hidden_states(model, **reference_inputs(model, IDS, MASK))
+    logits = stock(**forward_inputs(model, IDS, MASK)).logits
+    assert_close(reference.logits_of(model, hidden), logits)
+    assert torch.equal(model(**forward_inputs(model, IDS, MASK)).logits, logits)
+    # A bound on the logits matters.
+    model.config.final_logit_softcapping = None
+    is_bounded = getattr(stock.config, "final_logit_softcapping", None) is not None
+    assert torch.allclose(reference.logits_of(model, hidden), logits, atol=0.5) is not is_bounded
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "label_smoothing"), [(2, "wdr", 0.2), (2, "simple", 0.0), (4, "wdr", 0.0), (4, "simple", 0.2)]
+)
+def test_training_loss_and_gradients(name, size, target, label_smoothing):
+    fields = {"ngram_size": size, "ngram_target": target, "label_smoothing": label_smoothing}
+    model = tiny_backbone(name, **fields).train()
+    # That padding is no target is known from the mask alone.
+    labels = labels_of(model).masked_fill(MASK == 0, 3)
+    output = model(**forward_inputs(model, IDS, MASK), labels=labels)
+    expected, expected_nlls = expected_loss(model, labels)
+    assert output.logits is None
+    assert_close(output.loss, expected)
+    assert output.head_losses.shape == (size,) and not output.head_losses.requires_grad
+    assert_close(output.head_losses, expected_nlls)
+    actual, wanted = gradients(model, output.loss), gradients(model, expected)
+    assert all(wanted[f"ngram_heads.{n}.fc_in.weight"].abs().max() > 1e-3 for n in range(size - 1))
+    for key, value in wanted.items():
+        assert_close(actual[key], value, key)
+
+
+@pytest.mark.parametrize(("size", "target"), [(2, "simple"), (4, "wdr")])
+@torch.no_grad()
+def test_evaluation(name, size, target):
+    model = tiny_backbone(name, ngram_size=size, ngram_target=target, label_smoothing=0.2)
+    labels, inputs = labels_of(model), forward_inputs(model, IDS, MASK)
+    nll = reference.translation_nll if model.config.is_encoder_decoder else reference.next_word_nll
+    logits = {}
+    for value in (0.0, 0.4):
+        logits[value] = reference.ensembled_logits(model, ensemble_lambda=value, **reference_inputs(model, IDS, MASK))
+        output = model(**inputs, labels=labels, ensemble_lambda=value)
+        assert_close(output.logits, logits[value])
+        assert_close(model(**inputs, ensemble_lambda=value).logits, logits[value])
+        assert_close(output.loss, nll(logits[value], labels, MASK))
+        assert_close(output.head_losses, expected_loss(model, labels)[1])
+    # Wherever a head has spoken before, the ensemble says something else; elsewhere, the same.
+    has_past = (MASK.cumsum(1) > 1) & (MASK == 1)
+    differences = (logits[0.4] - logits[0.0]).abs().amax(-1)
+    assert differences[has_past].min() > 0.01
+    assert differences[~has_past].max() < 1e-9
+
+
+@torch.no_grad()
+def test_one_gram_is_the_stock_class(name):
+    model = tiny_backbone(name, ngram_size=1, ensemble_lambda=0.4)
+    stock = plain_backbone(name) if BACKBONES[name].begins_alike else stock_twin(name, model)
+    assert model.state_dict().keys() == stock.state_dict().keys()
+    inputs, labels = forward_inputs(model, IDS, MASK), labels_of(model)
+    assert torch.equal(model(**inputs).logits, stock(**inputs).logits)
+    expected = stock.train()(**inputs, labels=labels).loss.double()
+    assert_close(model.train()(**inputs, labels=labels).loss, expected)
+
+
+@torch.no_grad()
+def test_padded_rows_are_rows_alone(name):
+    model = tiny_backbone(name, ensemble_lambda=0.4).to(BACKBONES[name].padded_dtype)
+    positions = (LEFT_MASK.cumsum(1) - 1).clamp(min=0)
+    logits = model(**forward_inputs(model, LEFT_IDS, LEFT_MASK, positions)).logits
+    for i, mask in enumerate(LEFT_MASK.bool()):
+        inputs = forward_inputs(model, LEFT_IDS[i : i + 1, mask])
+        if model.config.is_encoder_decoder:
+            inputs["input_ids"] = SOURCE[i : i + 1]
+        assert_close(logits[i, mask], model(**inputs).logits[0])
+    # Padding that is not known as such matters.
+    assert not torch.allclose(model(**forward_inputs(model, LEFT_IDS)).logits[1, -1], logits[1, -1], atol=0.01)
+
+
+@torch.no_grad()
+def test_checkpoints(tmp_path, name):
+    backbone, model = BACKBONES[name], tiny_backbone(name, ensemble_lambda=0.4)
+    model.save_pretrained(tmp_path)
+    inputs = forward_inputs(model, IDS, MASK)
+    expected = model(**inputs).logits
+    auto_class = AutoModelForSeq2SeqLM if model.config.is_encoder_decoder else AutoModelForCausalLM
+    loaded = auto_class.from_pretrained(tmp_path)
+    assert type(loaded) is backbone.ours and not loaded.training
+    assert torch.equal(loaded(**inputs).logits, expected)
+    trunk, info = backbone.stock.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(trunk) is backbone.stock and not info["missing_keys"]
+    assert {key.split(".")[0] for key in info["unexpected_keys"]} == {"ngram_heads"}
+    plain = model(**inputs, ensemble_lambda=0.0).logits
+    assert torch.equal(trunk(**inputs).logits, plain)
+    assert not torch.allclose(plain, expected, atol=0.01)
+
+
+ELSEWHERE = """
+import sys
+
+sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+folder = sys.argv[1]
+logits = {}
+for name, inputs in torch.load(f"{folder}/inputs.pt").items():
+    config = AutoConfig.from_pretrained(f"{folder}/{name}", trust_remote_code=True)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto_class = AutoModelForMaskedLM if hasattr(config, "wdr_compose") else auto_class
+    model = auto_class.from_pretrained(f"{folder}/{name}", trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    with torch.no_grad():
+        logits[name] = model(**inputs).logits
+torch.save(logits, f"{folder}/logits.pt")
+"""
+
+
+@torch.no_grad()
+def test_all_load_where_the_package_is_not_installed(tmp_path):
+    inputs, expected = {}, {}
+    for name in BACKBONES:
+        model = tiny_backbone(name, ensemble_lambda=0.4)
+        model.save_pretrained(tmp_path / name)
+        inputs[name] = forward_inputs(model, IDS, MASK)
+        expected[name] = model(**inputs[name]).logits
+    for name in ("bert", "modernbert"):
+        model = tiny_masked(name).eval()
+        model.save_pretrained(tmp_path / name)
+        inputs[name] = {"input_ids": IDS, "attention_mask": MASK}
+        expected[name] = model(**inputs[name]).logits
+    torch.save(inputs, tmp_path / "inputs.pt")
+    script = tmp_path / "elsewhere.py"
+    script.write_text(ELSEWHERE)
+    command = [sys.executable, "-I", str(script), str(tmp_path)]
+    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    logits = torch.load(tmp_path / "logits.pt")
+    assert logits.keys() == expected.keys()
+    for name, value in logits.items():
+        assert_close(value, expected[name], name)
+
+
+def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
+    options = {
+        "per_device_train_batch_size": 2,
+        "max_steps": 1,
+        "learning_rate": 1.0,
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    rows = forward_inputs(model, IDS, MASK) | {"labels": labels_of(model)}
+    data = [{key: value[i] for key, value in rows.items()} for i in range(2)]
+    trainer = Trainer(model, TrainingArguments(folder, **options, **arguments), train_dataset=data)
+    trainer.train()
+    return trainer
+
+
+def test_a_step_of_the_trainer(tmp_path, name):
+    """It goes against the gradients of the slow reference, also if activations are computed twice."""
+    start, model = tiny_backbone(name), tiny_backbone(name)
+    one_step(model, tmp_path)
+    expected = gradients(start, expected_loss(start.train(), labels_of(start))[0])
+    before = dict(start.named_parameters())
+    for key, gradient in expected.items():
+        assert_close(model.get_parameter(key), before[key] - gradient, key)
+    moved = {key for key, value in model.named_parameters() if not torch.allclose(value, before[key], atol=1e-5)}
+    assert {f"ngram_heads.{n}.{layer}.weight" for n in range(3) for layer in ("fc_in", "fc_out")} <= moved
+    assert {key for key, value in before.items() if value.ndim == 2 and value.requires_grad} <= moved
+
+    again = tiny_backbone(name)
+    refusal = BACKBONES[name].refuses.get("gradient checkpointing")
+    if refusal is not None:
+        for refusing in (again, plain_backbone(name)):
+            with pytest.raises(ValueError, match=refusal):
+                one_step(refusing, tmp_path, gradient_checkpointing=True)
+        return
+    one_step(again, tmp_path, gradient_checkpointing=True)
+    assert again.is_gradient_checkpointing
+    for key, value in model.named_parameters():
+        assert_close(again.get_parameter(key), value, key)

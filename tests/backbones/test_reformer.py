@@ -1,0 +1,451 @@
+"""Reformer with N-gram heads: any length in training, its own cache, and what its hashing lets through."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, ReformerConfig, ReformerModelWithLMHead
+from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
+
+from ngram_wdr_hf import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead, with_ngram_heads
+from ngram_wdr_hf.backbones.reformer import NgramReformerCache
+
+from tests.support import reference
+from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
+
+PAD, FULL = 1, 24
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 8,
+    "attention_head_size": 4,
+    "num_attention_heads": 2,
+    "feed_forward_size": 16,
+    "axial_pos_shape": (4, 6),
+    "axial_pos_embds_dim": (4, 4),
+    "local_attn_chunk_length": 4,
+    "lsh_attn_chunk_length": 6,
+    "num_buckets": 4,
+    "hash_seed": 0,
+    "initializer_range": 0.5,
+    "hidden_dropout_prob": 0.0,
+    "local_attention_probs_dropout_prob": 0.0,
+    "pad_token_id": PAD,
+}
+LAYERS = {
+    "local": {"attn_layers": ["local", "local"]},
+    "lsh": {"attn_layers": ["lsh", "local"]},
+    "lsh twice": {"attn_layers": ["local", "lsh"], "num_hashes": 2},
+}
+# Axes give all positions at once in training; a table gives those that are asked for.
+POSITIONS = {"axes": {}, "table": {"axial_pos_embds": False}}
+LAMBDAS = [0.0, 0.4, 1.0]
+NO_END = {"eos_token_id": None, "max_new_tokens": 9}
+
+
+def tiny_reformer(layers: str = "local", **fields) -> WDRNgramReformerModelWithLMHead:
+    torch.manual_seed(0)
+    model = WDRNgramReformerModelWithLMHead(WDRNgramReformerConfig(**{**SIZES, **LAYERS[layers], **fields}))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.double().eval()
+
+
+def plain_reformer(layers: str = "local", **fields) -> ReformerModelWithLMHead:
+    torch.manual_seed(0)
+    config = ReformerConfig(**{**SIZES, **LAYERS[layers], "is_decoder": True, **fields})
+    return ReformerModelWithLMHead(config).double().eval()
+
+
+def read_by_cache(model, field: str, ids: torch.Tensor, prompt_length: int, **kwargs) -> torch.Tensor:
+    """What comes out when a prompt is read at once, and the words after it one by one."""
+    output = model(ids[:, :prompt_length], use_cache=True, **kwargs)
+    found = [output[field]]
+    for token in ids[:, prompt_length:].split(1, dim=1):
+        output = model(token, past_buckets_states=output.past_buckets_states, use_cache=True, **kwargs)
+        found.append(output[field])
+    return torch.cat(found, dim=1)
+
+
+def slow(model: PreTrainedModel, length: int = 0, prompt_length: int | None = None) -> SimpleNamespace:
+    """
+    What the slow reference reads: the stock base model, which sees texts filled up to `length` with masked words, or
+    which reads what comes after a prompt word by word; and the output embedding.
+    """
+
+    def states(input_ids, attention_mask=None, position_ids=None):
+        if prompt_length is not None:
+            return read_by_cache(model.reformer, "last_hidden_state", input_ids, prompt_length)
+        size = input_ids.shape[1]
+        if length > size:
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            attention_mask = F.pad(mask, (0, length - size))
+            input_ids = F.pad(input_ids, (0, length - size), value=PAD)
+            position_ids = None if position_ids is None else F.pad(position_ids, (0, length - size), value=3)
+        inputs = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+        return model.reformer(input_ids, **inputs).last_hidden_state[:, :size]
+
+    return SimpleNamespace(
+        base_model=lambda *args, **kwargs: SimpleNamespace(last_hidden_state=states(*args, **kwargs)),
+        get_output_embeddings=model.get_output_embeddings,
+        ngram_heads=model.ngram_heads,
+        config=model.config,
+    )
+
+
+def full_length(layers: str, positions: str, length: int) -> int:
+    """What training texts are filled up to: all positions, or the least common multiple of the chunks."""
+    if positions == "axes":
+        return FULL
+    multiple = 4 if layers == "local" else 12
+    return length if length <= 4 else -(-length // multiple) * multiple
+
+
+def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """By `backward`: the reversible layers find theirs on the way, and hand none to `torch.autograd.grad`."""
+    model.zero_grad()
+    loss.backward()
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+    }
+
+
+def assert_training_matches(model: PreTrainedModel, length: int, batch: dict[str, torch.Tensor]) -> None:
+    """Loss, head losses and all gradients, against the slow reference on texts filled up to `length`."""
+    output = model.train()(**batch)
+    expected, expected_nlls = reference.training_loss(slow(model, length), **batch)
+    assert output.logits is None
+    torch.testing.assert_close(output.loss, expected)
+    torch.testing.assert_close(output.head_losses, expected_nlls)
+    # In a text too short for a head, the reference has no use for it.
+    expected = expected + 0 * sum(parameter.sum() for parameter in model.parameters())
+    actual, wanted = gradients(model, output.loss), gradients(model, expected)
+    for name in wanted:
+        torch.testing.assert_close(actual[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
+
+
+def holes(ids: torch.Tensor) -> torch.Tensor:
+    labels = ids.clone()
+    labels[0, 2:4] = labels[1, -1] = -100
+    return labels
+
+
+def padded_by(ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"input_ids": ids, "labels": ids.masked_fill(mask == 0, -100), "attention_mask": mask}
+
+
+def structures() -> dict[str, dict[str, torch.Tensor]]:
+    """Batches without and with masks and positions."""
+    ids, mask = left_pad([random_ids(1, 11)[0], random_ids(1, 6, seed=1)[0]], PAD)
+    packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1]])
+    plain = {
+        length: {"input_ids": random_ids(2, length), "labels": holes(random_ids(2, length))}
+        for length in (4, 11, FULL)
+    }
+    return {
+        **{f"{length} words": batch for length, batch in plain.items()},
+        "left padding": padded_by(ids, mask),
+        "left padding, counted": {**padded_by(ids, mask), "position_ids": (mask.cumsum(1) - 1).clamp(min=0)},
+        "right padding": padded_by(torch.where(mask.flip(1) == 1, random_ids(2, 11), PAD), mask.flip(1)),
+        "packed": {**plain[11], "position_ids": packed},
+    }
+
+
+STRUCTURES = structures()
+
+
+def test_heads_are_as_wide_as_the_hidden_states():
+    model = tiny_reformer()
+    for head in model.ngram_heads:
+        assert head.fc_in.weight.shape == head.fc_out.weight.shape == (16, 16)
+    assert model.lm_head.decoder.weight.shape == (VOCAB_SIZE, 2 * model.config.hidden_size)
+
+
+@pytest.mark.parametrize(("size", "target"), [(1, "wdr"), (2, "simple"), (4, "wdr"), (4, "simple")])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_loss_and_gradients(layers, size, target):
+    model = tiny_reformer(layers, ngram_size=size, ngram_target=target, label_smoothing=0.1)
+    assert_training_matches(model, FULL, STRUCTURES["24 words"])
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_gradients_are_those_of_the_loss(layers):
+    """By differences: the reversible layers' backward pass is their own, and the reference goes through it too."""
+    # Simple heads: of WDR heads' predictions, the loss takes a part as constant.
+    model, ids = tiny_reformer(layers, ngram_target="simple").train(), random_ids(2, 11)
+    directions = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    grads = gradients(model, model(ids, labels=ids).loss)
+    for part in ("embeddings", "layers.0.attention", "layers.1", "encoder.layer_norm", "decoder", "ngram_heads"):
+        names = [name for name in directions if part in name]
+
+        @torch.no_grad()
+        def loss_after(step, names=names):
+            for name in names:
+                model.get_parameter(name).add_(step * directions[name])
+            return model(ids, labels=ids).loss
+
+        slope = (loss_after(1e-6) - loss_after(-2e-6)) / 2e-6
+        loss_after(1e-6)
+        expected = sum((grads[name] * directions[name]).sum() for name in names)
+        assert abs(expected) > 1e-3
+        torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("length", [2, 4, 5, 12, FULL - 1])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("layers", ["local", "lsh"])
+def test_training_takes_any_length(layers, positions, length):
+    """The loss is that of a full text whose surplus is padding without labels, and so are the gradients."""
+    model, ids = tiny_reformer(layers, **POSITIONS[positions]), random_ids(2, length)
+    full = full_length(layers, positions, length)
+    assert_training_matches(model, full, {"input_ids": ids, "labels": ids})
+    surplus, mask = F.pad(ids, (0, full - length), value=PAD), F.pad(torch.ones_like(ids), (0, full - length))
+    by_hand = model(**padded_by(surplus, mask))
+    output = model(ids, labels=ids)
+    torch.testing.assert_close(by_hand.loss, output.loss)
+    if layers == "local":
+        # Without hashing, nothing depends on how far a text is filled up: evaluation sees the same.
+        evaluated = model.eval()(ids, labels=ids)
+        torch.testing.assert_close(evaluated.head_losses, output.head_losses)
+        torch.testing.assert_close(evaluated.loss, output.head_losses[0])
+
+
+@pytest.mark.parametrize("name", ["left padding", "left padding, counted", "right padding", "packed"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("layers", ["local", "lsh twice"])
+def test_training_with_masks_and_positions(layers, positions, name):
+    model = tiny_reformer(layers, **POSITIONS[positions])
+    assert_training_matches(model, full_length(layers, positions, 11), STRUCTURES[name])
+
+
+def assert_evaluation_matches(model, batch: dict[str, torch.Tensor], length: int = 0) -> None:
+    batch = dict(batch)
+    labels = batch.pop("labels")
+    structure = {name: value for name, value in batch.items() if name != "input_ids"}
+    # Padding that sees no word at all sees all of it, whatever it is.
+    is_real = batch.get("attention_mask", torch.ones_like(labels)).bool()
+    nlls = reference.training_loss(slow(model, length), labels=labels, **batch)[1]
+    losses = []
+    for value in LAMBDAS:
+        expected = reference.ensembled_logits(slow(model, length), ensemble_lambda=value, **batch)
+        output = model(**batch, labels=labels, ensemble_lambda=value)
+        torch.testing.assert_close(output.logits[is_real], expected[is_real])
+        torch.testing.assert_close(output.loss, reference.next_word_nll(expected, labels, **structure))
+        torch.testing.assert_close(output.head_losses, nlls)
+        losses.append(output.loss)
+    grid = model(**batch, labels=labels, ensemble_lambda=LAMBDAS)
+    torch.testing.assert_close(grid.loss, torch.stack(losses))
+    torch.testing.assert_close(grid.head_losses, nlls)
+    assert grid.logits is None
+
+
+@pytest.mark.parametrize("name", ["4 words", "11 words", "24 words", "left padding", "right padding"])
+@pytest.mark.parametrize("layers", LAYERS)
+@torch.no_grad()
+def test_evaluation(layers, name):
+    for target in ("wdr", "simple"):
+        assert_evaluation_matches(tiny_reformer(layers, ngram_target=target), STRUCTURES[name])
+
+
+@pytest.mark.parametrize("name", ["left padding, counted", "packed"])
+@pytest.mark.parametrize("length", [8, 11])
+@torch.no_grad()
+def test_evaluation_with_positions(length, name):
+    batch = {key: value[:, :length] for key, value in STRUCTURES[name].items()}
+    assert_evaluation_matches(tiny_reformer(), batch, -(-length // 4) * 4)
+    # A table of positions, unlike axes, reads the given ones in training as well.
+    model = tiny_reformer(axial_pos_embds=False)
+    torch.testing.assert_close(model(**batch).head_losses, model.train()(**batch).head_losses)
+
+
+@pytest.mark.parametrize("prompt_length", [1, 3, 4, 5, 10])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+@torch.no_grad()
+def test_cached_equals_uncached(target, positions, prompt_length):
+    model, ids = tiny_reformer(ngram_target=target, **POSITIONS[positions]), random_ids(2, 15)
+    uncached = model(ids, use_cache=False, ensemble_lambda=0.4).logits
+    torch.testing.assert_close(read_by_cache(model, "logits", ids, prompt_length, ensemble_lambda=0.4), uncached)
+    torch.testing.assert_close(uncached, reference.ensembled_logits(slow(model), ids, 0.4))
+
+
+@pytest.mark.parametrize("prompt_length", [3, 6, 7, 13])
+@pytest.mark.parametrize("layers", ["lsh", "lsh twice"])
+@torch.no_grad()
+def test_history_in_a_cache_of_hashes(layers, prompt_length):
+    """The stock cache attends to other words than the whole text does; on its states, the ensemble is right."""
+    model, ids = tiny_reformer(layers, ensemble_lambda=0.4), random_ids(1, 18)
+    actual = read_by_cache(model, "logits", ids, prompt_length)
+    torch.testing.assert_close(actual, reference.ensembled_logits(slow(model, prompt_length=prompt_length), ids, 0.4))
+    assert (actual - model(ids, use_cache=False).logits).abs().max() > 0.1
+
+
+@torch.no_grad()
+def test_stock_cache_of_hashes_takes_all_words_from_the_first_row():
+    """With hashing, rows decoded together are not the rows decoded apart; without, they are."""
+    ids = random_ids(2, 22)
+    for layers, are_the_same in (("local", True), ("lsh", False)):
+        model = plain_reformer(layers)
+        together = read_by_cache(model, "logits", ids, 13)
+        first, second = (read_by_cache(model, "logits", row[None], 13)[0] for row in ids)
+        torch.testing.assert_close(together[0], first)
+        assert torch.allclose(together[1], second) == are_the_same
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@torch.no_grad()
+def test_a_stock_cache_can_be_filled(size):
+    """As it can by the stock class: the cache that is handed in is the one that grows."""
+    model, ids, cache = tiny_reformer(ngram_size=size, ensemble_lambda=0.4), random_ids(2, 9), ReformerDynamicCache()
+    logits = [model(token, past_buckets_states=cache, use_cache=True).logits for token in ids.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(logits, dim=1), model(ids, use_cache=False).logits)
+
+
+def beams(model, ids: torch.Tensor, **options):
+    options = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0, **NO_END, **options}
+    return model.generate(ids, return_dict_in_generate=True, output_scores=True, **options)
+
+
+@pytest.mark.parametrize(("prompt_length", "target"), [(3, "simple"), (6, "wdr")])
+@torch.no_grad()
+def test_beam_search(prompt_length, target):
+    model, ids = tiny_reformer(ngram_target=target, ensemble_lambda=0.4), random_ids(2, prompt_length)
+    expected = [beam for row in reference.beam_search(slow(model), ids, 0.4, 3, 9) for beam in row]
+    scores = torch.tensor([score for score, _ in expected])
+    for use_cache in (True, False):
+        found = beams(model, ids, use_cache=use_cache)
+        assert torch.equal(found.sequences, torch.stack([tokens for _, tokens in expected]))
+        torch.testing.assert_close(found.sequences_scores, scores, check_dtype=False, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_beams_move_the_history(monkeypatch):
+    """With a history that stays where it is, the test above fails."""
+    model, ids = tiny_reformer(ensemble_lambda=0.4), random_ids(2, 6)
+    moves, reorder = [], NgramReformerCache.reorder_cache
+
+    def spy(cache, beam_idx):
+        before = cache.history.keys.clone()
+        reorder(cache, beam_idx)
+        assert torch.equal(cache.history.keys, before[beam_idx])
+        moves.append(not torch.equal(cache.history.keys, before))
+
+    monkeypatch.setattr(NgramReformerCache, "reorder_cache", spy)
+    right = beams(model, ids)
+    assert any(moves)
+    monkeypatch.setattr(NgramReformerCache, "reorder_cache", ReformerDynamicCache.reorder_cache)
+    wrong = beams(model, ids)
+    assert not torch.equal(wrong.sequences, right.sequences)
+    assert (wrong.sequences_scores - right.sequences_scores).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("prompt_length", [2, 7])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_generate(layers, prompt_length, capsys):
+    """Nothing is printed, by whatever way of decoding."""
+    model, ids = tiny_reformer(layers), random_ids(1, prompt_length)
+    greedy = model.generate(ids, ensemble_lambda=0.4, **NO_END)
+    assert greedy.shape == (1, prompt_length + 9)
+    assert not torch.equal(greedy, model.generate(ids, ensemble_lambda=0.0, **NO_END))
+    assert model.generate(ids, ensemble_lambda=0.4, do_sample=True, **NO_END).shape == greedy.shape
+    uncached = model.generate(ids, ensemble_lambda=0.4, use_cache=False, **NO_END)
+    assert torch.equal(greedy, uncached) or layers != "local"
+    assert beams(model, ids, ensemble_lambda=0.4, use_cache=False).sequences.shape == (3, prompt_length + 9)
+    assert capsys.readouterr().out == ""
+
+
+def test_refusals():
+    model = tiny_reformer(ensemble_lambda=0.4)
+    ids, mask = left_pad([random_ids(1, 6)[0], random_ids(1, 3)[0]], PAD)
+    with pytest.raises(ValueError, match=r"^Reformer cannot generate from padded prompts.*one by one\.$"):
+        model.generate(ids, attention_mask=mask, **NO_END)
+    with pytest.raises(ValueError, match=r"^`use_mtp=True` takes rejected drafts back.*use `use_mtp=False`\.$"):
+        model.generate(random_ids(1, 6), use_mtp=True, **NO_END)
+    with pytest.raises(ValueError, match=r"^A Reformer has a cache of its own kind, .* that come back\.$"):
+        model(random_ids(1, 1), past_buckets_states=DynamicCache())
+    cache = model(random_ids(1, 6), use_cache=True).past_buckets_states
+    with pytest.raises(ValueError, match=r"^After its prompt, a Reformer reads one token at a time, and got 2\.$"):
+        model(random_ids(1, 2), past_buckets_states=cache)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_one_gram_is_the_stock_model(layers):
+    stock, ids = plain_reformer(layers), random_ids(2, 22)
+    torch.manual_seed(0)
+    ours = WDRNgramReformerModelWithLMHead(WDRNgramReformerConfig(**SIZES, **LAYERS[layers], ngram_size=1))
+    state = ours.double().eval().state_dict()
+    assert state.keys() == stock.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in stock.state_dict().items())
+    with torch.no_grad():
+        assert torch.equal(ours(ids, use_cache=False).logits, stock(ids, use_cache=False).logits)
+        row = ids[:1]
+        assert torch.equal(read_by_cache(ours, "logits", row, 7), read_by_cache(stock, "logits", row, 7))
+        assert torch.equal(ours(ids, ensemble_lambda=0.4).logits, stock(ids).logits)
+        torch.testing.assert_close(ours(ids, labels=ids).loss, stock(ids, labels=ids).loss, check_dtype=False)
+        found, expected = (beams(model, row[:, :7], use_cache=layers == "local") for model in (ours, stock))
+        assert torch.equal(found.sequences, expected.sequences)
+    full = random_ids(2, FULL)
+    losses = [model.train()(full, labels=full).loss for model in (ours, stock)]
+    torch.testing.assert_close(*losses, check_dtype=False)
+    actual, expected = (gradients(model, loss) for model, loss in zip((ours, stock), losses, strict=True))
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@torch.no_grad()
+def test_save_and_load(layers, tmp_path):
+    model, ids = tiny_reformer(layers, ensemble_lambda=0.4), random_ids(2, 22)
+    model.save_pretrained(tmp_path / "ours")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    assert type(loaded) is WDRNgramReformerModelWithLMHead and loaded.dtype == torch.float64
+    weights = model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded.state_dict().items())
+    # Where the weights lie in memory may decide the last bit.
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-12, atol=1e-12)
+    plain = plain_reformer(layers)
+    plain.save_pretrained(tmp_path / "plain")
+    for source in (plain, tmp_path / "plain"):
+        with_heads = with_ngram_heads(source, ngram_size=3)
+        assert type(with_heads) is WDRNgramReformerModelWithLMHead and len(with_heads.ngram_heads) == 2
+        assert torch.equal(with_heads(ids).logits, plain(ids).logits)
+
+
+def moved_by_the_future(model, length: int, changed: int, **kwargs) -> torch.Tensor:
+    """How far other last words move the log-probabilities of what follows each word before, `(texts, words)`."""
+    moved = []
+    for seed in range(8):
+        ids, others = random_ids(1, length, seed), random_ids(1, length, seed + 100)
+        others[:, :-changed] = ids[:, :-changed]
+        before, after = (model(text, use_cache=False, **kwargs).logits.log_softmax(-1) for text in (ids, others))
+        moved.append((after - before).abs().amax(-1)[0, :-changed])
+    return torch.stack(moved)
+
+
+@pytest.mark.parametrize("build", [plain_reformer, tiny_reformer], ids=["stock", "heads"])
+@torch.no_grad()
+def test_future_words_and_the_past(build):
+    """
+    Without hashing the future moves nothing. With it, words are sorted by their hashes and cut into chunks, all of
+    them together: which past words a word sees depends on the words after it, in the stock class as in ours.
+    """
+    kwargs = {"ensemble_lambda": 0.4} if build is tiny_reformer else {}
+    assert moved_by_the_future(build("local"), FULL, 8, **kwargs).max() < 1e-12
+    for layers in ("lsh", "lsh twice"):
+        # A text that fits into a chunk is not sorted.
+        assert moved_by_the_future(build(layers), 4, 2, **kwargs).max() < 1e-12
+        moved = moved_by_the_future(build(layers), FULL, 8, **kwargs)
+        assert (moved > 1e-6).double().mean() > 0.4 and moved.max() > 1
+    # One word, the last, is enough.
+    assert moved_by_the_future(build("lsh twice"), FULL, 1, **kwargs).max() > 0.3
+
+
+def test_the_future_moves_the_past_by_sorting_alone():
+    """Nothing else of a future word is read, and no gradient reaches it: training cannot aim at what comes through."""
+    model = plain_reformer("lsh").train()
+    embeddings = model.get_input_embeddings()(random_ids(2, FULL)).detach().requires_grad_()
+    model(inputs_embeds=embeddings, use_cache=False).logits[:, :16].square().sum().backward()
+    assert embeddings.grad[:, :16].abs().amax(-1).min() > 1e-6
+    assert not embeddings.grad[:, 16:].any()

@@ -1,0 +1,425 @@
+"""Heads on any language model, by `with_ngram_heads`: from an instance, from a folder, and what is refused."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+import ngram_wdr_hf
+from ngram_wdr_hf import backbones, with_ngram_heads
+
+from tests.support.tiny import SIZES, T5_SIZES, TRANSLATION_SIZES, VOCAB_SIZE, random_ids
+
+SMALL = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+BERT = {**SMALL, "intermediate_size": 32, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+LLAMA = {**BERT, "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.3}
+EXPERTS = {"moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+CAUSAL = {
+    "Olmo2ForCausalLM": LLAMA,
+    "PhiForCausalLM": {**LLAMA, "tie_word_embeddings": False},  # with a logit bias
+    "CohereForCausalLM": {**LLAMA, "logit_scale": 0.3},
+    "BloomForCausalLM": {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "n_layer": 2, "n_head": 2},
+    "MixtralForCausalLM": {**LLAMA, "num_local_experts": 4},
+    "Qwen3MoeForCausalLM": {**LLAMA, **EXPERTS},
+}
+SEQ2SEQ = {"MBartForConditionalGeneration": TRANSLATION_SIZES, "MT5ForConditionalGeneration": T5_SIZES}
+NAMED = {"GPT2LMHeadModel": SIZES, "LlamaForCausalLM": LLAMA, "BartForConditionalGeneration": TRANSLATION_SIZES}
+ALL = {**CAUSAL, **SEQ2SEQ, **NAMED}
+COMPOSITE = ("LlavaForConditionalGeneration", "Gemma3ForConditionalGeneration", "EncoderDecoderModel")
+ADAPTER = LoraConfig(target_modules=["q_proj"])
+
+
+def tiny(name: str, sizes=BERT, **fields) -> transformers.PreTrainedModel:
+    model_class = getattr(transformers, name)
+    return model_class(model_class.config_class(**{**sizes, **fields}))
+
+
+def plain(name: str, **fields) -> transformers.PreTrainedModel:
+    """A stock model, whose every weight shows."""
+    torch.manual_seed(0)
+    model = tiny(name, ALL[name], **fields)
+    for tensor in (*model.parameters(), *(buffer for key, buffer in model.named_buffers() if "bias" in key)):
+        nn.init.normal_(tensor, std=0.3)
+    return model.eval()
+
+
+def inputs_of(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
+    ids = {"input_ids": random_ids(2, 7)}
+    return {**ids, "decoder_input_ids": random_ids(2, 9, seed=1)} if model.config.is_encoder_decoder else ids
+
+
+@torch.no_grad()
+def logits(model: transformers.PreTrainedModel, **kwargs) -> torch.Tensor:
+    return model(**inputs_of(model), **kwargs).logits
+
+
+def auto_class(model: transformers.PreTrainedModel) -> type:
+    return AutoModelForSeq2SeqLM if model.config.is_encoder_decoder else AutoModelForCausalLM
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_from_an_instance(name):
+    model = plain(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    weight, expected = model.get_output_embeddings().weight, logits(model)
+    ours = with_ngram_heads(model, ngram_size=3, ngram_target="simple", ensemble_lambda=0.4)
+    assert type(ours) is type(with_ngram_heads(model)) is getattr(backbones, f"WDRNgram{name}")
+    assert isinstance(ours, type(model)) and type(model) is getattr(transformers, name)
+    assert (type(ours) is getattr(ngram_wdr_hf, f"WDRNgram{name}", None)) is (name in NAMED)
+    assert torch.equal(logits(ours, ensemble_lambda=0.0), expected) and not torch.equal(logits(ours), expected)
+    assert (ours.config.ngram_size, ours.config.ngram_target, ours.config.ensemble_lambda) == (3, "simple", 0.4)
+    assert len(ours.ngram_heads) == 2 and not ours.training
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert (ours.get_output_embeddings().weight is ours.get_input_embeddings().weight) is tied
+    # The one that was given goes on as if nothing had happened.
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()
+    ours.config.vocab_size = ours.generation_config.max_length = 99
+    assert model.get_output_embeddings().weight is weight and not hasattr(model, "ngram_heads")
+    assert model.config.vocab_size == VOCAB_SIZE and model.generation_config.max_length != 99
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_state_of_an_instance_is_kept():
+    model = plain("Olmo2ForCausalLM", attn_implementation="eager").double().train()
+    model.generation_config.update(max_new_tokens=11, top_k=7)
+    ours = with_ngram_heads(model)
+    assert {parameter.dtype for parameter in ours.parameters()} == {torch.float64}
+    assert ours.training and ours.device == model.device
+    assert ours.generation_config.to_dict() == model.generation_config.to_dict()
+    assert ours.config._attn_implementation == "eager" != plain("Olmo2ForCausalLM").config._attn_implementation
+    assert torch.equal(logits(ours.eval()), logits(model.eval()))
+    assert ours.generate(random_ids(1, 4), do_sample=False).shape == (1, 15)
+
+
+def test_without_heads():
+    model = plain("CohereForCausalLM")
+    ours = with_ngram_heads(model, ngram_size=1)
+    assert not ours.ngram_heads and ours.state_dict().keys() == model.state_dict().keys()
+    ids = random_ids(2, 7)
+    torch.testing.assert_close(*(each.train()(ids, labels=ids).loss for each in (ours, model)))
+
+
+@pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "LlamaForCausalLM", "MBartForConditionalGeneration"])
+def test_from_a_folder(name, tmp_path):
+    model = plain(name)
+    model.save_pretrained(tmp_path)
+    fields = {"ensemble_lambda": 0.3, "label_smoothing": 0.1, "ngram_head_activation": "gelu"}
+    ours = with_ngram_heads(tmp_path, ngram_size=2, dtype=torch.float64, device_map="cpu", **fields)
+    assert {parameter.dtype for parameter in ours.parameters()} == {torch.float64}
+    assert {field: getattr(ours.config, field) for field in fields} == fields and len(ours.ngram_heads) == 1
+    assert torch.equal(logits(ours, ensemble_lambda=0.0), logits(model.double()))
+    with pytest.raises(TypeError, match="no_such_field"):
+        with_ngram_heads(tmp_path, no_such_field=3)
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+def test_checkpoints_go_both_ways(name, tmp_path):
+    """Plain ones into ours, experts stored one by one included, and ours into plain ones."""
+    model = plain(name)
+    model.save_pretrained(tmp_path / "plain")
+    ours = with_ngram_heads(tmp_path / "plain", ngram_size=3).eval()
+    assert torch.equal(logits(ours), logits(model))
+    ours.save_pretrained(tmp_path / "ours")
+    stored = load_file(tmp_path / "plain" / "model.safetensors")
+    assert any(".experts.3." in key for key in stored) is ("Mix" in name or "Moe" in name)
+    assert torch.equal(logits(type(model).from_pretrained(tmp_path / "ours")), logits(model))
+    again = auto_class(ours).from_pretrained(tmp_path / "ours")
+    assert type(again) is type(ours) and type(AutoConfig.from_pretrained(tmp_path / "ours")) is type(ours.config)
+    assert torch.equal(logits(again, ensemble_lambda=0.5), logits(ours, ensemble_lambda=0.5))
+
+
+ELSEWHERE = """
+import pathlib, pickle, sys, torch, ngram_wdr_hf
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+for folder in map(pathlib.Path, sys.argv[1:]):
+    inputs, logits, name = torch.load(folder / "expected.pt")
+    config = AutoConfig.from_pretrained(folder)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    for model in (auto_class.from_pretrained(folder), pickle.loads((folder / "model.pkl").read_bytes())):
+        assert type(model).__name__ == name and len(model.ngram_heads) == 2, type(model)
+        assert type(model.config) is type(config), type(config)
+        with torch.no_grad():
+            assert torch.equal(model(**inputs, ensemble_lambda=0.5).logits, logits), name
+    print(name)
+"""
+
+
+def test_in_another_process(tmp_path):
+    """Which imports the package and does nothing else."""
+    names = ["MixtralForCausalLM", "BloomForCausalLM", "BartForConditionalGeneration", "MT5ForConditionalGeneration"]
+    for name in names:
+        ours = with_ngram_heads(plain(name), ngram_size=3)
+        ours.save_pretrained(tmp_path / name)
+        expected = (inputs_of(ours), logits(ours, ensemble_lambda=0.5), f"WDRNgram{name}")
+        torch.save(expected, tmp_path / name / "expected.pt")
+        (tmp_path / name / "model.pkl").write_bytes(pickle.dumps(ours))
+    command = [sys.executable, "-c", ELSEWHERE, *(str(tmp_path / name) for name in names)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [f"WDRNgram{name}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "MBartForConditionalGeneration"])
+def test_copies(name):
+    ours = with_ngram_heads(plain(name), ensemble_lambda=0.4)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert type(other) is type(ours) and torch.equal(logits(other), logits(ours))
+        with torch.no_grad():
+            other.ngram_heads[0].fc_out.weight.zero_()
+        assert ours.ngram_heads[0].fc_out.weight.any()
+    assert pickle.loads(pickle.dumps(ours.config)).to_dict() == ours.config.to_dict()
+
+
+def test_classes_by_their_name():
+    from ngram_wdr_hf.backbones import WDRNgramOlmo2ForCausalLM
+
+    assert issubclass(WDRNgramOlmo2ForCausalLM, transformers.Olmo2ForCausalLM)
+    for name in ("WDRNgramNothing", "Olmo2ForCausalLM", "WDRNgramAutoConfig", "WDRNgram"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(backbones, name)
+
+
+@pytest.mark.parametrize("model_type", ["wdr_ngram_roberta", "wdr_ngram_electra", "wdr_ngram_camembert"])
+def test_no_door_is_open_to_what_is_refused(model_type):
+    with pytest.raises(ValueError, match="its logits are not the product"):
+        AutoConfig.for_model(model_type)
+    with pytest.raises(ValueError, match="BartForCausalLM: its loss for `labels` is not that of the next token"):
+        _ = backbones.WDRNgramBartForCausalLM
+
+
+class OwnLlama(LlamaForCausalLM):
+    """Somebody's own, with the same configuration."""
+
+
+def test_another_class_leaves_the_named_one_alone(tmp_path):
+    models = with_ngram_heads(plain("LlamaForCausalLM")), with_ngram_heads(OwnLlama(LlamaConfig(**LLAMA)))
+    with pytest.raises(ValueError, match="Cubed"):
+        with_ngram_heads(Cubed(LlamaConfig(**LLAMA)))
+    for i, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(i))
+    for i, model in enumerate(models):
+        assert type(AutoModelForCausalLM.from_pretrained(tmp_path / str(i))) is type(model)
+    assert type(pickle.loads(pickle.dumps(models[1]))) is type(models[1])
+
+
+@pytest.mark.parametrize("name", ["MixtralForCausalLM", "Qwen3MoeForCausalLM"])
+def test_load_balancing(name):
+    """Asked for in the call or in the configuration, it costs what it costs in the stock class."""
+    stock, ids = plain(name, output_router_logits=True, router_aux_loss_coef=0.7).train(), random_ids(2, 7)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    expected = stock(ids, attention_mask=mask, labels=labels)
+    expected.loss.backward()
+    ours = with_ngram_heads(stock, ngram_size=1)
+    output = ours(ids, attention_mask=mask, labels=labels)
+    output.loss.backward()
+    torch.testing.assert_close(output.loss, expected.loss)
+    torch.testing.assert_close(output.aux_loss, expected.aux_loss)
+    torch.testing.assert_close(output.router_logits, expected.router_logits)
+    for key, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, stock.get_parameter(key).grad)
+    # With heads, it comes on top of the N-gram loss, and through a tuple, too.
+    ours = with_ngram_heads(stock, ngram_size=3)
+    ours.config.output_router_logits = False
+    without = ours(ids, attention_mask=mask, labels=labels)
+    output = ours(ids, attention_mask=mask, labels=labels, output_router_logits=True)
+    assert "aux_loss" not in without and "router_logits" not in without
+    torch.testing.assert_close(output.loss, without.loss + 0.7 * expected.aux_loss)
+    torch.testing.assert_close(output.head_losses, without.head_losses)
+    assert ours(ids, labels=labels, output_router_logits=True, return_dict=False)[0].ndim == 0
+
+
+@pytest.mark.parametrize("model_type", ["SwitchTransformers", "NllbMoe"])
+def test_load_balancing_of_an_encoder_and_a_decoder(model_type):
+    """It is added, or refused in one sentence; it is not left out in silence."""
+    sizes = T5_SIZES if model_type == "SwitchTransformers" else TRANSLATION_SIZES
+    sizes = {**sizes, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 2, "router_jitter_noise": 0.0}
+    stock = tiny(f"{model_type}ForConditionalGeneration", sizes)
+    ours, ids = with_ngram_heads(stock.train(), ngram_size=1), random_ids(2, 7)
+    try:
+        loss = ours(ids, labels=ids, output_router_logits=True).loss
+    except ValueError as error:
+        assert "output_router_logits=False" in str(error)
+    else:
+        torch.testing.assert_close(loss, stock(ids, labels=ids, output_router_logits=True).loss)
+    assert ours(ids, labels=ids, output_router_logits=False).loss.requires_grad
+
+
+class Blocks(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        ids = random_ids(1, 9, seed=i)[0]
+        return {"input_ids": ids, "labels": ids}
+
+
+@pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "MixtralForCausalLM"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["instance", "folder"])
+def test_trainer_saves_and_resumes(name, is_folder, tmp_path):
+    """Experts, too, of which Trainer loads nothing if they are stored under other names than the model's own."""
+    source = plain(name)
+    if is_folder:
+        source.save_pretrained(tmp_path / "plain")
+        source = tmp_path / "plain"
+
+    def train(folder, **options):
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder), max_steps=2, save_steps=1, learning_rate=0.01, report_to="none", use_cpu=True
+        )
+        torch.manual_seed(0)
+        trainer = transformers.Trainer(with_ngram_heads(source, ngram_size=3), arguments, train_dataset=Blocks())
+        trainer.train(**options)
+        return trainer.model.state_dict()
+
+    whole = train(tmp_path / "whole")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / "checkpoint-2")
+    assert all(torch.equal(value, whole[key]) for key, value in saved.state_dict().items())
+    again = train(tmp_path / "again", resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-1"))
+    assert whole.keys() == again.keys() and all(torch.equal(value, whole[key]) for key, value in again.items())
+
+
+class Cubed(LlamaForCausalLM):
+    def forward(self, input_ids=None, **kwargs):
+        return CausalLMOutputWithPast(logits=super().forward(input_ids, **kwargs).logits ** 3)
+
+
+class Wrapped(LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        return CausalLMOutputWithPast(logits=super().forward(*args, **kwargs).logits ** 3)
+
+
+class LayerNormed(LlamaForCausalLM):
+    norm_class = nn.LayerNorm
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.last_norm = self.norm_class(config.hidden_size, eps=1e-6)
+
+    def forward(self, input_ids=None, attention_mask=None, use_cache=None, **kwargs):
+        states = self.model(input_ids, attention_mask=attention_mask, use_cache=use_cache).last_hidden_state
+        return CausalLMOutputWithPast(logits=self.lm_head(self.last_norm(states)))
+
+
+class RMSNormed(LayerNormed):
+    """Until it has learned something, a second norm of the kind that Llama ends with changes nothing."""
+
+    norm_class = nn.RMSNorm
+
+
+class BothWays(LlamaForCausalLM):
+    """Every state sees the mean of all."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.norm.register_forward_hook(lambda norm, args, states: states + states.mean(1, keepdim=True))
+
+
+def composite(name: str) -> transformers.PreTrainedModel:
+    """A model for text beside one for pictures, or two for text."""
+    if name == "EncoderDecoderModel":
+        parts = {"encoder": {**BERT, "model_type": "bert"}, "decoder": {**BERT, "model_type": "bert"}}
+        parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
+        return tiny(name, parts)
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    return tiny(name, {"text_config": {**LLAMA, "head_dim": 8}, "vision_config": vision, "image_token_index": 5})
+
+
+REFUSED = {
+    **{name: lambda name=name: tiny(name, LLAMA) for name in ("LlamaModel", "LlamaForSequenceClassification")},
+    **{name: lambda name=name: tiny(name, BERT) for name in ("BertModel", "RobertaForMaskedLM", "BertLMHeadModel")},
+    "BertLMHeadModel ": lambda: tiny("BertLMHeadModel", is_decoder=True),
+    "RobertaForCausalLM": lambda: tiny("RobertaForCausalLM", is_decoder=True),
+    "ModernBertDecoderForCausalLM": lambda: tiny("ModernBertDecoderForCausalLM", cls_token_id=0, sep_token_id=0),
+    # Its labels are not shifted.
+    "BartForCausalLM": lambda: tiny("BartForCausalLM", TRANSLATION_SIZES),
+    "GPT2DoubleHeadsModel": lambda: tiny("GPT2DoubleHeadsModel", SIZES),
+    "WDRNgramOlmo2ForCausalLM": lambda: with_ngram_heads(plain("Olmo2ForCausalLM")),
+    "WDRNgramLlamaForCausalLM": lambda: with_ngram_heads(plain("LlamaForCausalLM")),
+    **{name: lambda name=name: composite(name) for name in COMPOSITE},
+    **{cls.__name__: lambda cls=cls: cls(LlamaConfig(**LLAMA)) for cls in (Cubed, Wrapped, LayerNormed, RMSNormed)},
+    "BothWays": lambda: BothWays(LlamaConfig(**LLAMA)),
+    # A vocabulary for which two tokens that should differ could be the same.
+    "BothWays ": lambda: BothWays(LlamaConfig(**{**LLAMA, "vocab_size": 42})),
+    "Linear": lambda: nn.Linear(2, 2),
+    "LlamaConfig": lambda: LlamaConfig(**LLAMA),
+    # The weights of a model with an adapter in it have other names, so that a copy would have lost them.
+    "LlamaForCausalLM": lambda: get_peft_model(plain("LlamaForCausalLM"), ADAPTER).base_model.model,
+    "PeftModel": lambda: get_peft_model(plain("LlamaForCausalLM"), ADAPTER),
+}
+
+
+def one_sentence(error: pytest.ExceptionInfo) -> str:
+    message = str(error.value)
+    assert "\n" not in message and message.rstrip(")").endswith(".")
+    return message
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_are_refused(name):
+    model = REFUSED[name]()
+    with pytest.raises(TypeError if name in ("Linear", "LlamaConfig", "PeftModel") else ValueError) as error:
+        with_ngram_heads(model)
+    assert name.strip() in one_sentence(error)
+
+
+@pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "Olmo2Model"])
+def test_folders_that_are_refused(name, tmp_path):
+    """A model without an output embedding would get one that was never trained."""
+    tiny(name, LLAMA).save_pretrained(tmp_path)
+    with pytest.raises(ValueError) as error:
+        with_ngram_heads(tmp_path)
+    assert str(tmp_path) in one_sentence(error)
+
+
+def test_a_folder_that_has_heads(tmp_path):
+    with_ngram_heads(plain("MBartForConditionalGeneration")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"already has N-gram heads.*AutoModelForSeq2SeqLM"):
+        with_ngram_heads(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "no/where/at/all"])
+def test_a_folder_that_is_not_there(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((OSError, ValueError)) as error:
+        with_ngram_heads(path)
+    assert str(path) in one_sentence(error)
+
+
+FIELDS = {
+    "`ngram_size` must be an integer of at least 1": {"ngram_size": 0},
+    "`ngram_target` must be one of wdr, simple, got 'words'": {"ngram_target": "words"},
+    "`ensemble_lambda` must be a number from 0 to 1": {"ensemble_lambda": 2},
+    "`no_such_field` is no field of N-gram heads": {"no_such_field": 3},
+    "`hidden_act` is no field of N-gram heads": {"hidden_act": "gelu"},
+    "`device_map` is no field": {"device_map": "cpu"},
+    "`dtype`": {"dtype": torch.bfloat16},
+}
+
+
+@pytest.mark.parametrize("sentence", FIELDS)
+def test_fields_that_are_refused(sentence):
+    with pytest.raises(ValueError) as error:
+        with_ngram_heads(plain("Olmo2ForCausalLM"), **FIELDS[sentence])
+    assert sentence in one_sentence(error)
+
+
+def test_loading_info(tmp_path):
+    plain("Olmo2ForCausalLM").save_pretrained(tmp_path)
+    model, info = with_ngram_heads(tmp_path, output_loading_info=True)
+    assert len(model.ngram_heads) == 3 and len(info["missing_keys"]) == 12

@@ -1,0 +1,97 @@
+"""Drafts where it is easy to go wrong: sliding windows, constraints, adapters, nothing to draft."""
+
+import itertools
+
+import pytest
+import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import StoppingCriteria
+
+from tests.support.backbones import tiny_backbone
+from tests.support.side_by_side import DRAFTS, NO_END, PAD, assert_same_generation, generate, generate_both, model_of, prompts
+from tests.support.side_by_side import were_drafts_right as were_right
+from tests.support.tiny import tiny_model
+
+
+@pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_sliding_windows(batch_size, ensemble_lambda):
+    """The rows' caches, which hold a few tokens only, are moved as well; plain decoding goes on from the result."""
+    model = tiny_backbone("mistral", ensemble_lambda=ensemble_lambda)
+    inputs = prompts(batch_size)
+    plain, speculative = generate_both(model, inputs, **NO_END)
+    assert_same_generation(plain, speculative, ends=())
+    assert were_right(speculative)
+    assert speculative.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
+    longer = torch.cat([plain.sequences, plain.sequences[:, -3:]], dim=1)
+    mask = torch.cat([inputs["attention_mask"], torch.ones(batch_size, 23, dtype=torch.long)], dim=1)
+    expected, actual = (
+        generate(
+            model, {"input_ids": longer, "attention_mask": mask}, past_key_values=output.past_key_values, **NO_END
+        )
+        for output in (plain, speculative)
+    )
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("copies", [0, 8])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_constraint_that_knows_no_way_out(batch_size, copies):
+    """After a token that is not allowed, nothing is; plain decoding never asks."""
+    allowed = {token: [(3 * token) % 30 + 2, (5 * token) % 30 + 2, token] for token in range(37)}
+
+    def next_tokens(row: int, text: torch.Tensor) -> list[int]:
+        new = text[6:].tolist()
+        is_possible = all(after in allowed[before] for before, after in itertools.pairwise(new))
+        return allowed[int(text[-1])] if is_possible else []
+
+    options = {"prefix_allowed_tokens_fn": next_tokens, "prompt_lookup_num_tokens": copies, **NO_END}
+    model, inputs = model_of("gpt2"), prompts(batch_size)
+    speculative = generate(model, inputs, return_dict_in_generate=True, **options, **DRAFTS)
+    del options["prompt_lookup_num_tokens"]
+    assert torch.equal(speculative.sequences, generate(model, inputs, **options))
+    assert were_right(speculative)
+    with pytest.raises(ValueError, match="empty list"):
+        generate(model, inputs, prefix_allowed_tokens_fn=lambda row, text: [], **DRAFTS)
+
+
+@pytest.mark.parametrize(
+    "options", [{"renormalize_logits": True}, {"eta_cutoff": 1e-3}, {"min_new_tokens": 5, "eos_token_id": [0, 1]}]
+)
+def test_nothing_left_to_draft(options):
+    """All tokens of the short list are forbidden, whatever the others do about it."""
+    model, inputs = tiny_model(), prompts(3)
+    if "min_new_tokens" not in options:
+        options = {**options, "suppress_tokens": [0, 1]}
+    torch.manual_seed(0)
+    ids = generate(model, inputs, do_sample=True, draft_vocab_size=2, pad_token_id=PAD, **options, **DRAFTS)
+    assert not (ids[:, 6:11] < 2).any()
+
+
+class AfterTenTokens(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), input_ids.shape[1] >= 16)
+
+
+def test_a_length_beyond_all_measure():
+    """Memory is taken as the text grows."""
+    options = {"max_new_tokens": 10**12, "stopping_criteria": [AfterTenTokens()], **NO_END}
+    model, inputs = tiny_model(), prompts(3)
+    assert torch.equal(generate(model, inputs, **options, **DRAFTS), generate(model, inputs, **options))
+
+
+def test_an_adapter_on_the_output_embedding():
+    model = tiny_model(tie_word_embeddings=False)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["lm_head"], init_lora_weights=False)).eval()
+    for options in ({}, {"draft_vocab_size": 9}):
+        speculative = generate(adapted, prompts(3), return_dict_in_generate=True, **options, **DRAFTS)
+        assert torch.equal(speculative.sequences, generate(adapted, prompts(3)))
+
+
+def test_a_wrapper_that_reads_one_token_at_a_time():
+    tuning = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = get_peft_model(tiny_model(), tuning).eval()
+    with pytest.raises(ValueError, match="use `use_mtp=False`") as error:
+        generate(model, prompts(1), **DRAFTS)
+    assert "\n" not in str(error.value)
+    generate(model, prompts(1))

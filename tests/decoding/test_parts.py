@@ -1,0 +1,378 @@
+"""The parts of speculative decoding, each against a slow version or a count by hand."""
+
+import itertools
+
+import pytest
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from ngram_wdr_hf.decoding import prompt_lookup
+from ngram_wdr_hf.decoding.acceptance import (
+    DraftKind,
+    DraftPace,
+    SpeculationStatistics,
+    accept_by_sampling,
+    accept_greedily,
+)
+from ngram_wdr_hf.decoding.drafter import Drafter
+from ngram_wdr_hf.decoding.prompt_lookup import Copy, TextMemory
+from ngram_wdr_hf.decoding.rows import TextRows
+from ngram_wdr_hf.method.differences import conjugate
+from ngram_wdr_hf.method.heads import RunningConjugate, predict_from_past
+
+from tests.decoding.test_sampling import LEAST_P, WRONG_P, p_value
+from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_greedy_acceptance(depth):
+    scores = torch.randn(50, depth + 1, 3)
+    drafts = torch.randint(0, 3, (50, depth))
+    # Some rows are right to the end.
+    drafts[:10] = scores[:10, :-1].argmax(-1)
+    tokens, num_accepted = accept_greedily(scores, drafts)
+    expected = []
+    for row, draft in zip(scores, drafts.tolist(), strict=True):
+        best = [max(range(3), key=step.__getitem__) for step in row.tolist()]
+        expected.append(next((i for i in range(depth) if best[i] != draft[i]), depth))
+        assert tokens[len(expected) - 1].tolist() == best
+    assert num_accepted.tolist() == expected
+    assert depth == 0 or set(expected) >= {0, depth}
+
+
+def sampled_texts(q_of_last, tables, num_rows, accept=accept_by_sampling):
+    """Three tokens of each row, of which two are drafted: the next token's probabilities depend on the last token."""
+    first, second = (table.expand(num_rows, -1) for table in q_of_last)
+    drafts = torch.cat([torch.multinomial(first, 1), torch.multinomial(second, 1)], dim=1)
+    scores = torch.stack([tables[0][0].expand(num_rows, -1), tables[1][drafts[:, 0]], tables[2][drafts[:, 1]]], dim=1)
+    tokens, num_accepted = accept(scores.log(), drafts, [first, second])
+    # What is missing comes by plain sampling.
+    for place in (1, 2):
+        again = torch.multinomial(tables[place][tokens[:, place - 1]], 1)[:, 0]
+        tokens[:, place] = torch.where(num_accepted < place, again, tokens[:, place])
+    return tokens, num_accepted
+
+
+def accept_without_residual(scores, drafts, draft_probabilities):
+    tokens, num_accepted = accept_by_sampling(scores, drafts, draft_probabilities)
+    rows = torch.arange(len(tokens))
+    tokens[rows, num_accepted] = torch.multinomial(scores[rows, num_accepted].exp(), 1)[:, 0]
+    return tokens, num_accepted
+
+
+def p_of_acceptance(proposal, accept):
+    torch.manual_seed(1)
+    tables = [torch.randn(4, 4).mul(1.5).softmax(-1) for _ in range(3)]
+    copy = torch.eye(4)[2]
+    head = torch.randn(4).softmax(-1)
+    first, second = {"heads": (head, head), "copies": (copy, copy), "both": (head, copy), "p": (tables[0][0], head)}[
+        proposal
+    ]
+    if proposal == "heads":
+        # Tokens that are never proposed, or never accepted.
+        second = torch.tensor([0.0, 0.7, 0.0, 0.3])
+        tables[1][:, 1] = 0.0
+        tables[1] /= tables[1].sum(1, keepdim=True)
+    tokens, num_accepted = sampled_texts((first, second), tables, 6000, accept)
+    assert set(num_accepted.tolist()) == ({1, 2} if proposal == "p" else {0, 1, 2})
+    texts = list(itertools.product(range(4), repeat=3))
+    probabilities = torch.stack([tables[0][0, a] * tables[1][a, b] * tables[2][b, c] for a, b, c in texts])
+    counts = (tokens * torch.tensor([16, 4, 1])).sum(1).bincount(minlength=64)
+    return p_value(counts, probabilities)
+
+
+@pytest.mark.parametrize("proposal", ["heads", "copies", "both", "p"])
+def test_acceptance_by_sampling(proposal):
+    assert p_of_acceptance(proposal, accept_by_sampling) > LEAST_P
+
+
+@pytest.mark.parametrize("proposal", ["heads", "copies", "both"])
+def test_the_test_of_acceptance_has_power(proposal):
+    assert p_of_acceptance(proposal, accept_without_residual) < WRONG_P
+
+
+def test_sampling_without_drafts():
+    probabilities = torch.tensor([0.1, 0.2, 0.7])
+    scores = probabilities.log().expand(3000, 1, 3)
+    tokens, num_accepted = accept_by_sampling(scores, torch.empty(3000, 0, dtype=torch.long), [])
+    assert tokens.shape == (3000, 1) and not num_accepted.any()
+    assert p_value(tokens[:, 0].bincount(minlength=3), probabilities) > LEAST_P
+
+
+def test_running_conjugate():
+    """Of n words, the term of level n, as the arithmetic and the training have it."""
+    embeddings = torch.randn(2, 6, 5, dtype=torch.float64)
+    silent = [torch.zeros_like] * 4
+    from_past = predict_from_past(silent, torch.zeros_like(embeddings), embeddings)
+    for start in range(6):
+        running = RunningConjugate()
+        for n in range(1, 6 - start + 1):
+            term = running.add(embeddings[:, start + n - 1])
+            torch.testing.assert_close(term, conjugate(embeddings, n)[:, start])
+            # Head n spoke at the time before `start`, of the word after time `start + n - 1`.
+            if n <= 4 and start > 0:
+                torch.testing.assert_close(term, from_past[n - 1][:, start - 1])
+
+
+def drafter_for(model, **options):
+    config = GenerationConfig(do_sample=False, prompt_lookup_num_tokens=0)
+    for name, value in {"draft_threshold": 0.0, **options}.items():
+        setattr(config, name, value)
+    return Drafter(model, config)
+
+
+def text_of(ids, max_length=60, processors=()):
+    return TextRows(ids, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList())
+
+
+@pytest.mark.parametrize("draft_vocab_size", [None, 9])
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+@torch.no_grad()
+def test_heads_draft_what_they_say_of_the_drafted_text(target, name, draft_vocab_size):
+    make = tiny_model if name == "gpt2" else lambda *args, **fields: tiny_seq2seq("bart", *args, **fields)
+    model = make(torch.float64, ngram_size=5, ngram_target=target)
+    model.set_draft_tokens(torch.randperm(VOCAB_SIZE)[:20])
+    ids = random_ids(3, 6)
+    # The hidden state before the last token, of which any will do.
+    hidden_states = torch.randn(3, 6 + 4, model.config.hidden_size, dtype=torch.float64)
+    drafts = drafter_for(model, draft_vocab_size=draft_vocab_size or VOCAB_SIZE).draft(
+        text_of(ids), hidden_states[:, 4], ids[:, -1]
+    )
+    assert drafts.tokens.shape == (3, 4) and not drafts.probabilities
+    said = predict_from_past(
+        model.ngram_heads, hidden_states, model._target_embeddings(torch.cat([ids, drafts.tokens], dim=1))
+    )
+    allowed = torch.arange(VOCAB_SIZE) if draft_vocab_size is None else model.draft_token_ids[:draft_vocab_size]
+    for n in range(1, 5):
+        # Head n spoke at time 4 about the word after time 4 + n, and its first word is the one after time n.
+        logits = model._logits(said[n - 1][:, 4], None, 0.0)[:, allowed]
+        assert torch.equal(drafts.tokens[:, n - 1], allowed[logits.argmax(-1)])
+        confidences = logits.float().softmax(-1).amax(-1).tolist()
+        assert [row[n - 1] for row in drafts.kinds] == [DraftKind.of_head(c) for c in confidences]
+    assert len(drafts.tokens.unique()) > 3
+
+
+def test_how_far_the_heads_draft():
+    model = tiny_model(ngram_size=4)
+    ids = random_ids(2, 6)
+    states = torch.randn(2, 16)
+    # The forward pass that checks the drafts brings one token more.
+    for left, depth in ((5, 3), (4, 3), (3, 2), (2, 1), (1, 0)):
+        assert drafter_for(model).draft(text_of(ids, 6 + left), states, ids[:, -1]).depth == depth
+    assert drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).depth == 2
+    whole = drafter_for(model).draft(text_of(ids), states, ids[:, -1]).tokens
+    half = drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).tokens
+    assert torch.equal(whole[:, :2], half)
+
+
+def test_copies_beside_the_heads():
+    """One row repeats itself and copies, the other has nothing to copy; what is copied is as certain as can be."""
+    model = tiny_model(ngram_size=4)
+    ids = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7], [2, 3, 4, 5, 6, 7, 8, 9]])
+    states = torch.randn(2, 16)
+    drafter = drafter_for(model, prompt_lookup_num_tokens=6, do_sample=True, draft_vocab_size=30)
+    heads_only = drafter_for(model, do_sample=True, draft_vocab_size=30)
+    torch.manual_seed(0)
+    drafts = drafter.draft(text_of(ids), states, ids[:, -1])
+    assert drafts.tokens[0].tolist() == [8, 9, 5, 6, 7, 8]
+    assert drafts.kinds[0] == [DraftKind.of_copy(3 + i) for i in range(6)]
+    assert [kind and kind.is_copy for kind in drafts.kinds[1]] == [False] * 3 + [None] * 3
+    for place, q in enumerate(drafts.probabilities):
+        assert q.shape == (2, VOCAB_SIZE)
+        assert torch.equal(q[0], torch.eye(VOCAB_SIZE)[drafts.tokens[0, place]])
+        torch.testing.assert_close(q[1].sum(), torch.ones(()))
+        assert q[1, drafts.tokens[1, place]] > 0 and (place >= 3 or not q[1, 30:].any())
+    torch.manual_seed(0)
+    alone = heads_only.draft(text_of(ids), states, ids[:, -1])
+    torch.testing.assert_close(alone.probabilities[0][1], drafts.probabilities[0][1])
+
+
+def pace_of(threshold=None, free_tokens=40, samples=False):
+    return DraftPace(threshold, free_tokens, samples)
+
+
+def one_step(pace, kind, stands, num_rows=1, max_depth=3) -> int:
+    """A step of rows without copies, whose heads' drafts are all of one kind and stand or not; returns its depth."""
+    depth = 0
+    pace.begin([100] * num_rows)
+    while depth < max_depth and pace.asks_heads([None] * num_rows) and pace.goes_on([kind] * num_rows):
+        depth += 1
+    pace.learn([[kind] * depth] * num_rows, [depth if stands else 0] * num_rows)
+    return depth
+
+
+def steps_with_drafts(pace, outcomes, confidence=0.6):
+    """The depth of each step of one row, whose drafts stand or not, as `outcomes` say."""
+    return [one_step(pace, DraftKind.of_head(confidence), stands) for stands in outcomes]
+
+
+def test_pace_goes_down_and_up():
+    pace = pace_of()
+    wrong = steps_with_drafts(pace, [False] * 200)
+    assert wrong[0] > 0
+    # Rare, but not given up.
+    assert 0 < sum(depth > 0 for depth in wrong[100:]) <= 100 / 8 + 1
+    right = steps_with_drafts(pace, [True] * 400)
+    assert right[-100:] == [3] * 100
+    assert steps_with_drafts(pace_of(), [True] * 50, confidence=0.95)[-40:] == [3] * 40
+
+
+def test_heads_that_bring_nothing_are_asked_rarely():
+    pace, kind = pace_of(), DraftKind.of_head(0.0)
+
+    def asked(num_steps):
+        for _ in range(num_steps):
+            one_step(pace, kind, stands=False)
+            yield pace.has_asked
+
+    assert list(asked(100))[:4] == [True] * 4
+    assert 0 < sum(asked(100)) <= 100 / 16 + 1
+
+
+def test_copies_are_looked_at_in_every_step():
+    """However little the heads bring, and though there was nothing to copy for long."""
+    pace, copy = pace_of(), DraftKind.of_copy(3)
+    for _ in range(100):
+        one_step(pace, DraftKind.of_head(0.0), stands=False)
+    for _ in range(10):
+        pace.begin([100])
+        assert pace.prefers_copy(copy) and pace.goes_on([copy])
+        pace.learn([[copy]], [1])
+
+
+def test_pace_depends_on_what_happened_only():
+    outcomes = [i % 7 < 3 for i in range(100)]
+    first, second = pace_of(), pace_of()
+    assert steps_with_drafts(first, outcomes) == steps_with_drafts(second, outcomes)
+    assert first.num_tried == second.num_tried and first.gain == second.gain
+
+
+def test_pace_of_large_batches_is_slower():
+    def drafts(pace, num_rows):
+        pace.begin([10] * num_rows)
+        return pace.goes_on([DraftKind.of_head(0.3)] * num_rows)
+
+    assert drafts(pace_of(), 1) and not drafts(pace_of(), 32)
+    assert drafts(pace_of(free_tokens=4000), 32)
+
+
+def test_thresholds():
+    unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
+    # Drafts that cost nothing are made however often they were wrong.
+    pace = pace_of(0.0)
+    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [3] * 100
+    # One that costs a forward pass is left alone, unless the head is sure and has always been right.
+    pace = pace_of(1.0)
+    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [0] * 100
+    pace = pace_of(1.0)
+    assert [one_step(pace, sure, stands=True) for _ in range(200)][-50:] == [3] * 50
+
+
+@pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16), (True, 8)])
+def test_heads_are_tried_even_where_they_are_dear(samples, num_rows):
+    """Without it, heads that are always right would never be found out."""
+    pace = DraftPace(None, free_tokens=40, samples=samples)
+    depths = [one_step(pace, DraftKind.of_head(0.95), stands=True, num_rows=num_rows) for _ in range(40)]
+    assert depths[:4] == [3] * 4 and depths[-20:] == [3] * 20
+
+
+def test_nothing_is_learned_of_drafts_after_a_wrong_one():
+    first, second, third = (DraftKind.of_head(confidence) for confidence in (0.3, 0.6, 0.95))
+    pace = pace_of()
+    pace.begin([10, 10])
+    pace.learn([[first, second, third], [DraftKind.of_copy(2), None, None]], [1, 3])
+    assert pace.num_tried == {first: 1, second: 1, DraftKind.of_copy(2): 1}
+    assert pace.num_stood == {first: 1, second: 0, DraftKind.of_copy(2): 1}
+
+
+def test_pace_counts_rows_that_are_behind_for_more():
+    unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
+    pace = pace_of(0.7)
+    pace.begin([40, 10])
+    assert sum(pace.expected) == pytest.approx(2.0)
+    assert pace.goes_on([sure, unsure])
+    pace.begin([40, 10])
+    assert not pace.goes_on([unsure, sure])
+
+
+def test_kinds_of_drafts():
+    assert [DraftKind.of_head(c).level for c in (0.0, 0.02, 0.3, 0.89, 0.9, 1.0)] == [0, 1, 4, 7, 8, 8]
+    assert [DraftKind.of_copy(length).level for length in (1, 3, 6, 20)] == [0, 2, 5, 5]
+    assert DraftKind.of_copy(1) != DraftKind.of_head(0.0)
+    pace = pace_of()
+    chances = [pace.chance(DraftKind.of_head(c)) for c in (0.01, 0.04, 0.08, 0.15, 0.3, 0.4, 0.6, 0.8, 0.95)]
+    assert chances == sorted(chances) and chances[-1] == 1.0
+
+
+def longest_latest_match(text, longest_match):
+    """Where to copy from, by looking everywhere."""
+    for length in range(min(longest_match, len(text)), 0, -1):
+        for place in range(len(text) - 1, length - 1, -1):
+            if text[place - length : place] == text[len(text) - length :]:
+                return place, length
+    return None
+
+
+@pytest.mark.parametrize("longest_match", [1, 2, 3])
+def test_what_is_copied(longest_match):
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for length in (0, 1, 2, 3, 5, 8, 13, 30):
+        for size in (2, 4, 12):
+            text = torch.randint(0, size, (length,), generator=generator).tolist()
+            memory = TextMemory(longest_match)
+            # As it grows: a prompt first, then a few tokens at a time.
+            memory.add(text[: length // 2])
+            memory.add(text[length // 2 : length - 1])
+            memory.add(text[max(length // 2, length - 1) :])
+            assert memory.tokens == text and memory.num_read == length
+            copy, expected = memory.find(), longest_latest_match(text, longest_match)
+            assert (copy and (copy.place, copy.match_length)) == expected
+            found.append(expected and expected[1])
+            if copy is not None:
+                # Written down, the copies come out of the text itself.
+                written = list(text)
+                for i in range(12):
+                    written.append(copy.next_token())
+                    assert written[-1] == written[copy.place + i]
+    assert set(found) == {None, *range(1, longest_match + 1)}
+
+
+def test_a_text_that_repeats_goes_on_repeating():
+    memory = TextMemory(3)
+    memory.add([9, 1, 2, 3, 1, 2, 3, 1])
+    copy = memory.find()
+    assert (copy.place, copy.match_length) == (5, 3)
+    assert [copy.next_token() for _ in range(8)] == [2, 3, 1, 2, 3, 1, 2, 3]
+    assert copy == Copy([9, 1, 2, 3, 1, 2, 3, 1], 5, 3, [2, 3, 1, 2, 3, 1, 2, 3])
+
+
+def test_of_a_long_prompt_the_end_is_remembered(monkeypatch):
+    monkeypatch.setattr(prompt_lookup, "LONGEST_MEMORY", 5)
+    memory = TextMemory(3)
+    memory.add([7, 8, 1, 2, 3, 4, 5])
+    assert memory.tokens == [1, 2, 3, 4, 5] and memory.num_read == 7
+    memory.add([7])
+    assert memory.find() is None and memory.num_read == 8
+    memory.add([1])
+    assert memory.find().next_token() == 2
+
+
+def test_statistics():
+    head, copy = DraftKind.of_head(0.5), DraftKind.of_copy(2)
+    statistics = SpeculationStatistics()
+    assert statistics.tokens_per_forward == 0 and statistics.acceptance == []
+    for num_rows in (2, 2, 1):
+        statistics.count_forward(num_rows)
+    statistics.count_drafts([head, head, head], 1)
+    statistics.count_drafts([copy, copy, copy, copy], 3)
+    # There may have been no draft at the end, and what stood there was an accident.
+    statistics.count_drafts([head, None, None], 2)
+    statistics.count_drafts([], 0)
+    statistics.num_tokens = 11
+    assert (statistics.num_forwards, statistics.num_row_forwards) == (3, 5)
+    assert statistics.tokens_per_forward == 11 / 5
+    assert statistics.num_drafted == [3, 2, 2, 1] and statistics.num_accepted == [3, 1, 1, 0]
+    assert statistics.acceptance == [1.0, 0.5, 0.5, 0.0]
+    assert (statistics.num_copied, statistics.num_copies_accepted) == (4, 3)

@@ -1,0 +1,358 @@
+"""Rows that grow by different numbers of tokens, in the text and in the cache, against rows kept one by one."""
+
+import random
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    Gemma2Config,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StaticCache,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.generation import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    MinLengthLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
+
+from ngram_wdr_hf.decoding.drafter import Drafter
+from ngram_wdr_hf.decoding.history import NgramHistoryLayer, history_of
+from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_be_cut
+from ngram_wdr_hf.decoding.rows import TextRows
+
+from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model
+
+WINDOW = 6
+CPU = torch.device("cpu")
+
+
+def layers(*types):
+    return Gemma2Config(
+        num_hidden_layers=len(types), sliding_window=WINDOW, layer_types=[f"{t}_attention" for t in types]
+    )
+
+
+CACHES = {
+    "full": lambda: DynamicCache(config=layers("full", "full")),
+    "sliding": lambda: DynamicCache(config=layers("sliding", "sliding")),
+    "full and sliding": lambda: DynamicCache(config=layers("full", "sliding")),
+    "encoder-decoder": lambda: EncoderDecoderCache(DynamicCache(config=layers("full", "full")), DynamicCache()),
+}
+
+
+class SlowCache:
+    """The tokens of each row as a list of numbers, which every layer of a real cache holds as well."""
+
+    def __init__(self, kind, lengths, has_history, rng):
+        self.whole, self.rng = CACHES[kind](), rng
+        self.cache, self.crossed = self.whole, None
+        self.texts = [[] for _ in lengths]
+        self.width = max(lengths)
+        self.padding = [self.width - length for length in lengths]
+        if kind == "encoder-decoder":
+            self.crossed = torch.randn(len(lengths), 2, 3, 4)
+            self.whole.cross_attention_cache.update(self.crossed, -self.crossed, 0)
+            self.cache = self.whole.self_attention_cache
+        self.history = history_of(self.whole, 3) if has_history else None
+        self._write(self.width)
+        self.texts = [text[padding:] for text, padding in zip(self.texts, self.padding, strict=True)]
+        mask = None
+        if any(self.padding):
+            mask = torch.tensor([[0] * p + [1] * (self.width - p) for p in self.padding])
+        self.ragged = RaggedCache(self.whole, len(lengths), mask)
+        self.drop([0] * len(lengths))
+
+    def _write(self, width):
+        new = [[self.rng.randrange(1, 10**6) for _ in range(width)] for _ in self.texts]
+        self.texts = [text + added for text, added in zip(self.texts, new, strict=True)]
+        numbers = torch.tensor(new)
+        # The second attention head has twice what the first one has.
+        states = torch.stack([numbers, 2 * numbers], dim=1)[..., None].float().expand(-1, -1, -1, 4)
+        for i in range(2):
+            self.cache.update(states, -states, i)
+        if self.history is not None:
+            self.history.extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
+
+    def read(self, width):
+        """What a forward pass does."""
+        self._write(width)
+        mask = self.ragged.attention_mask
+        if mask is not None:
+            self.ragged.attention_mask = torch.cat([mask, mask.new_ones(len(mask), width)], dim=1)
+
+    def drop(self, counts):
+        self.texts = [text[: len(text) - count] for text, count in zip(self.texts, counts, strict=True)]
+        self.ragged.drop(counts, CPU)
+
+    def select(self, rows):
+        self.texts, self.padding = [self.texts[row] for row in rows], [self.padding[row] for row in rows]
+        self.ragged.select(rows, CPU)
+        if self.crossed is not None:
+            self.crossed = self.crossed[rows]
+
+    def check(self):
+        columns = self.cache.get_seq_length()
+        lengths = [len(text) for text in self.texts]
+        is_sliding = any(layer.is_sliding for layer in self.cache.layers)
+        if self.ragged.attention_mask is None:
+            assert lengths == [columns] * len(lengths)
+        else:
+            # What is real is at the right.
+            expected = [[0] * (columns - length) + [1] * length for length in lengths]
+            assert self.ragged.attention_mask.tolist() == expected
+        if not is_sliding:
+            # No column is without meaning in every row.
+            assert min(self.ragged.moved) == 0
+        moved = [columns - length - pad for length, pad in zip(lengths, self.padding, strict=True)]
+        assert self.ragged.moved == moved and self.ragged.is_ragged == any(moved)
+        for layer in self.cache.layers:
+            width = layer.keys.shape[-2]
+            assert layer.get_seq_length() == columns and len(layer.keys) == len(layer.values) == len(lengths)
+            assert width == (min(columns, WINDOW - 1) if layer.is_sliding else columns)
+            for row, text in enumerate(self.texts):
+                known = torch.tensor(text[-width:])[:, None]
+                value_sign = 1 if layer is self.history else -1
+                for head in range(layer.keys.shape[1]):
+                    keys, values = (states[row, head, width - len(known) :] for states in (layer.keys, layer.values))
+                    assert (keys == (head + 1) * known).all() and (values == value_sign * keys[:, :1]).all()
+        if self.crossed is not None:
+            layer = self.whole.cross_attention_cache.layers[0]
+            assert torch.equal(layer.keys, self.crossed) and torch.equal(layer.values, -self.crossed)
+
+
+@pytest.mark.parametrize("has_history", [False, True])
+@pytest.mark.parametrize("lengths", [[5, 5, 5, 5], [2, 7, 4, 7], [12, 12, 9, 1]])
+@pytest.mark.parametrize("kind", CACHES)
+def test_cache_of_rows_that_keep_different_numbers(kind, lengths, has_history):
+    for seed in range(5):
+        rng = random.Random(seed)
+        slow = SlowCache(kind, lengths, has_history, rng)
+        slow.check()
+        was_ragged = False
+        for _ in range(12):
+            width = rng.randint(1, 4)
+            slow.read(width)
+            # A row that waits for others keeps nothing.
+            slow.drop([rng.randint(0, width) for _ in slow.texts])
+            slow.check()
+            was_ragged |= slow.ragged.is_ragged
+            if len(slow.texts) > 1 and rng.random() < 0.2:
+                rows = sorted(rng.sample(range(len(slow.texts)), len(slow.texts) - 1))
+                slow.select(rows)
+                slow.check()
+        assert was_ragged
+
+
+def test_cache_is_left_as_it_was_found():
+    cache = DynamicCache(config=layers("sliding", "full"))
+    ragged = RaggedCache(cache, 2, None)
+    assert cache.layers[0].record_past
+    ragged.release()
+    assert not cache.layers[0].record_past
+
+
+def test_caches_that_cannot_be_cut():
+    model = tiny_model()
+    with pytest.raises(ValueError, match="needs a cache"):
+        check_can_be_cut(None, 1)
+    with pytest.raises(ValueError, match="StaticLayer cannot be cropped"):
+        check_can_be_cut(StaticCache(config=model.config, max_cache_len=8), 1)
+
+    class OtherLayer(NgramHistoryLayer):
+        pass
+
+    cache = DynamicCache()
+    cache.layers.append(OtherLayer())
+    check_can_be_cut(cache, 1)
+    with pytest.raises(ValueError, match="OtherLayer cannot be moved"):
+        check_can_be_cut(cache, 2)
+    for make in CACHES.values():
+        check_can_be_cut(make(), 2)
+
+
+def allowed_tokens(row, text):
+    """Depends on the row, its length and its last token."""
+    return [(row + len(text) + int(text[-1]) + i) % 11 for i in range(4)]
+
+
+class AddLength(LogitsProcessor):
+    """Writes on what it is given."""
+
+    def __call__(self, input_ids, scores):
+        scores[:, 0] += input_ids.shape[1]
+        return scores
+
+
+PROCESSORS = {
+    "none": [],
+    "pointwise": [TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)],
+    "length": [MinLengthLogitsProcessor(9, 0), AddLength()],
+    "row": [PrefixConstrainedLogitsProcessor(allowed_tokens, 1)],
+    "text": [RepetitionPenaltyLogitsProcessor(1.7)],
+    "text and text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
+    "everything": [
+        RepetitionPenaltyLogitsProcessor(1.7),
+        MinLengthLogitsProcessor(9, 0),
+        PrefixConstrainedLogitsProcessor(allowed_tokens, 1),
+        TemperatureLogitsWarper(0.5),
+    ],
+}
+
+
+def uneven_rows(processors=(), criteria=(), max_length=14):
+    """Four rows of 6, 8, 7 and 6 tokens, of which the last one is not worked on any more."""
+    prompts = torch.randint(0, 11, (4, 6))
+    text = TextRows(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
+    for row, count in ((1, 2), (2, 1)):
+        text.tokens[row] += torch.randint(2, 11, (count,)).tolist()
+    text.rows = [0, 1, 2]
+    assert text.lengths == [6, 8, 7, 6] and text.longest == 8
+    return text
+
+
+@pytest.mark.parametrize("num_scores", [1, 2, 4])
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_processors_see_what_plain_decoding_shows(name, num_scores):
+    text = uneven_rows(PROCESSORS[name])
+    drafts = torch.randint(2, 11, (3, 3))
+    scores = torch.randn(3, num_scores, 11)
+    before = scores.clone()
+    processed = text.process(scores, drafts)
+    for i, row in enumerate(text.rows):
+        for step in range(num_scores):
+            known = text.tokens[row] + drafts[i, : 3 - num_scores + 1 + step].tolist()
+            # Every row of the batch has the same text here; this row's answer counts.
+            ids, everyone = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
+            expected = text.processors(ids, everyone)[row]
+            torch.testing.assert_close(processed[i, step], expected)
+    assert name == "none" or not torch.equal(processed, before)
+
+
+@pytest.mark.parametrize("draft_vocab_size", [None, 9])
+@torch.no_grad()
+def test_processors_of_drafts(draft_vocab_size):
+    """The heads' scores are processed as the model's are; where nothing is left, any draft will do."""
+    model = tiny_model()
+    config = GenerationConfig(do_sample=True, prompt_lookup_num_tokens=0)
+    config.draft_threshold, config.draft_vocab_size = 0.0, draft_vocab_size
+    ids = random_ids(3, 6)
+    allowed = {0: [3, 5, 20], 1: [20, 30], 2: list(range(VOCAB_SIZE))}
+    processors = [
+        RepetitionPenaltyLogitsProcessor(1.5),
+        PrefixConstrainedLogitsProcessor(lambda row, _: allowed[row], 1),
+    ]
+    text = TextRows(ids, 40, 1, LogitsProcessorList(processors), StoppingCriteriaList())
+    states = torch.randn(3, model.config.hidden_size)
+    drafts = Drafter(model, config).draft(text, states, ids[:, -1])
+    assert drafts.depth == 3
+    size = draft_vocab_size or VOCAB_SIZE
+    # The first head's scores, by hand.
+    logits = model.lm_head(model.ngram_heads[0](states) + model.lm_head.weight[ids[:, -1]])
+    for row in range(3):
+        scores = RepetitionPenaltyLogitsProcessor(1.5)(ids[row : row + 1], logits[row : row + 1].clone())[0]
+        kept = [token for token in allowed[row] if token < size]
+        if not kept:
+            scores, kept = logits[row], list(range(size))
+        expected = torch.zeros(VOCAB_SIZE)
+        expected[kept] = scores[kept].softmax(-1)
+        torch.testing.assert_close(drafts.probabilities[0][row], expected)
+        assert int(drafts.tokens[row, 0]) in kept
+
+
+class EndsWith(StoppingCriteria):
+    """Ends a row at a pair of tokens, row 1 also at its tenth token."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        is_done = (input_ids[:, -2] == 5) & (input_ids[:, -1] == 6)
+        is_done[1] |= input_ids.shape[1] == 10
+        return is_done
+
+
+def slow_ends(text, criteria, new, counts):
+    """One token at a time, each row by itself, in its place."""
+    kept, finished, rows = [], [], []
+    for i, row in enumerate(text.rows):
+        tokens, is_done = list(text.tokens[row]), False
+        added = 0
+        while added < counts[i] and not is_done:
+            tokens.append(int(new[i, added]))
+            added += 1
+            is_done = bool(criteria(torch.tensor(tokens).expand(4, -1), None)[row])
+        kept.append(added)
+        finished.append(is_done)
+        rows.append(tokens)
+    return kept, finished, rows
+
+
+CRITERIA = {
+    "ends": [EosTokenCriteria([0, 9])],
+    "own": [EndsWith()],
+    "ends and own": [EndsWith(), EosTokenCriteria([0, 9])],
+}
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_where_rows_end(name):
+    seen = set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        criteria = StoppingCriteriaList([*CRITERIA[name], MaxLengthCriteria(11)])
+        text = uneven_rows(criteria=criteria, max_length=11)
+        new, counts = torch.randint(0, 10, (3, 4)), torch.randint(1, 5, (3,)).tolist()
+        if seed % 3 == 0:
+            new[:, :2] = torch.tensor([5, 6])
+        kept, finished, rows = slow_ends(text, criteria, new, counts)
+        assert text.add(new, counts, None) == kept
+        assert text.finished == [*finished, False]
+        assert text.unfinished() == [i for i, end in enumerate(finished) if not end]
+        assert [text.tokens[row] for row in text.rows] == rows
+        everyone = [*rows, text.tokens[3]]
+        longest = max(map(len, everyone))
+        assert text.sequences().tolist() == [tokens + [1] * (longest - len(tokens)) for tokens in everyone]
+        assert text.tokens_left() == [
+            0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)
+        ]
+        for count, keeps, end in zip(counts, kept, finished, strict=True):
+            seen.add((keeps < count, end))
+    # Ends in the middle and at the last of the tokens, and none.
+    assert seen == {(True, True), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_length_and_time_end_rows(own):
+    criteria = [MaxLengthCriteria(9), *([EndsWith()] if own else [])]
+    text = uneven_rows(criteria=criteria, max_length=9)
+    # Drafts may go beyond the last place.
+    assert text.add(torch.full((3, 4), 7), [4, 4, 1], None) == [3, 1, 1]
+    assert text.lengths == [9, 9, 8, 6] and text.finished == [True, True, False, False]
+    # A row that waits gets nothing.
+    assert text.add(torch.full((3, 4), 7), [0, 3, 1], None) == [0, 0, 1]
+    assert text.lengths == [9, 9, 9, 6] and text.unfinished() == []
+    text = uneven_rows(criteria=[*criteria, MaxTimeCriteria(-1.0)], max_length=9)
+    assert text.add(torch.full((3, 2), 7), [1, 1, 1], None) == [1, 1, 1]
+    assert text.unfinished() == []
+
+
+def test_criteria_get_the_scores_so_far():
+    lengths = []
+
+    class Looks(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            lengths.append((input_ids.shape[1], len(scores)))
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    text = uneven_rows(criteria=[Looks()])
+    text.add(torch.full((3, 2), 7), [2, 1, 2], [torch.zeros(4, 11)] * 3)
+    assert lengths == [(7, 1), (8, 2), (9, 3)]

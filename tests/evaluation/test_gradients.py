@@ -1,0 +1,464 @@
+"""Gradient diversity: against its definition, and as a number that a training logs and leaves untouched."""
+
+import gc
+import math
+import random
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from matplotlib.image import imread
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.utils.data import IterableDataset
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
+from transformers.training_args import OptimizerNames
+
+from ngram_wdr_hf.analysis import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.training.common.run_folder import RunFolder
+from ngram_wdr_hf.training.trainer import NgramTrainer
+
+from tests.support import clm_runs, nmt_runs, reference
+from tests.backbones.test_reformer import tiny_reformer
+from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
+
+pytest_plugins = ["tests.support.nmt_runs"]
+# It is there, and must not show.
+DROPOUT = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
+
+
+def padded_batch() -> dict[str, torch.Tensor]:
+    """Rows of different lengths; the third has no labels, the fourth one label that is no next word."""
+    ids = random_ids(6, 9)
+    mask = (torch.arange(9) < torch.tensor([9, 4, 7, 9, 2, 8])[:, None]).long()
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[2] = labels[3, 1:] = labels[5, 3] = -100
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def rows_of(batch) -> list[dict[str, torch.Tensor]]:
+    return [{name: tensor[i : i + 1] for name, tensor in batch.items()} for i in range(len(batch["labels"]))]
+
+
+def by_row(model, losses: Iterable[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """The gradients of separate backward passes, by name."""
+    found = []
+    for loss in losses:
+        model.zero_grad()
+        # The reference's loss of a row without targets is a mere number.
+        if loss.requires_grad:
+            loss.backward()
+        weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        found.append({name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in weights.items()})
+    model.zero_grad()
+    return found
+
+
+def definition(found: list[dict[str, torch.Tensor]], *prefixes: str) -> float:
+    """The second form of the paper's equation, from all inner products of the rows' gradients."""
+    names = [name for name in found[0] if name.startswith(prefixes or "")]
+    flat = torch.stack([torch.cat([row[name].flatten() for name in names]) for row in found])
+    products = flat @ flat.T
+    return (products.diagonal().sum() / products.sum()).item()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ngram_target": "simple", "label_smoothing": 0.1}, {"tie_word_embeddings": False}, {"ngram_size": 1}],
+    ids=str,
+)
+def test_causal_models(fields):
+    # λ is for evaluation, and must not show either.
+    model = tiny_model(torch.float64, **{"ngram_size": 3, **DROPOUT, "ensemble_lambda": 0.5, **fields})
+    batch = padded_batch()
+    expected = by_row(model, (reference.training_loss(model, **row)[0] for row in rows_of(batch)))
+    assert [any(gradient.any() for gradient in row.values()) for row in expected] == [1, 1, 0, 0, 1, 1]
+    model.train()
+    assert gradient_diversity(model, batch) == pytest.approx(definition(expected))
+    for name in ("transformer.h.1", "transformer.ln_f.bias", *["ngram_heads"] * bool(model.ngram_heads)):
+        assert gradient_diversity(model, batch, name) == pytest.approx(definition(expected, name))
+    # The output embedding may be the input embedding, by another name.
+    output = "lm_head" if "tie_word_embeddings" in fields else "transformer.wte"
+    both = definition(expected, output, "transformer.h.0")
+    for names in (["lm_head", "transformer.h.0"], ["lm_head.weight", "transformer.h.0", output]):
+        assert gradient_diversity(model, batch, names) == pytest.approx(both)
+    model.transformer.h.requires_grad_(False)
+    frozen = [{name: value for name, value in row.items() if "transformer.h." not in name} for row in expected]
+    assert gradient_diversity(model, batch) == pytest.approx(definition(frozen))
+
+
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_encoder_decoder_models(name):
+    model = tiny_seq2seq(name, torch.float64, ngram_size=3, dropout=0.5, dropout_rate=0.5)
+    batch = {"input_ids": random_ids(4, 7, seed=1), "decoder_input_ids": random_ids(4, 6, seed=2)}
+    batch |= {"attention_mask": torch.ones(4, 7).long(), "labels": random_ids(4, 6, seed=3)}
+    batch["attention_mask"][1, 5:] = 0
+    batch["labels"][2, 3:] = -100
+    names = ("input_ids", "decoder_input_ids", "labels", "attention_mask")
+    losses = (reference.translation_loss(model, *(row[name] for name in names))[0] for row in rows_of(batch))
+    expected = by_row(model, losses)
+    assert gradient_diversity(model.train(), batch) == pytest.approx(definition(expected))
+
+
+def bert() -> BertForMaskedLM:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForMaskedLM(BertConfig(vocab_size=VOCAB_SIZE, initializer_range=0.3, **sizes)).double()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lambda: plain_model(torch.float64, **DROPOUT), bert, lambda: plain_seq2seq("bart", torch.float64, dropout=0.5)],
+    ids=["gpt2", "bert", "bart"],
+)
+def test_stock_models(model):
+    model, batch = model().eval(), padded_batch()
+    if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = random_ids(6, 9, seed=1)
+    expected = by_row(model, (model(**row).loss for row in rows_of(batch)))
+    # Their loss is not a number without targets.
+    assert model(**rows_of(batch)[2]).loss.isnan()
+    assert gradient_diversity(model.train(), batch) == pytest.approx(definition(expected))
+
+
+@pytest.mark.parametrize("layers", ["local", "lsh"])
+def test_reformer(layers):
+    """Its layers put their gradients where they belong themselves, and go back in training mode only."""
+    model, ids = tiny_reformer(layers, ngram_size=3).train(), random_ids(3, 24)
+    expected = by_row(model, (model(row[None], labels=row[None]).loss for row in ids))
+    model = tiny_reformer(layers, ngram_size=3, hidden_dropout_prob=0.5)
+    assert gradient_diversity(model, {"input_ids": ids, "labels": ids}) == pytest.approx(definition(expected))
+
+
+def test_adapters():
+    """PEFT wraps the model, which has to make its training loss all the same."""
+    settings = LoraConfig(
+        target_modules=["c_attn"], lora_dropout=0.5, modules_to_save=["ngram_heads.0"], fan_in_fan_out=True
+    )
+    model = get_peft_model(tiny_model(ngram_size=2, **DROPOUT), settings).double().eval()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.3)
+    model.get_base_model().training = True
+    expected = by_row(model, (model(**row).loss for row in rows_of(padded_batch())))
+    assert any("ngram_heads" in name for name in expected[0]) and any("lora_A" in name for name in expected[0])
+    assert gradient_diversity(model.eval(), padded_batch()) == pytest.approx(definition(expected))
+
+
+def test_packed_documents():
+    """Rows are read as in training: without a cache, attention keeps the documents of a row apart."""
+    model, ids = tiny_model(torch.float64), random_ids(3, 8)
+    batch = {"input_ids": ids, "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).expand(3, 8), "labels": ids}
+    model.training = True
+    expected = by_row(model, (model(**row, use_cache=False).loss for row in rows_of(batch)))
+    assert gradient_diversity(model, batch) == pytest.approx(definition(expected))
+
+
+class Pull(nn.Module):
+    """A model whose gradient is its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.unused = nn.Parameter(torch.zeros(2))
+
+    def forward(self, labels):
+        return {"loss": (labels * self.weight).sum()}
+
+
+@pytest.mark.parametrize(
+    ("pulls", "expected"),
+    [
+        ([[1, 2, 3]] * 7, 1 / 7),
+        ([[1, 2, 3]], 1),
+        # At right angles, whatever their lengths.
+        ([[1, 0, 0], [0, 20, 0], [0, 0, 3]], 1),
+        ([[3, 0, 0], [-1, 0, 0]], 10 / 4),
+        ([[1, 1, 0], [1, 0, 0], [0, 0, 0]], 3 / 5),
+        ([[1, 2, 3], [-1, -2, -3]], math.inf),
+        ([[1, math.nan, 0], [1, 0, 0]], math.nan),
+    ],
+)
+def test_by_hand(pulls, expected):
+    value = gradient_diversity(Pull(), {"labels": torch.tensor(pulls, dtype=torch.float32)})
+    assert value == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("size", [2, 7, 32])
+def test_equal_rows_agree(size):
+    ids = random_ids(1, 12).repeat(size, 1)
+    value = gradient_diversity(tiny_model(**DROPOUT), {"input_ids": ids, "labels": ids})
+    assert value * size == pytest.approx(1, rel=1e-6)
+
+
+def test_half_precision():
+    """A sum in bfloat16 would not grow beyond 256 of its terms."""
+    value = gradient_diversity(Pull().bfloat16(), {"labels": torch.ones(300, 3, dtype=torch.bfloat16)})
+    assert value * 300 == pytest.approx(1, rel=1e-6)
+
+
+def test_rows_without_common_words_are_orthogonal():
+    """Of an embedding that is all there is to train, each row moves rows of its own."""
+    model = tiny_model(ngram_size=1, tie_word_embeddings=False).requires_grad_(False)
+    model.transformer.wte.requires_grad_(True)
+    ids = torch.arange(2, 34).view(4, 8)
+    assert gradient_diversity(model, {"input_ids": ids, "labels": ids}) == pytest.approx(1, rel=1e-6)
+
+
+def random_states() -> list:
+    return [random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()]
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_nothing_else_changes(is_bad):
+    model, batch = tiny_model(**DROPOUT).train(), padded_batch()
+    # A mode of its own, and gradients in the backbone alone, as no training could have left them.
+    model.transformer.h[0].eval()
+    modes = [module.training for module in model.modules()]
+    for parameter in model.transformer.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    kept = [
+        (parameter.grad, None if parameter.grad is None else parameter.grad.clone())
+        for parameter in model.parameters()
+    ]
+    states = random_states()
+    if is_bad:
+        batch["labels"][4, 1] = VOCAB_SIZE
+        with pytest.raises(ValueError, match="labels"):
+            gradient_diversity(model, batch)
+    else:
+        with torch.no_grad():
+            assert gradient_diversity(model, batch) == gradient_diversity(model, batch)
+    assert modes == [module.training for module in model.modules()]
+    assert random_states() == states
+    for parameter, (gradient, value) in zip(model.parameters(), kept, strict=True):
+        assert parameter.grad is gradient and (gradient is None or torch.equal(gradient, value))
+
+
+def test_memory_does_not_grow_with_the_batch():
+    """When a row is read, of all rows before it there is one sum."""
+    # No other test has tensors of this shape.
+    model, counts = tiny_model(vocab_size=VOCAB_SIZE + 4), []
+    shape = model.transformer.wte.weight.shape
+
+    def count(*_):
+        counts.append(sum(type(thing) is torch.Tensor and thing.shape == shape for thing in gc.get_objects()))
+
+    model.register_forward_pre_hook(count)
+    gradient_diversity(model, {"input_ids": random_ids(3, 9), "labels": random_ids(3, 9)})
+    assert counts == [1] * 3
+
+
+IDS = random_ids(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "parameters", "message"),
+    [
+        ({}, None, "The batch is empty"),
+        ({"input_ids": IDS[:0], "labels": IDS[:0]}, None, "The batch is empty"),
+        ({"input_ids": IDS, "labels": IDS[:1]}, None, "equally many rows, got input_ids 2, labels 1"),
+        ({"input_ids": IDS, "labels": IDS.tolist()}, None, "labels is none"),
+        ({"input_ids": IDS, "labels": IDS, "use_cache": torch.tensor(False)}, None, "use_cache is none"),
+        ({"input_ids": IDS}, None, "add `labels`"),
+        ({"input_ids": IDS, "labels": torch.full_like(IDS, -100)}, None, "rows with targets"),
+        ({"input_ids": IDS, "labels": IDS}, [], "`parameters` is empty"),
+        ({"input_ids": IDS, "labels": IDS}, ["transformer.h.1", "transformer.h.3"], "the name 'transformer.h.3'"),
+        # A part of a name is no name.
+        ({"input_ids": IDS, "labels": IDS}, "transformer.h.1.ln", "the name 'transformer.h.1.ln'"),
+    ],
+)
+def test_bad_input(batch, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        gradient_diversity(tiny_model(), batch, parameters)
+
+
+def test_models_that_have_no_gradient():
+    batch = {"input_ids": IDS, "labels": IDS}
+    with pytest.raises(ValueError, match="no trainable parameters"):
+        gradient_diversity(tiny_model().requires_grad_(False), batch)
+    with pytest.raises(ValueError, match="no trainable parameter of the name 'ngram_heads'"):
+        model = tiny_model()
+        model.ngram_heads.requires_grad_(False)
+        gradient_diversity(model, batch, "ngram_heads")
+    with pytest.raises(ValueError, match="offloaded or sharded"):
+        gradient_diversity(tiny_model().to("meta"), batch)
+    with pytest.raises(ValueError, match="parameters that the loss depends on"):
+        gradient_diversity(Pull(), {"labels": torch.ones(2, 3)}, "unused")
+
+
+# A training with dropout, whose random numbers would show any that were drawn besides.
+STEPS = 7
+
+
+def items() -> list[dict]:
+    return [{"input_ids": row, "labels": row} for row in random_ids(24, 10)]
+
+
+class ReadInOrder(IterableDataset):
+    def __iter__(self):
+        return iter(items())
+
+
+def make_trainer(folder, trainer_class=Trainer, data=None, collator=None) -> Trainer:
+    arguments = TrainingArguments(
+        folder,
+        max_steps=STEPS,
+        per_device_train_batch_size=5,
+        logging_steps=3,
+        save_steps=4,
+        learning_rate=1e-2,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    data = items() if data is None else data
+    return trainer_class(tiny_model(**DROPOUT), arguments, data_collator=collator, train_dataset=data)
+
+
+def train(trainer, *measuring, **resuming) -> GradientDiversityCallback:
+    callback = GradientDiversityCallback(trainer, *measuring)
+    trainer.add_callback(callback)
+    trainer.train(**resuming)
+    return callback
+
+
+def measured(history) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["gradient_diversity"]) for entry in history if "gradient_diversity" in entry]
+
+
+def assert_same_weights(one, other):
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, NgramTrainer])
+def test_training_is_the_same_and_can_be_resumed(tmp_path, trainer_class):
+    plain = make_trainer(tmp_path / "plain", trainer_class)
+    plain.train()
+    trainer = make_trainer(tmp_path / "run", trainer_class)
+    batch = train(trainer, 2).batch
+    assert_same_weights(plain.model, trainer.model)
+    # Trainer's own logs are all there.
+    own = [
+        [(entry["step"], entry["loss"]) for entry in t.state.log_history if "loss" in entry] for t in (plain, trainer)
+    ]
+    assert own[0] == own[1] and [step for step, _ in own[0]] == [3, 6]
+
+    values = measured(trainer.state.log_history)
+    assert [step for step, _ in values] == [0, 2, 4, 6]
+    saved = type(trainer.model).from_pretrained(tmp_path / "run" / "checkpoint-4")
+    assert values[0][1] == pytest.approx(gradient_diversity(tiny_model(), batch), rel=1e-9)
+    assert values[2][1] == pytest.approx(gradient_diversity(saved, batch), rel=1e-9)
+    assert values[2][1] != pytest.approx(values[0][1], rel=1e-3)
+    # As many items as a step has, drawn from all.
+    places = [ids.tolist().index(row) for ids in [random_ids(24, 10)] for row in batch["input_ids"].tolist()]
+    assert len(set(places)) == 5 and max(places) > 5
+
+    resumed = make_trainer(tmp_path / "run", trainer_class)
+    train(resumed, 2, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    assert measured(resumed.state.log_history) == values
+    assert_same_weights(plain.model, resumed.model)
+
+
+def test_a_batch_and_parameters_of_ones_own(tmp_path):
+    trainer, batch = make_trainer(tmp_path), padded_batch()
+    train(trainer, 100, batch, "ngram_heads")
+    expected = gradient_diversity(tiny_model(), batch, "ngram_heads")
+    assert measured(trainer.state.log_history) == [(0, pytest.approx(expected))]
+
+
+def test_data_that_can_only_be_read_in_order(tmp_path):
+    plain = make_trainer(tmp_path, data=ReadInOrder())
+    plain.train()
+    trainer = make_trainer(tmp_path, data=ReadInOrder())
+    batch = train(trainer, 3).batch
+    assert torch.equal(batch["input_ids"], random_ids(24, 10)[:5])
+    assert_same_weights(plain.model, trainer.model)
+
+
+def draw_lots(rows) -> dict[str, torch.Tensor]:
+    """Hides labels at random, by all the ways there are."""
+    ids = torch.tensor([row["input_ids"] for row in rows])
+    draws = torch.rand(ids.shape) + random.random() + torch.from_numpy(np.random.rand(*ids.shape))
+    return {"input_ids": ids, "labels": ids.masked_fill(draws < 1.2, -100)}
+
+
+def test_a_collator_that_draws_lots(tmp_path):
+    """The batch is the same whenever it is made, and the other batches are as if it were not."""
+    rows = Dataset.from_dict({"input_ids": random_ids(24, 10).tolist(), "title": ["is dropped"] * 24})
+    plain = make_trainer(tmp_path, data=rows, collator=draw_lots)
+    plain.train()
+    trainer = make_trainer(tmp_path, data=rows, collator=draw_lots)
+    labels = train(trainer, 3).batch["labels"]
+    assert_same_weights(plain.model, trainer.model)
+    again = train(trainer, 3, resume_from_checkpoint=str(tmp_path / "checkpoint-4")).batch["labels"]
+    assert (labels == -100).any() and torch.equal(labels, again)
+
+
+def test_trainings_that_cannot_be_measured(tmp_path):
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(ValueError, match="`steps` must be at least 1, got 0"):
+        GradientDiversityCallback(trainer, 0)
+    trainer.args.optim = OptimizerNames.GALORE_ADAMW_LAYERWISE
+    with pytest.raises(ValueError, match="galore_adamw_layerwise moves the weights at every backward pass"):
+        GradientDiversityCallback(trainer, 1)
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="FSDP and DeepSpeed share them out"):
+        GradientDiversityCallback(trainer, 1)
+
+
+def test_plot(tmp_path):
+    history = [
+        {"step": 0, "gradient_diversity": 0.5},
+        {"step": 0, "loss": 3.0},
+        {"step": 2, "gradient_diversity": 0.7},
+    ]
+    pairs = [(0, 0.25), (3, math.inf), (6, 0.5)]
+    figure = plot_gradient_diversity({"plain": history, "WDR": pairs}, tmp_path / "figure.png")
+    (axes,) = figure.axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[0, 0.5], [2, 0.7]], [[0, 0.25], [6, 0.5]]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["plain", "WDR"]
+    assert imread(tmp_path / "figure.png").std() > 0
+    with pytest.raises(ValueError, match="The history of WDR has no gradient diversity"):
+        plot_gradient_diversity({"WDR": history[1:2]})
+
+
+def test_language_modeling_runs(files, tmp_path, capsys):
+    """It is no setting: a run that has it and one that has it not are the same run."""
+    folder, option = tmp_path / "run", ["--gradient_diversity_steps", "2"]
+    command = [*files, "--output_dir", str(folder), *clm_runs.QUICK, "--lambda_grid", "0", "--sample_tokens", "0"]
+    clm_runs.run(*command)
+    assert not (folder / "gradient_diversity.png").exists()
+    capsys.readouterr()
+    results = clm_runs.run(*command, *option, "--compare")
+    assert capsys.readouterr().out.count("was trained without `--gradient_diversity_steps`") == 1
+    assert [result.name for result in results] == ["wdr N=4", "plain", "simple N=4"]
+    values = [measured(result.history) for result in results]
+    assert [[step for step, _ in points] for points in values] == [[], [0, 2, 4], [0, 2, 4]]
+    # Of the four rows of a step.
+    assert all(0.25 < value < 4 for points in values for _, value in points)
+    for name in ("comparison_gradient_diversity.png", "plain/gradient_diversity.png", "simple/gradient_diversity.png"):
+        assert imread(folder / name).std() > 0
+
+
+def test_a_translation_run(marian, pairs, tmp_path):
+    """An item is a batch of its own there."""
+    command = ["--model_name_or_path", marian, *pairs, "--output_dir", str(tmp_path / "run"), *nmt_runs.QUICK]
+    nmt_runs.run(*command, "--gradient_diversity_steps", "4", "--num_beams", "1", "--lambda_grid", "0")
+    assert [step for step, _ in measured(RunFolder(tmp_path / "run").history())] == [0, 4]
+    assert (tmp_path / "run" / "gradient_diversity.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gradient_diversity_steps", "0"], "must be at least 1, got 0"),
+        (["--gradient_diversity_steps", "2", "--do_train", "false"], "leave out `--do_train false`"),
+    ],
+)
+def test_bad_options(checkpoint, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        clm_runs.run("--model_name_or_path", checkpoint, "--output_dir", str(tmp_path / "run"), *options)

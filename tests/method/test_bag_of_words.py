@@ -1,0 +1,173 @@
+"""The bag-of-words loss, against a slow reference in float64."""
+
+import pytest
+import torch
+
+from ngram_wdr_hf.method.bag_of_words import bag_of_words_nll
+
+from tests.support import reference
+from tests.modeling.test_encoder_decoder_loss import BATCHES, NAMES, TOLERANCE, assert_same_gradients, gradients, text_of
+from tests.support.tiny import SEQ2SEQ, plain_seq2seq, tiny_seq2seq
+
+# A word twice, a word thrice, holes at both ends, a single word and no word at all.
+TARGETS = torch.tensor(
+    [
+        [3, 8, 3, 0, 10],
+        [5, 5, 5, -100, -100],
+        [-100, 2, -100, 7, 2],
+        [-100, -100, 9, -100, -100],
+        [-100, -100, -100, -100, -100],
+    ]
+)
+
+
+@pytest.fixture
+def tensors() -> list[torch.Tensor]:
+    """Hidden states, output embedding and bias."""
+    shapes = [(5, 5, 6), (11, 6), (11,)]
+    return [(0.5 * torch.randn(shape, dtype=torch.float64)).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4)])
+def test_values_and_gradients(tensors, rows, has_bias):
+    hidden, weight, bias = tensors if has_bias else [*tensors[:2], None]
+    inputs = tensors if has_bias else tensors[:2]
+    nll = bag_of_words_nll(hidden[rows], TARGETS[rows], weight, bias)
+    logits = hidden[rows] @ weight.T
+    expected = reference.bag_of_words_nll(logits + bias if has_bias else logits, TARGETS[rows])
+    torch.testing.assert_close(nll, expected)
+    for grad, wanted in zip(torch.autograd.grad(nll, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        assert wanted.any()
+        torch.testing.assert_close(grad, wanted)
+
+
+def test_a_sentence_without_words_is_nothing(tensors):
+    nll = bag_of_words_nll(tensors[0], torch.full_like(TARGETS, -100), *tensors[1:])
+    assert nll.item() == 0.0
+    assert not any(grad.any() for grad in torch.autograd.grad(nll, tensors))
+
+
+def test_the_order_of_the_words_is_nothing(tensors):
+    """Nor is their number: a word that is said again adds its position, and no second term."""
+    hidden, weight, bias = tensors
+    forward, backward = (
+        bag_of_words_nll(hidden, TARGETS, weight, bias),
+        bag_of_words_nll(hidden, TARGETS.flip(1), weight),
+    )
+    turned = bag_of_words_nll(hidden.flip(1), TARGETS.flip(1), weight, bias)
+    torch.testing.assert_close(turned, forward)
+    assert abs(backward - forward) > 1e-3
+    once = bag_of_words_nll(hidden[1:2, :3].sum(1, keepdim=True), torch.tensor([[5]]), weight)
+    torch.testing.assert_close(bag_of_words_nll(hidden[1:2], TARGETS[1:2], weight), once)
+
+
+def test_large_scores_stay_finite(tensors):
+    hidden, weight, _ = (1000 * tensor.detach().float() for tensor in tensors)
+    hidden.requires_grad_()
+    nll = bag_of_words_nll(hidden, TARGETS, weight)
+    assert nll.isfinite() and nll > 1000
+    assert torch.autograd.grad(nll, hidden)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("batch", ["ragged", "holes", "left-padded decoder"])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_added_with_its_weight(name, size, batch):
+    fields = {"ngram_size": size, "label_smoothing": 0.1}
+    model = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5, **fields).train()
+    without = tiny_seq2seq(name, torch.float64, **fields).train()
+    batch = BATCHES[batch]
+    hidden = reference.hidden_states(model, **text_of(batch))
+    nll = reference.bag_of_words_nll(reference.logits_of(model, hidden), batch["labels"])
+    for count in (None, 7, torch.tensor(11)):
+        output, plain = model(**batch, num_items_in_batch=count), without(**batch, num_items_in_batch=count)
+        bow_loss = nll / ((batch["labels"] != -100).sum() if count is None else count)
+        torch.testing.assert_close(output.bow_loss, bow_loss, **TOLERANCE[name])
+        torch.testing.assert_close(output.loss, plain.loss + 0.5 * bow_loss, **TOLERANCE[name])
+        assert torch.equal(output.head_losses, plain.head_losses)
+        assert not output.bow_loss.requires_grad and output.logits is None
+    bow_grads = gradients(model, bow_loss)
+    plain_grads = gradients(without, plain.loss)
+    wanted = {key: grad + 0.5 * bow_grads[key] for key, grad in plain_grads.items()}
+    assert bow_grads["shared.weight" if name == "t5" else "model.shared.weight"].any()
+    assert_same_gradients(gradients(model, output.loss), wanted, **TOLERANCE[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_at_padding_are_no_words_of_the_sentence(name):
+    """A position of padding has nothing to say, its label or none."""
+    model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=1.0).train(), BATCHES["left-padded decoder"]
+    everywhere = batch["labels"].masked_fill(batch["labels"] == -100, 5)
+    assert (everywhere != batch["labels"]).any()
+    assert torch.equal(model(**batch | {"labels": everywhere}).bow_loss, model(**batch).bow_loss)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accumulated_gradients_are_the_batchs(name):
+    model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5).train(), BATCHES["ragged"]
+    whole = model(**batch)
+    count = (batch["labels"] != -100).sum()
+    halves = [
+        model(**{key: value[i : i + 1] for key, value in batch.items()}, num_items_in_batch=count) for i in (0, 1)
+    ]
+    torch.testing.assert_close(halves[0].bow_loss + halves[1].bow_loss, whole.bow_loss)
+    first, second = (gradients(model, half.loss) for half in halves)
+    assert_same_gradients({key: first[key] + second[key] for key in first}, gradients(model, whole.loss))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_it_is_not(name):
+    """Evaluation is the next word's NLL, and a weight of 0 leaves the loss out."""
+    model, without, batch = tiny_seq2seq(name, bow_loss_weight=0.5), tiny_seq2seq(name), BATCHES["ragged"]
+    for options in ({}, {"ensemble_lambda": 0.4}, {"ensemble_lambda": [0.0, 0.4]}):
+        output = model(**batch, **options)
+        assert output.bow_loss is None
+        assert torch.equal(output.loss, without(**batch, **options).loss)
+    assert without.train()(**batch).bow_loss is None
+    assert model.train()(**batch).bow_loss > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_labels_has_none(name):
+    model, batch = tiny_seq2seq(name, bow_loss_weight=0.5).train(), BATCHES["no labels at all"]
+    output = model(**batch)
+    assert output.loss.item() == output.bow_loss.item() == 0.0
+    output.loss.backward()
+    assert all(value.grad.isfinite().all() for value in model.parameters() if value.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["marian", "bart"])
+def test_the_final_bias_counts(name):
+    model, batch = tiny_seq2seq(name, bow_loss_weight=0.5).train(), BATCHES["ragged"]
+    before = model(**batch).bow_loss
+    model.final_logits_bias.zero_()
+    assert abs(model(**batch).bow_loss - before) > 1e-3
+
+
+@pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan"), "0.5", None, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_weights(name, weight):
+    with pytest.raises(ValueError, match=r"^`bow_loss_weight` must be a number of at least 0 \(0 = off\), got"):
+        SEQ2SEQ[name][1](bow_loss_weight=weight)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_field_is_saved(tmp_path, name):
+    model = tiny_seq2seq(name, bow_loss_weight=0.5)
+    model.save_pretrained(tmp_path)
+    model_class, config_class = SEQ2SEQ[name][:2]
+    assert config_class.from_pretrained(tmp_path).bow_loss_weight == 0.5
+    loaded = model_class.from_pretrained(tmp_path)
+    assert torch.equal(loaded.train()(**BATCHES["ragged"]).loss, model.train()(**BATCHES["ragged"]).loss)
+    assert model_class.from_pretrained(tmp_path, bow_loss_weight=2).config.bow_loss_weight == 2
+    with pytest.raises(ValueError, match="`bow_loss_weight` must be a number of at least 0"):
+        model_class.from_pretrained(tmp_path, bow_loss_weight=-1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_no_weights_of_its_own(name):
+    model, plain = tiny_seq2seq(name, ngram_size=1, bow_loss_weight=0.5), plain_seq2seq(name)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model(**BATCHES["ragged"]).logits, plain(**BATCHES["ragged"]).logits)

@@ -1,0 +1,335 @@
+"""The training loss and all its gradients, against the slow reference in float64."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ngram_wdr_hf import conjugate
+from ngram_wdr_hf.method import loss as loss_module
+from ngram_wdr_hf.method.heads import predict_from_past
+from ngram_wdr_hf.method.logits import LogitLayer
+
+from tests.support import reference
+from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids, tiny_model
+
+SIZES = [1, 2, 3, 4, 5]
+TARGETS = ["wdr", "simple"]
+
+
+def batches() -> dict[str, dict]:
+    ids = random_ids(2, 9)
+    padded, left_mask = left_pad([random_ids(1, 9)[0], random_ids(1, 5, seed=1)[0]])
+    right_mask = left_mask.flip(1)
+    right_padded = torch.where(right_mask == 1, random_ids(2, 9, seed=2), 1)
+    holes = ids.clone()
+    holes[0, 3] = holes[1, 5:7] = holes[1, 1] = -100
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6, 0, 1]])
+    inner_mask = torch.tensor([[1, 1, 1, 0, 0, 1, 1, 1, 1], [1] * 9])
+    return {
+        "plain": {"input_ids": ids, "labels": ids},
+        "right padding": {
+            "input_ids": right_padded,
+            "attention_mask": right_mask,
+            "labels": right_padded.masked_fill(right_mask == 0, -100),
+        },
+        "left padding": {
+            "input_ids": padded,
+            "attention_mask": left_mask,
+            "labels": padded.masked_fill(left_mask == 0, -100),
+        },
+        "padding inside, labels everywhere": {"input_ids": ids, "attention_mask": inner_mask, "labels": ids},
+        "holes": {"input_ids": ids, "labels": holes},
+        "packed": {"input_ids": ids, "labels": ids, "position_ids": positions, "use_cache": False},
+        "packed, first words masked": {
+            "input_ids": ids,
+            "labels": ids.masked_fill(positions == 0, -100),
+            "position_ids": positions,
+            "use_cache": False,
+        },
+        "shorter than N": {"input_ids": ids[:, :3], "labels": ids[:, :3]},
+        "one token": {"input_ids": ids[:, :1], "labels": ids[:, :1]},
+        "no labels at all": {"input_ids": ids, "labels": torch.full_like(ids, -100)},
+    }
+
+
+BATCHES = batches()
+
+
+def gradients(model, loss) -> dict[str, torch.Tensor]:
+    parameters = dict(model.named_parameters())
+    grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if grad is None else grad
+        for (name, parameter), grad in zip(parameters.items(), grads, strict=True)
+    }
+
+
+def assert_loss_matches(model, batch, num_items=None):
+    model.train()
+    output = model(**batch, num_items_in_batch=num_items)
+    expected, expected_nlls = reference.training_loss(model, **batch, num_items=num_items)
+    assert output.logits is None
+    torch.testing.assert_close(output.loss, expected, check_dtype=False)
+    torch.testing.assert_close(output.head_losses, expected_nlls, check_dtype=False)
+    assert not output.head_losses.requires_grad
+    actual, wanted = gradients(model, output.loss), gradients(model, expected + 0 * model.lm_head.weight.sum())
+    for name in wanted:
+        torch.testing.assert_close(actual[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("size", SIZES)
+def test_loss_and_gradients(size, target, name):
+    assert_loss_matches(tiny_model(torch.float64, ngram_size=size, ngram_target=target), BATCHES[name])
+
+
+@pytest.mark.parametrize("name", ["plain", "holes", "left padding", "shorter than N"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("size", [1, 3])
+def test_label_smoothing(size, tied, name):
+    model = tiny_model(torch.float64, ngram_size=size, label_smoothing=0.2, tie_word_embeddings=tied)
+    assert_loss_matches(model, BATCHES[name])
+
+
+@pytest.mark.parametrize("num_items", [7, torch.tensor(11)])
+def test_trainers_count_divides_every_head(num_items):
+    assert_loss_matches(tiny_model(torch.float64, label_smoothing=0.1), BATCHES["holes"], num_items)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_shift_labels_are_labels_already_shifted(target):
+    batch = BATCHES["holes"]
+    model = tiny_model(torch.float64, ngram_target=target).train()
+    shifted = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+    by_labels = model(**batch)
+    by_shift = model(input_ids=batch["input_ids"], labels=torch.zeros_like(shifted), shift_labels=shifted)
+    torch.testing.assert_close(by_shift.loss, by_labels.loss)
+    torch.testing.assert_close(by_shift.head_losses, by_labels.head_losses)
+
+
+def test_shift_labels_can_reach_past_the_row():
+    """A shard of a longer row knows the token after its last one, and every head learns from it."""
+    ids = random_ids(1, 8)
+    model = tiny_model(torch.float64).train()
+    shard = model(input_ids=ids[:, :7], shift_labels=ids[:, 1:])
+    whole = model(input_ids=ids, labels=ids)
+    torch.testing.assert_close(shard.loss, whole.loss)
+    torch.testing.assert_close(shard.head_losses, whole.head_losses)
+
+
+def test_packed_documents_are_documents_apart():
+    ids, positions = BATCHES["packed"]["input_ids"][:1], BATCHES["packed"]["position_ids"][:1]
+    model = tiny_model(torch.float64).train()
+    apart = [
+        model(input_ids=document, labels=document, num_items_in_batch=1).loss for document in ids.split([4, 2, 3], 1)
+    ]
+    packed = model(input_ids=ids, labels=ids, position_ids=positions, use_cache=False, num_items_in_batch=1)
+    torch.testing.assert_close(packed.loss, sum(apart))
+
+
+def test_padded_rows_are_rows_apart():
+    rows = [random_ids(1, 9)[0], random_ids(1, 5, seed=1)[0]]
+    ids, mask = left_pad(rows)
+    position_ids = (mask.cumsum(1) - 1).clamp(min=0)
+    model = tiny_model(torch.float64).train()
+    apart = sum(model(input_ids=row[None], labels=row[None], num_items_in_batch=1).loss for row in rows)
+    labels = ids.masked_fill(mask == 0, -100)
+    padded = model(ids, attention_mask=mask, position_ids=position_ids, labels=labels, num_items_in_batch=1)
+    torch.testing.assert_close(padded.loss, apart)
+
+
+def test_masked_prompt_still_teaches_the_heads():
+    """-100 removes one target and nothing else: the heads at a masked prompt predict what follows it."""
+    ids = random_ids(1, 9)
+    labels = ids.clone()
+    labels[:, :5] = -100
+    model = tiny_model(torch.float64, ngram_size=3).train()
+    loss, _ = reference.training_loss(model, ids, labels)
+    torch.testing.assert_close(model(ids, labels=labels).loss, loss)
+    # With the first word after the prompt as the only target, head 2 can only have spoken inside the prompt.
+    labels[:, 6:] = -100
+    grad = torch.autograd.grad(model(ids, labels=labels).loss, model.ngram_heads[1].fc_out.bias)[0]
+    assert grad.abs().max() > 1e-3
+
+
+def test_stop_gradient_matters():
+    """The reference without the detachment has the same loss and other gradients: the tests above would notice."""
+    batch = BATCHES["plain"]
+    model = tiny_model(torch.float64).train()
+    loss = model(**batch).loss
+    attached, _ = reference.training_loss(model, **batch, detach=False)
+    torch.testing.assert_close(loss, attached)
+    weight = model.lm_head.weight
+    grad, attached_grad = torch.autograd.grad(loss, weight)[0], torch.autograd.grad(attached, weight)[0]
+    assert (grad - attached_grad).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("num_items", [None, 0, torch.tensor(0)])
+@pytest.mark.parametrize("size", [1, 4])
+def test_no_labels_at_all_gives_zero_and_finite_gradients(size, num_items):
+    model = tiny_model(ngram_size=size, label_smoothing=0.1).train()
+    ids = random_ids(2, 6)
+    output = model(ids, labels=torch.full_like(ids, -100), num_items_in_batch=num_items)
+    assert output.loss.item() == 0.0
+    output.loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    model.eval()
+    nothing = model(ids, labels=torch.full_like(ids, -100), ensemble_lambda=0.4, num_items_in_batch=num_items)
+    assert nothing.loss.item() == 0.0
+
+
+def test_gradients_reach_every_head_of_a_batch_shorter_than_n():
+    model = tiny_model(ngram_size=5).train()
+    ids = random_ids(2, 2)
+    model(ids, labels=ids).loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_frozen_backbone():
+    batch = BATCHES["plain"]
+    model = tiny_model(torch.float64, label_smoothing=0.1)
+    everything = gradients(model, reference.training_loss(model, **batch)[0])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("ngram_heads"))
+    model.train()(**batch).loss.backward()
+    for name, parameter in model.named_parameters():
+        if name.startswith("ngram_heads"):
+            torch.testing.assert_close(parameter.grad, everything[name])
+        else:
+            assert parameter.grad is None
+
+
+def test_backward_twice_with_retain_graph():
+    model = tiny_model().train()
+    loss = model(**BATCHES["plain"]).loss
+    first = torch.autograd.grad(loss, model.lm_head.weight, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(loss, model.lm_head.weight)[0])
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1024])
+def test_chunk_size_does_not_matter(monkeypatch, chunk):
+    monkeypatch.setattr(loss_module, "LARGEST_CHUNK", chunk)
+    assert_loss_matches(tiny_model(torch.float64, label_smoothing=0.1), BATCHES["holes"])
+
+
+def test_bias_of_the_logit_layer():
+    """GPT-2 has none, other backbones do: the loss function takes it."""
+    rows = [torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    targets = [torch.randint(0, 11, (2, 4)) for _ in range(3)]
+    targets[1][0, 2] = targets[2][1] = -100
+    weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    loss, nlls = loss_module.ngram_loss(rows, targets, LogitLayer(weight, bias), label_smoothing=0.3)
+    sums = [
+        F.cross_entropy((row @ weight.T + bias).flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=0.3)
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    expected = (sums[0] / 2 + (sums[1] + sums[2]) / 4) / 8
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nlls[2], F.cross_entropy((rows[2] @ weight.T + bias)[0], targets[2][0]).detach())
+    inputs = [*rows, weight, bias]
+    for actual, wanted in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_near_full(dtype):
+    """Rows sum to far more than float16 can hold; loss and gradients stay near those of float32."""
+    rows = [torch.randn(3000, 16, requires_grad=True) for _ in range(2)]
+    targets = [torch.randint(0, VOCAB_SIZE, (3000,)) for _ in range(2)]
+    weight = (3 * torch.randn(VOCAB_SIZE, 16)).requires_grad_()
+    full, full_nlls = loss_module.ngram_loss(rows, targets, LogitLayer(weight), label_smoothing=0.1)
+    assert full * 3000 > 30000
+    halves = [row.to(dtype) for row in rows]
+    half, half_nlls = loss_module.ngram_loss(halves, targets, LogitLayer(weight.to(dtype)), label_smoothing=0.1)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, full, rtol=2e-3, atol=0)
+    torch.testing.assert_close(half_nlls, full_nlls, rtol=2e-3, atol=0)
+    full_grad, half_grad = torch.autograd.grad(full, weight)[0], torch.autograd.grad(half, weight)[0]
+    assert F.cosine_similarity(full_grad.flatten(), half_grad.flatten(), dim=0) > 0.9999
+
+
+AUTOCAST = """
+import torch
+from tests.method.test_loss import BATCHES, tiny_model
+
+model = tiny_model(label_smoothing=0.1).train()
+full = model(**BATCHES["plain"]).loss
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    half = model(**BATCHES["plain"]).loss
+half.backward()
+assert half.dtype == torch.float32
+torch.testing.assert_close(half, full, rtol=3e-2, atol=0)
+assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+"""
+
+
+def test_float16_gradients_neither_overflow_nor_vanish():
+    rows = [(10 + torch.randn(16384, 16)).half().requires_grad_() for _ in range(2)]
+    targets = [torch.randint(0, 2, (16384,)) for _ in range(2)]
+    weight = torch.randn(VOCAB_SIZE, 16).half().requires_grad_()
+    loss, _ = loss_module.ngram_loss(rows, targets, LogitLayer(weight))
+    # As gradient scaling does it: everything is multiplied by a large number, and divided again afterwards.
+    actual = torch.autograd.grad(loss * 256, [weight, *rows])
+    full = [tensor.detach().float().requires_grad_() for tensor in (weight, *rows)]
+    expected = torch.autograd.grad(loss_module.ngram_loss(full[1:], targets, LogitLayer(full[0]))[0] * 256, full)
+    for grad, wanted in zip(actual, expected, strict=True):
+        assert grad.isfinite().all()
+        assert (grad.float() - wanted).norm() < 1e-2 * wanted.norm()
+
+
+def test_evaluation_finds_no_gradients(monkeypatch):
+    model, ids = tiny_model(), random_ids(2, 6)
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    with torch.no_grad():
+        model(ids, labels=ids, ensemble_lambda=0.4)
+        model.train()(ids, labels=ids)
+
+
+def test_heads_and_public_arithmetic_agree():
+    """What a head predicts is its output plus the conjugate term of the words in between."""
+    model = tiny_model(torch.float64, ngram_size=5)
+    states, embeddings = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 9, 16, dtype=torch.float64)
+    predictions = predict_from_past(model.ngram_heads, states, embeddings)
+    for n, (head, prediction) in enumerate(zip(model.ngram_heads, predictions, strict=True), start=1):
+        torch.testing.assert_close(prediction, head(states[:, :-n]) + conjugate(embeddings, n)[:, 1 : 10 - n])
+
+
+def test_autocast():
+    # Apart, and without the processor's matrix extensions: some virtual machines announce them and then trap.
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", AUTOCAST], cwd=root, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest number of elements that an operation returned."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_logits_are_never_whole(monkeypatch, size, label_smoothing):
+    monkeypatch.setattr(loss_module, "LARGEST_CHUNK", 8)
+    vocab_size, rows = 5000, 4 * 24
+    model = tiny_model(ngram_size=size, vocab_size=vocab_size, label_smoothing=label_smoothing).train()
+    ids = random_ids(4, 24)
+    with LargestTensor() as seen:
+        model(ids, labels=ids).loss.backward()
+    assert seen.largest <= vocab_size * model.config.n_embd < rows * vocab_size / 5

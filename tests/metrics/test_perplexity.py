@@ -1,0 +1,191 @@
+"""The perplexity metric, loaded by `evaluate` as a user would load it."""
+
+import math
+import random
+from pathlib import Path
+
+import evaluate
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.metrics import PERPLEXITY
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.run import run_clm
+
+from tests.support import reference
+from tests.support.tiny import plain_model, tiny_model
+
+WORDS = [f"word{i}" for i in range(30)]
+CONTEXT = 16
+
+
+def random_lines(*lengths: int, seed: int = 0) -> str:
+    """Lines of so many words each."""
+    generator = random.Random(seed)
+    return "".join(" ".join(generator.choices(WORDS, k=length)) + "\n" for length in lengths)
+
+
+def word_tokenizer() -> PreTrainedTokenizerBase:
+    return train_word_tokenizer([" ".join(WORDS) + "\n"])
+
+
+def save_checkpoint(folder: Path, tokenizer: PreTrainedTokenizerBase, make=tiny_model, **fields):
+    """A tiny model for the tokenizer, and both in the folder."""
+    fields = {"n_positions": CONTEXT, "pad_token_id": None, **fields}
+    model = make(vocab_size=len(tokenizer), **fields)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def metric():
+    return evaluate.load(PERPLEXITY)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model whose own λ is 0.4, and its folder."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return save_checkpoint(folder, word_tokenizer(), ensemble_lambda=0.4), str(folder)
+
+
+@torch.no_grad()
+def slow_nll(model, ids: list[int], start: int, ensemble_lambda: float, context: int) -> float:
+    """Token after token, each from what stands before it."""
+    tokens = torch.tensor([start, *ids])
+    total = 0.0
+    for i in range(len(ids)):
+        before = tokens[max(0, i + 1 - context) : i + 1]
+        logits = reference.ensembled_logits(model, before[None], ensemble_lambda)[0, -1]
+        total += F.cross_entropy(logits, tokens[i + 1]).item()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("options", "ensemble_lambda", "context"),
+    [
+        ({}, 0.4, CONTEXT),
+        ({"ensemble_lambda": 0.0}, 0.0, CONTEXT),
+        ({"ensemble_lambda": 0.7, "stride": 1}, 0.7, CONTEXT),
+        ({"block_size": 5, "stride": 1}, 0.4, 5),
+    ],
+    ids=["own", "plain", "other", "narrow"],
+)
+def test_equals_a_loop_over_positions(metric, checkpoint, options, ensemble_lambda, context):
+    model, folder = checkpoint
+    texts = [random_lines(3, 0, 7), random_lines(1, seed=1), random_lines(4, seed=2).rstrip("\n")]
+    if "stride" in options:
+        # With a stride of one, a longer text is a loop over positions too.
+        texts.append(random_lines(12, 9, 11, seed=3))
+    tokenizer = word_tokenizer()
+    end = tokenizer.eos_token_id
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    # A text that does not end in a line break is ended.
+    ids[2].append(end)
+    nlls = [slow_nll(model, row, end, ensemble_lambda, context) for row in ids]
+
+    results = metric.compute(predictions=texts, model_id=folder, **options)
+
+    perplexities = [math.exp(nll / len(row)) for nll, row in zip(nlls, ids, strict=True)]
+    together = math.exp(sum(nlls) / sum(map(len, ids)))
+    assert results["perplexities"] == pytest.approx(perplexities, rel=1e-4)
+    assert results["mean_perplexity"] == pytest.approx(sum(perplexities) / len(texts), rel=1e-4)
+    assert results["perplexity"] == pytest.approx(together, rel=1e-4)
+    # The tokens are words.
+    assert results["word_perplexity"] == pytest.approx(together, rel=1e-4)
+
+
+@pytest.mark.parametrize("stride", [None, 5])
+def test_equals_train_clm(metric, tmp_path, stride):
+    """For a file with everything that could be counted in two ways, by token and by word."""
+    text = random_lines(9, 0, 0, 0, 14, 3, 20) + "  two spaces\r\n\r\nand no end"
+    # Its tokens span lines, if it is given more than one at a time.
+    tokenizer = train_bpe_tokenizer([random_lines(2, 0, 0, 0) * 9], 300)
+    save_checkpoint(tmp_path / "model", tokenizer, ensemble_lambda=0.4)
+    assert len(tokenizer("\n\n\n")["input_ids"]) == 1
+    file = tmp_path / "test.txt"
+    file.write_bytes(text.encode())
+    options = {
+        "model_name_or_path": tmp_path / "model",
+        "test_file": file,
+        "do_train": False,
+        "lambda_grid": 0.4,
+        "sample_tokens": 0,
+        "output_dir": tmp_path / "run",
+        "per_device_eval_batch_size": 16,
+        "report_to": "none",
+        "use_cpu": True,
+        **({} if stride is None else {"stride": stride}),
+    }
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    scores = run_clm(parse_clm_arguments(arguments, ""))[0].scores["test"]
+
+    results = metric.compute(predictions=[text], model_id=str(tmp_path / "model"), stride=stride)
+
+    assert results["perplexity"] == pytest.approx(scores.perplexities()[scores.at(0.4)], rel=1e-6)
+    assert results["word_perplexity"] == pytest.approx(scores.perplexities("word")[scores.at(0.4)], rel=1e-6)
+    assert results["perplexity"] < results["word_perplexity"]
+    assert results["perplexities"] == [results["mean_perplexity"]] == [results["perplexity"]]
+
+
+def test_plain_gpt2_is_scored_as_it_is(metric, tmp_path):
+    tokenizer = word_tokenizer()
+    model = save_checkpoint(tmp_path, tokenizer, plain_model)
+    text = random_lines(8)
+    ids = torch.tensor([[tokenizer.eos_token_id, *tokenizer(text)["input_ids"]]])
+    with torch.no_grad():
+        nll = model(ids, labels=ids).loss.item()
+    for ensemble_lambda in (None, 0.0, 0.4):
+        results = metric.compute(predictions=[text], model_id=str(tmp_path), ensemble_lambda=ensemble_lambda)
+        assert results["perplexity"] == pytest.approx(math.exp(nll), rel=1e-5)
+
+
+def test_batch_size_does_not_matter(metric, checkpoint):
+    text = random_lines(40, 31)
+    one, three = (metric.compute(predictions=[text], model_id=checkpoint[1], batch_size=size) for size in (1, 3))
+    assert one["perplexity"] == pytest.approx(three["perplexity"], rel=1e-5)
+
+
+def test_text_without_a_start_token(metric, tmp_path):
+    """Then the first token is context only, and one token is not enough."""
+    tokenizer = word_tokenizer()
+    tokenizer.eos_token = None
+    model = save_checkpoint(tmp_path, tokenizer, ensemble_lambda=0.4)
+    assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id is None
+    first, second = tokenizer("word1 word2")["input_ids"]
+    results = metric.compute(predictions=["word1 word2"], model_id=str(tmp_path))
+    assert results["perplexity"] == pytest.approx(math.exp(slow_nll(model, [second], first, 0.4, 1)), rel=1e-4)
+    with pytest.raises(ValueError, match=r"^`predictions\[1\]` is too short: with 1 tokens, there is no target\.$"):
+        metric.compute(predictions=["word1 word2", "word1"], model_id=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"predictions": ["word1", ""]}, r"`predictions\[1\]` is empty: leave it out."),
+        ({"predictions": [" \n"]}, r"`predictions\[0\]` is empty: leave it out."),
+        ({"predictions": []}, "There is no text to score: give `predictions` at least one."),
+        ({"ensemble_lambda": 1.5}, "`ensemble_lambda` must be a number from 0 to 1, got 1.5."),
+        ({"stride": 0}, "`stride` must be an integer of at least 1, got 0."),
+        ({"batch_size": 0.5}, "`batch_size` must be an integer of at least 1, got 0.5."),
+        ({"block_size": 17}, "`block_size=17` is more than the model can see: at most 16."),
+        ({"model_id": "no/model"}, r"There is no usable tokenizer in no/model \(.*\): give another."),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_input(checkpoint, options, message):
+    # An error leaves files locked, for which `evaluate` would wait in the next test; in memory there are none.
+    metric = evaluate.load(PERPLEXITY, keep_in_memory=True)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        metric.compute(**{"predictions": ["word1"], "model_id": checkpoint[1], **options})
+
+
+def test_is_of_use_after_an_error(checkpoint):
+    metric = evaluate.load(PERPLEXITY)
+    with pytest.raises(ValueError, match="is empty"):
+        metric.compute(predictions=[""], model_id=checkpoint[1])
+    assert metric.compute(predictions=["word1"], model_id=checkpoint[1])["perplexity"] > 1

@@ -1,0 +1,229 @@
+"""Checkpoints: nothing is lost on the way to a folder and back, and nothing is made up."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
+
+from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+
+from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
+
+
+def assert_same_state(model, other):
+    state, expected = model.state_dict(), other.state_dict()
+    assert set(state) == set(expected)
+    for name, value in expected.items():
+        assert state[name].dtype == value.dtype and torch.equal(state[name], value), name
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_round_trip(tmp_path, size, target, tied):
+    model = tiny_model(ngram_size=size, ngram_target=target, tie_word_embeddings=tied, ensemble_lambda=0.3)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    ids = random_ids(2, 7)
+    for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
+        loaded = load.from_pretrained(tmp_path)
+        assert type(loaded) is WDRNgramGPT2LMHeadModel
+        assert_same_state(loaded, model)
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+        assert (loaded.lm_head.weight is loaded.transformer.wte.weight) is tied
+    assert type(AutoConfig.from_pretrained(tmp_path)) is WDRNgramConfig
+
+
+def test_round_trip_in_shards(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path), model)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_resized_embeddings(tmp_path, tied):
+    model = tiny_model(tie_word_embeddings=tied, ensemble_lambda=0.4)
+    ids = random_ids(2, 7)
+    with torch.no_grad():
+        before = model(ids).logits
+    model.resize_token_embeddings(VOCAB_SIZE + 8)
+    torch.testing.assert_close(model(ids).logits[..., :VOCAB_SIZE], before)
+    model.train()(ids, labels=torch.full_like(ids, VOCAB_SIZE + 7)).loss.backward()
+    model.save_pretrained(tmp_path)
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
+    assert loaded.config.vocab_size == VOCAB_SIZE + 8
+    assert_same_state(loaded, model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtype(tmp_path, dtype):
+    model = tiny_model().to(dtype)
+    model.save_pretrained(tmp_path)
+    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path), model)
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float32)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert_same_state(loaded, model.float())
+
+
+def test_device_map(tmp_path):
+    model = tiny_model(ensemble_lambda=0.4)
+    model.save_pretrained(tmp_path)
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, device_map="cpu")
+    assert_same_state(loaded, model)
+    ids = random_ids(1, 6)
+    assert torch.equal(loaded.generate(ids, max_new_tokens=5), model.generate(ids, max_new_tokens=5))
+
+
+def test_settings_can_change_on_loading(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ensemble_lambda=0.5, label_smoothing=0.1)
+    assert (loaded.config.ensemble_lambda, loaded.config.label_smoothing) == (0.5, 0.1)
+
+
+def test_plain_checkpoint_gets_fresh_heads(tmp_path, transformers_log):
+    plain = plain_model(n_embd=64, initializer_range=0.02)
+    plain.save_pretrained(tmp_path)
+    model, info = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ngram_size=4, output_loading_info=True)
+    said = [record.message for record in transformers_log.records if "3 fresh heads were added" in record.message]
+    assert len(said) == 1 and "ngram_size=4" in said[0]
+    assert len(info["missing_keys"]) == 12
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
+    for head in model.ngram_heads:
+        for layer in (head.fc_in, head.fc_out):
+            assert 0.018 < layer.weight.std() < 0.022 and not layer.bias.any()
+    assert not torch.equal(model.ngram_heads[0].fc_in.weight, model.ngram_heads[1].fc_in.weight)
+    # They are saved like any others from here on.
+    model.save_pretrained(tmp_path / "ours")
+    transformers_log.clear()
+    assert_same_state(AutoModelForCausalLM.from_pretrained(tmp_path / "ours"), model)
+    assert "fresh" not in transformers_log.text
+
+
+def test_plain_checkpoint_without_heads(tmp_path, transformers_log):
+    plain = plain_model()
+    plain.save_pretrained(tmp_path)
+    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ngram_size=1), plain)
+    assert "fresh" not in transformers_log.text
+
+
+def test_plain_class_loads_our_trunk(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    plain = GPT2LMHeadModel.from_pretrained(tmp_path)
+    state = model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
+    ids = random_ids(2, 7)
+    assert torch.equal(plain(ids).logits, model(ids).logits)
+
+
+def rewrite_weights(folder: Path, keep) -> None:
+    path = folder / "model.safetensors"
+    save_file({name: value for name, value in load_file(path).items() if keep(name)}, path, metadata={"format": "pt"})
+
+
+def rewrite_config(folder: Path, **fields) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def assert_refused(folder, message, **kwargs):
+    for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
+        with pytest.raises(ValueError, match=message):
+            load.from_pretrained(folder, **kwargs)
+
+
+def test_missing_heads_are_refused(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    rewrite_weights(tmp_path, lambda name: not name.startswith("ngram_heads.1."))
+    assert_refused(tmp_path, "asks for 3 heads, and the file lacks head 2")
+    rewrite_weights(tmp_path, lambda name: not name.startswith("ngram_heads."))
+    assert_refused(tmp_path, "asks for 3 heads, and the file lacks head 1, 2, 3")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_another_number_of_heads_is_refused(tmp_path, size):
+    tiny_model(ngram_size=4).save_pretrained(tmp_path)
+    assert_refused(tmp_path, f"saved with `ngram_size=4`, but `ngram_size={size}` asks for", ngram_size=size)
+    rewrite_config(tmp_path, ngram_size=size)
+    assert_refused(tmp_path, "the file (lacks|has a surplus) head")
+
+
+def test_heads_of_another_shape_are_refused(tmp_path):
+    """Even where Transformers is told to put up with other shapes: a head made anew is a head lost."""
+    tiny_model().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    state = load_file(path)
+    state["ngram_heads.1.fc_in.weight"] = torch.zeros(16, 8)
+    save_file(state, path, metadata={"format": "pt"})
+    assert_refused(tmp_path, "the file lacks head 2", ignore_mismatched_sizes=True)
+
+
+def test_another_n_by_way_of_the_trunk(tmp_path):
+    """The plain class keeps our fields in the configuration it saves, but no heads: fresh ones can be had."""
+    model = tiny_model(ngram_size=4)
+    model.save_pretrained(tmp_path / "ours")
+    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "trunk")
+    other = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "trunk", ngram_size=3)
+    assert len(other.ngram_heads) == 2
+    ids = random_ids(1, 5)
+    assert torch.equal(other(ids).logits, model(ids).logits)
+
+
+def test_weights_without_a_configuration(tmp_path):
+    plain_model().save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    model = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, config=WDRNgramConfig(**SIZES, ngram_size=3))
+    assert len(model.ngram_heads) == 2
+
+
+def test_damaged_weights(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(OSError, match=r"The weights of .* are damaged .*: save or download them again"):
+        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
+
+
+ELSEWHERE = """
+import sys
+
+sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+folder, again = sys.argv[1:]
+for path in (folder, again):
+    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    print(model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist())
+    print(model.generate(ids, max_new_tokens=12, do_sample=False, ensemble_lambda=0.0)[0].tolist())
+    print(round(model.train()(ids, labels=ids).loss.item(), 5))
+    model.save_pretrained(again)
+"""
+
+
+def test_loads_where_the_package_is_not_installed(tmp_path):
+    model = tiny_model(ensemble_lambda=0.4)
+    model.save_pretrained(tmp_path / "ours")
+    script = tmp_path / "elsewhere.py"
+    script.write_text(ELSEWHERE)
+    command = [sys.executable, "-I", str(script), str(tmp_path / "ours"), str(tmp_path / "again")]
+    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": ""}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    ids = torch.tensor([[5, 6, 7, 8]])
+    expected = [model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist()]
+    expected.append(model.generate(ids, max_new_tokens=12, do_sample=False, ensemble_lambda=0.0)[0].tolist())
+    assert expected[0] != expected[1]
+    expected.append(round(model.train()(ids, labels=ids).loss.item(), 5))
+    # A checkpoint saved by the code it came with loads again.
+    assert run.stdout.splitlines() == [str(line) for line in expected] * 2

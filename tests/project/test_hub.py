@@ -1,0 +1,170 @@
+"""`push_to_hub`, by the real client, to a server on this machine that takes what it is sent."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tests.support.clm_runs import QUICK
+from tests.modeling.test_checkpoints import assert_same_state
+from tests.support.tiny import tiny_model
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hub's interface as an upload needs."""
+
+    files: dict[str, bytes]
+    blobs: dict[str, bytes]
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def answer(self, content=None, status=200):
+        payload = json.dumps({} if content is None else content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def do_GET(self):
+        if self.path.startswith("/api/whoami"):
+            self.answer({"type": "user", "name": "me", "auth": {"type": "access_token"}})
+        elif "/revision/" in self.path or self.path.startswith("/api/models/"):
+            self.answer({"id": "me/tiny", "sha": COMMIT, "siblings": [], "tags": [], "private": False})
+        else:
+            self.answer({"error": "not found"}, status=404)
+
+    def do_HEAD(self):
+        self.send_response(404)
+        self.end_headers()
+
+    def do_POST(self):
+        host = f"http://{self.headers['Host']}"
+        if self.path == "/api/repos/create":
+            self.answer({"url": f"{host}/me/tiny", "name": "me/tiny", "id": "1"})
+        elif self.path.endswith("/preupload/main"):
+            files = json.loads(self.body())["files"]
+            modes = {True: "lfs", False: "regular"}
+            answers = [
+                {"path": f["path"], "uploadMode": modes[f["path"].endswith(".safetensors")], "shouldIgnore": False}
+                for f in files
+            ]
+            self.answer({"files": answers})
+        elif self.path.endswith("/info/lfs/objects/batch"):
+            objects = json.loads(self.body())["objects"]
+            actions = [
+                {**o, "actions": {"upload": {"href": f"{host}/blobs/{o['oid']}", "header": {}}}} for o in objects
+            ]
+            self.answer({"transfer": "basic", "objects": actions})
+        elif self.path.endswith("/commit/main"):
+            for line in self.body().splitlines():
+                entry = json.loads(line)
+                value = entry["value"]
+                if entry["key"] == "file":
+                    self.files[value["path"]] = b64decode(value["content"])
+                elif entry["key"] == "lfsFile":
+                    self.files[value["path"]] = self.blobs[value["oid"]]
+            self.answer({"success": True, "commitOid": COMMIT, "commitUrl": f"{host}/me/tiny/commit/{COMMIT}"})
+        else:
+            self.answer({})
+
+    def do_PUT(self):
+        content = self.body()
+        self.blobs[hashlib.sha256(content).hexdigest()] = content
+        self.answer()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def hub():
+    handler = type("EmptyHub", (Hub,), {"files": {}, "blobs": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", handler.files
+    server.shutdown()
+
+
+def with_hub(address: str, tmp_path: Path, *command: str) -> subprocess.CompletedProcess:
+    """Runs Python in a process for which the server is the Hub."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": address,
+        "HF_TOKEN": "hf_test",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    return subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180
+    )
+
+
+PUSH = """
+import sys
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+WDRNgramGPT2LMHeadModel.from_pretrained(sys.argv[1]).push_to_hub("me/tiny")
+"""
+
+
+def needed_files(module: str) -> set[str]:
+    """The file of a module and of all that it imports from beside it."""
+    text = (ROOT / "ngram_wdr_hf" / f"{module}.py").read_text(encoding="utf-8")
+    siblings = re.findall(r"^from \.(\w+) import", text, flags=re.MULTILINE)
+    return {f"{module}.py"}.union(*map(needed_files, siblings))
+
+
+def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
+    address, files = hub
+    model = tiny_model(ensemble_lambda=0.4)
+    model.save_pretrained(tmp_path / "model")
+    run = with_hub(address, tmp_path, "-c", PUSH, str(tmp_path / "model"))
+    assert run.returncode == 0, run.stderr
+    package = ROOT / "ngram_wdr_hf"
+    code = needed_files("gpt2_wdr_ngram")
+    assert len(code) > 5
+    assert set(files) >= {"config.json", "generation_config.json", "model.safetensors"} | code
+    assert all(files[name] == (package / name).read_bytes() for name in code)
+    received = tmp_path / "received"
+    received.mkdir()
+    for name, content in files.items():
+        (received / name).write_bytes(content)
+    assert json.loads(files["config.json"])["auto_map"] == {
+        "AutoConfig": "gpt2_wdr_ngram.WDRNgramConfig",
+        "AutoModelForCausalLM": "gpt2_wdr_ngram.WDRNgramGPT2LMHeadModel",
+    }
+    assert_same_state(AutoModelForCausalLM.from_pretrained(received), model)
+
+
+def test_a_finished_run_is_pushed(hub, texts, tmp_path):
+    address, files = hub
+    options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
+    run = with_hub(address, tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
+    assert run.returncode == 0, run.stderr
+    assert "Pushed to me/tiny." in run.stdout
+    assert set(files) >= {"README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "tokenizer.json"}
+    assert not any("checkpoint-" in name for name in files)
+    # The card is the run's own.
+    assert files["README.md"] == (tmp_path / "run" / "README.md").read_bytes()
+
+
+def test_no_repository_no_work(texts, tmp_path):
+    options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
+    run = with_hub("http://127.0.0.1:9", tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
+    assert run.returncode == 2 and "The repository me/tiny cannot be made on the Hub" in run.stderr
+    assert not (tmp_path / "run").exists()

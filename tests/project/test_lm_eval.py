@@ -1,0 +1,163 @@
+"""The lm-evaluation-harness, on a checkpoint of ours and a task of its user's own, says what we say."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+
+import evaluate
+import lm_eval
+import pytest
+from datasets import Dataset
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows
+
+from ngram_wdr_hf.data.stream import IGNORE_INDEX, EvaluationWindows, TokenStream, tokenize
+from ngram_wdr_hf.data.tokenizer import start_token_id
+from ngram_wdr_hf.evaluation.scores import score
+from ngram_wdr_hf.metrics import PERPLEXITY
+
+from tests.metrics.test_perplexity import CONTEXT, random_lines, save_checkpoint, word_tokenizer
+
+# Longer than the model's context, not by whole windows; shorter; as long; longer by one; of several lines.
+LINES = [
+    random_lines(3 * CONTEXT + 5, seed=0),
+    random_lines(3, seed=1),
+    random_lines(CONTEXT - 1, seed=2),
+    random_lines(CONTEXT, seed=3),
+]
+TEXTS = [*LINES, random_lines(11, 0, 25, 4, seed=4)]
+TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {file}
+output_type: loglikelihood_rolling
+test_split: test
+doc_to_text: ""
+doc_to_target: text
+metric_list:
+  - metric: word_perplexity
+  - metric: byte_perplexity
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model whose own λ is 0.4, and its folder."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return save_checkpoint(folder, word_tokenizer(), ensemble_lambda=0.4), str(folder)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """A folder of two tasks: all texts, and those of one line each."""
+    folder = tmp_path_factory.mktemp("tasks")
+    for name, texts in (("texts", TEXTS), ("lines", LINES)):
+        file = folder / f"{name}.jsonl"
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (folder / f"{name}.yaml").write_text(TASK.format(name=name, file=file))
+    return str(folder)
+
+
+def run(tasks: str, name: str, folder: str, batch_size: int = 3, **model_args) -> tuple[dict, list[float]]:
+    """The harness's results, and the log-likelihood it finds for each text."""
+    results = lm_eval.simple_evaluate(
+        model="hf",
+        model_args={"pretrained": folder, **model_args},
+        tasks=[name],
+        task_manager=TaskManager(include_path=tasks, include_defaults=False),
+        device="cpu",
+        batch_size=batch_size,
+        bootstrap_iters=0,
+    )
+    samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
+    return results["results"][name], [sample["filtered_resps"][0] for sample in samples]
+
+
+def our_log_likelihoods(model, ensemble_lambda: float, window_size: int = CONTEXT) -> list[float]:
+    tokenizer = word_tokenizer()
+    found = []
+    for text in TEXTS:
+        rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
+        windows = EvaluationWindows(TokenStream.from_rows(rows), window_size, start_token_id=start_token_id(tokenizer))
+        found.append(-score(model, windows, [ensemble_lambda], batch_size=4).nll_sums[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model_args", "ensemble_lambda", "window_size"),
+    [({}, 0.4, CONTEXT), ({"ensemble_lambda": 0.0}, 0.0, CONTEXT), ({"max_length": 7}, 0.4, 7)],
+    ids=["own", "plain", "narrow"],
+)
+def test_log_likelihoods(checkpoint, tasks, model_args, ensemble_lambda, window_size):
+    model, folder = checkpoint
+    results, theirs = run(tasks, "texts", folder, **model_args)
+    ours = our_log_likelihoods(model, ensemble_lambda, window_size)
+    assert theirs == pytest.approx(ours, rel=1e-5)
+    # In a text that ends in a line break the harness counts one word more than there are, we one more for each line.
+    num_words = sum(len(re.split(r"\s+", text)) for text in TEXTS)
+    assert results["word_perplexity,none"] == pytest.approx(math.exp(-sum(ours) / num_words), rel=1e-4)
+    num_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert results["byte_perplexity,none"] == pytest.approx(math.exp(-sum(ours) / num_bytes), rel=1e-4)
+
+
+def test_lambda_matters(checkpoint):
+    for own, plain in zip(*(our_log_likelihoods(checkpoint[0], value) for value in (0.4, 0.0)), strict=True):
+        assert abs(own / plain - 1) > 1e-3
+
+
+def test_padding_does_not_matter(checkpoint, tasks):
+    """A batch is padded on the right, and no mask says so."""
+    (_, alone), (_, together) = (run(tasks, "texts", checkpoint[1], batch_size) for batch_size in (1, 64))
+    assert alone == pytest.approx(together, rel=1e-5)
+
+
+def test_word_perplexity_is_the_metrics(checkpoint, tasks):
+    """For texts of one line each, where the harness counts words as we do."""
+    results, _ = run(tasks, "lines", checkpoint[1])
+    ours = evaluate.load(PERPLEXITY).compute(predictions=LINES, model_id=checkpoint[1])
+    assert results["word_perplexity,none"] == pytest.approx(ours["word_perplexity"], rel=1e-4)
+
+
+def test_without_the_package(checkpoint, tasks):
+    """The code that a checkpoint carries is enough."""
+    script = f"""
+import sys
+import lm_eval
+from lm_eval.tasks import TaskManager
+results = lm_eval.simple_evaluate(
+    model="hf",
+    model_args={{"pretrained": {checkpoint[1]!r}, "trust_remote_code": True}},
+    tasks=["texts"],
+    task_manager=TaskManager(include_path={tasks!r}, include_defaults=False),
+    device="cpu",
+    bootstrap_iters=0,
+)
+assert "ngram_wdr_hf" not in sys.modules
+print("\\nsum", sum(sample["filtered_resps"][0] for sample in results["samples"]["texts"]))
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    total = float(re.search(r"^sum (\S+)$", process.stdout, flags=re.MULTILINE)[1])
+    assert total == pytest.approx(sum(our_log_likelihoods(checkpoint[0], 0.4)), rel=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 5])
+def test_windows_are_the_same(stride):
+    """For every length of a text and every stride, not only the one that the harness uses."""
+    window_size, start = 5, 99
+    for length in range(1, 4 * window_size):
+        tokens = list(range(length))
+        theirs = list(get_rolling_token_windows(tokens, start, window_size, window_size - stride + 1))
+        stream = TokenStream.from_rows(Dataset.from_dict({"input_ids": [tokens], "num_words": [length]}))
+        windows = EvaluationWindows(stream, window_size, stride, start)
+        ours = []
+        for i in range(len(windows)):
+            window = {name: row.tolist() for name, row in windows[i].items()}
+            ours.append((window["input_ids"], [token for token in window["shift_labels"] if token != IGNORE_INDEX]))
+            # What is scored stands at the end.
+            assert window["shift_labels"][-len(ours[-1][1]) :] == ours[-1][1]
+        assert ours == theirs

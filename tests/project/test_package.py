@@ -1,0 +1,91 @@
+"""The package as a whole: its style, its cost, its README."""
+
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from ngram_wdr_hf.backbones.registry import _NAMED
+
+from tests.support.tiny import plain_model
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_lint(command):
+    run = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+def test_import_costs_no_more_than_the_backbones():
+    """Importing us loads the backbones' modules and our own, and nothing else."""
+    script = "import sys; {}; print('\\n'.join(sys.modules))"
+    loaded = []
+    backbones = ", ".join(cls.__name__ for cls in _NAMED if cls.__module__.startswith("transformers."))
+    for statement in (f"from transformers import AutoModelForCausalLM, {backbones}", "import ngram_wdr_hf"):
+        run = subprocess.run(
+            [sys.executable, "-c", script.format(statement)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stderr
+        loaded.append(set(run.stdout.split()))
+    surplus = {name for name in loaded[1] - loaded[0] if name.split(".")[0] != "ngram_wdr_hf"}
+    assert surplus == set()
+
+
+def test_checkpoint_code_can_travel():
+    """Transformers copies the files beside a checkpoint: one flat folder, siblings imported by one dot and a name."""
+    for path in (ROOT / "ngram_wdr_hf").glob("*_wdr_ngram.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            imported = re.match(r"\s*(?:from|import)\s+(\S+)", line)
+            if imported and line.lstrip() == line:
+                module = imported[1]
+                is_sibling = module.startswith(".") and (path.parent / f"{module[1:]}.py").exists()
+                root = module.split(".")[0]
+                assert is_sibling or root in {"torch", "transformers", *sys.stdlib_module_names}, (
+                    f"{path.name}: {line}"
+                )
+
+
+def test_ci_is_the_readmes_test_command():
+    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    fences = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    assert commands[0] == "set -e" and len(commands) == 2
+    assert any(commands[1] == fence.strip() for fence in fences)
+
+
+def test_pinned_versions_satisfy_the_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
+    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    for requirement in map(Requirement, requirements):
+        if requirement.name != project["name"]:
+            assert requirement.specifier.contains(pins[requirement.name]), requirement
+
+
+def snippets() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_readme_snippets(tmp_path, monkeypatch, capsys):
+    """All of them, one after the other, as a reader would type them; the names of checkpoints stand for folders."""
+    monkeypatch.chdir(tmp_path)
+    plain_model(vocab_size=500).save_pretrained(tmp_path / "gpt2")
+    torch.manual_seed(0)
+    scope: dict = {}
+    assert len(snippets()) >= 5
+    for snippet in snippets():
+        exec(compile(snippet, "README.md", "exec"), scope)
+    assert "perplexity" in capsys.readouterr().out
+
+
+def test_the_readmes_first_command_is_the_scripts_default():
+    commands = [fence.strip() for fence in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)]
+    assert commands[0].endswith(".venv/bin/python train_clm.py")

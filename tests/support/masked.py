@@ -1,0 +1,98 @@
+"""Tiny masked language models, batches with masked words, and their loss written out word by word."""
+
+from math import comb
+
+import torch
+import torch.nn.functional as F
+from transformers import BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
+
+from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
+
+from tests.support.reference import documents
+from tests.support.tiny import VOCAB_SIZE, random_ids
+
+MASK, PAD = 0, 1
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": PAD,
+}
+OWN_SIZES = {
+    "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "modernbert": dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
+}
+OURS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBertForMaskedLM}
+STOCK = {"bert": BertForMaskedLM, "modernbert": ModernBertForMaskedLM}
+
+
+def tiny_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
+    """One of our masked language models. Biases are not zero, where a forgotten one would not show."""
+    torch.manual_seed(0)
+    model_class = OURS[name]
+    model = model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields}))
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.to(dtype).eval()
+
+
+def plain_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
+    """The stock model of the same sizes."""
+    torch.manual_seed(0)
+    model_class = STOCK[name]
+    return model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields})).to(dtype).eval()
+
+
+def masked_batch(batch_size: int, length: int, share: float = 0.7, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids with masked words, and labels. Some of the words to be guessed are left as they were."""
+    ids = random_ids(batch_size, length, seed)
+    chances = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed + 1))
+    labels = ids.masked_fill(chances >= share, -100)
+    return ids.masked_fill(chances < 0.8 * share, MASK), labels
+
+
+def transformed(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+    """What the stock model's logit layer sees, by its own parts."""
+    return model.head(hidden) if hasattr(model, "head") else model.cls.predictions.transform(hidden)
+
+
+def reference_losses(model, input_ids, labels, attention_mask=None, position_ids=None, label_smoothing=0.0):
+    """
+    For the model itself and for each head, the losses of its targets, a list each. Head n, at the masked word i:
+    `e(x_i) = (-1)^n Δ_n e_i + n e(x_(i+1)) - C(n,2) e(x_(i+2)) + ...`
+    """
+    hidden = model.base_model(input_ids, attention_mask=attention_mask, position_ids=position_ids).last_hidden_state
+    main = transformed(model, hidden)
+    weight = model.get_output_embeddings().weight.detach()
+    batch_size, length = labels.shape
+    numbers = documents(batch_size, length, attention_mask, position_ids)
+    losses = [[] for _ in range(len(model.ngram_heads) + 1)]
+    for b in range(batch_size):
+        for i in range(length):
+            if labels[b, i] == -100:
+                continue
+            for n in range(len(losses)):
+                places = range(i + 1, i + n + 1)
+                if n and (i + n >= length or any(numbers[b][place] != numbers[b][i] for place in places)):
+                    continue
+                if model.config.wdr_compose == "masked" and any(labels[b, place] == -100 for place in places):
+                    continue
+                prediction = main[b, i] if n == 0 else model.ngram_heads[n - 1](main[b, i])
+                for k, place in enumerate(places, start=1):
+                    word = labels[b, place] if labels[b, place] != -100 else input_ids[b, place]
+                    prediction = prediction - (-1) ** k * comb(n, k) * weight[word]
+                logits = model.get_output_embeddings()(prediction)
+                losses[n].append(F.cross_entropy(logits, labels[b, i], label_smoothing=label_smoothing))
+    return losses
+
+
+def reference_loss(losses, count=None):
+    """`1/2 L_0 + 1/(2(N-1)) sum_n L_n`, each divided by the number of masked words."""
+    count = len(losses[0]) if count is None else count
+    sums = [sum(terms) / count for terms in losses]
+    return sums[0] if len(sums) == 1 else sums[0] / 2 + sum(sums[1:]) / (2 * (len(sums) - 1))

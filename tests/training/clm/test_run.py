@@ -1,0 +1,298 @@
+"""`train_clm.py`, from its arguments to what it leaves."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
+
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.common.run_folder import RunFolder
+
+from tests.support.clm_runs import QUICK, SCRIPT, contents, run
+
+LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json"]
+LEAVES += ["training.png"]
+
+
+def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "40", "--eval_steps", "20"]
+    (result,) = run(*command, "--report_to", "tensorboard")
+    printed = capsys.readouterr().out
+    for name in LEAVES:
+        assert (folder / name).stat().st_size > 0, name
+    metrics = json.loads((folder / "metrics.json").read_text())
+    validation = metrics["splits"]["validation"]
+    assert validation["lambda"] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    # 40 sentences of 8 words (three with names of two) and an end.
+    text = Path(files[3]).read_text()
+    assert validation["num_words"] == validation["num_tokens"] == len(text.split()) + text.count("\n")
+    best = validation["lambda"][validation["perplexity"].index(min(validation["perplexity"]))]
+    assert metrics["ensemble_lambda"] == best == result.ensemble_lambda
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.ensemble_lambda == best and len(model.ngram_heads) == 3
+    # The untrained model knows nothing: as many choices as there are words.
+    assert min(validation["perplexity"]) < len(AutoTokenizer.from_pretrained(folder)) / 2
+    for split in ("validation", "test"):
+        perplexity = metrics["splits"][split]["perplexity"][validation["lambda"].index(best)]
+        assert re.search(rf"wdr N=4 +{split} .* {perplexity:.2f}\*", printed)
+        assert f"{perplexity:.2f} ★" in (folder / "README.md").read_text()
+    assert "step     20  validation perplexity" in printed and "heads" in printed
+    logged = [entry for entry in metrics["history"] if "head_3_loss" in entry]
+    assert len(logged) == 40 and logged[-1]["next_word_loss"] < logged[0]["next_word_loss"]
+    assert logged[-1]["head_3_loss"] < logged[0]["head_3_loss"]
+    half = logged[0]["next_word_loss"] / 2 + sum(logged[0][f"head_{n}_loss"] for n in (1, 2, 3)) / 6
+    # Fewer words are in reach of the farther heads, and all are divided by one count.
+    assert 0.8 * half < logged[0]["loss"] <= half
+    assert "head_1_loss" in tensorboard_tags(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def tensorboard_tags(folder: Path) -> str:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (events,) = folder.rglob("events.out.tfevents*")
+    return " ".join(EventAccumulator(str(events)).Reload().Tags()["scalars"])
+
+
+def test_the_model_card_tells_how_to_load(files, tmp_path, monkeypatch):
+    run(*files, "--output_dir", str(tmp_path / "run"), *QUICK)
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "run" / "README.md").read_text(), flags=re.DOTALL)
+    scope = {}
+    exec(snippet.replace("THIS_FOLDER", "run"), scope)
+    assert type(scope["model"]).__name__ == "WDRNgramGPT2LMHeadModel" and len(scope["tokenizer"]) > 10
+
+
+def test_the_same_command_again_trains_nothing(files, tmp_path, capsys):
+    command = [*files, "--output_dir", str(tmp_path / "run"), *QUICK]
+    first = run(*command)
+    weights = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    again = run(*command)
+    assert again[0].scores == first[0].scores
+    assert "step " not in capsys.readouterr().out
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+def test_compare(files, tmp_path, capsys):
+    folder = tmp_path / "run"
+    run(*files, "--output_dir", str(folder), *QUICK)
+    weights = (folder / "model.safetensors").read_bytes()
+    capsys.readouterr()
+    results = run(*files, "--output_dir", str(folder), *QUICK, "--compare")
+    assert [result.name for result in results] == ["wdr N=4", "plain", "simple N=4"]
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert (folder / "comparison.png").exists() and (folder / "comparison_training.png").exists()
+    assert not WDRNgramGPT2LMHeadModel.from_pretrained(folder / "plain").ngram_heads
+    assert WDRNgramGPT2LMHeadModel.from_pretrained(folder / "simple").config.ngram_target == "simple"
+    table = capsys.readouterr().out.split("Perplexity by word")[1]
+    assert re.search(r"plain +test", table) and re.search(r"simple N=4 +validation", table)
+    # Without heads, λ changes nothing and is not shown.
+    (plain,) = re.findall(r"plain +validation +[\d,]+ (.*)", table)
+    assert len(plain.split()) == 1
+
+
+def test_compare_with_a_plain_model(files, tmp_path):
+    results = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, "--compare", "--ngram_size", "1")
+    assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
+
+
+def test_evaluation_alone(files, texts, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    (trained,) = run(*files, "--output_dir", str(folder), *QUICK)
+    before = contents(folder)
+    capsys.readouterr()
+    (result,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"])
+    assert result.scores["test"].nll_sums == pytest.approx(trained.scores["test"].nll_sums)
+    assert re.search(r"wdr N=4 +test", capsys.readouterr().out)
+    (wide,) = run(
+        *("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"]),
+        *("--stride", "4", "--lambda_grid", "0", "0.3"),
+    )
+    # With more context for every word, the figures are others, of the same words.
+    assert wide.scores["test"].num_tokens == result.scores["test"].num_tokens
+    assert wide.scores["test"].nll_sums[0] != pytest.approx(result.scores["test"].nll_sums[0])
+    # Without a word about the text, it is the run's own; what was held out of a training text is held out again.
+    (own,) = run("--do_train", "false", "--model_name_or_path", str(folder))
+    assert own.scores["validation"].nll_sums == pytest.approx(trained.scores["validation"].nll_sums)
+    held_out = run("--do_train", "false", "--model_name_or_path", str(folder), "--train_file", texts["train"])
+    assert held_out[0].scores["validation"].num_words == sum(
+        len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-15:]
+    )
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("train_mode", ["heads", "lora"])
+def test_what_is_trained(checkpoint, files, tmp_path, train_mode):
+    folder = tmp_path / "run"
+    run("--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, "--output_dir", str(folder), *QUICK)
+    before, after = GPT2LMHeadModel.from_pretrained(checkpoint), WDRNgramGPT2LMHeadModel.from_pretrained(folder)
+    moved = {
+        name
+        for name, value in before.named_parameters()
+        if not torch.allclose(value, after.get_parameter(name), atol=1e-7)
+    }
+    if train_mode == "heads":
+        assert not moved
+    else:
+        assert moved and all(name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")) for name in moved)
+        assert (folder / "adapter" / "adapter_model.safetensors").exists()
+    # Biases begin at zero.
+    assert all(head.fc_out.bias.any() for head in after.ngram_heads)
+    # A frozen backbone's loss never changes; the heads' does, and the best of them are kept.
+    state = json.loads((folder / "trainer_state.json").read_text())
+    losses = {entry["step"]: entry["eval_heads_loss"] for entry in state["log_history"] if "eval_loss" in entry}
+    if train_mode == "heads":
+        assert state["best_global_step"] == min(losses, key=losses.get) == 4
+
+
+def test_settings_from_a_file(texts, tmp_path):
+    path = tmp_path / "settings.yaml"
+    options = {"preset": "paper-tf-small", "train_file": [texts["train"]], "ngram_size": 3, "learning_rate": "1e-3"}
+    path.write_text(yaml.safe_dump(options))
+    arguments = parse_clm_arguments([str(path), "--ngram_size", "2"], "")
+    # The command line, then the file, then the preset.
+    assert arguments.model.ngram_size == 2
+    assert arguments.training.learning_rate == 1e-3
+    assert (arguments.training.per_device_train_batch_size, arguments.data.block_size) == (32, 128)
+    assert arguments.training.lr_scheduler_type == "constant" and arguments.report.patience == 50
+    assert arguments.data.train_file == [texts["train"]]
+    # One value is as good as a list of one.
+    path.write_text(f"train_file: {texts['train']}\nlambda_grid: 0.4\neval_strategy: steps\nlogging_steps: 30\n")
+    arguments = parse_clm_arguments([str(path)], "")
+    assert arguments.data.train_file == [texts["train"]] and arguments.report.lambda_grid == [0.4]
+    # What is evaluated is saved, so that the best can be kept.
+    assert arguments.training.eval_steps == arguments.training.save_steps == 30
+
+
+def test_a_runs_own_settings_run_again(files, tmp_path):
+    # With such a rate the best is not the last, and which it is depends on when it was evaluated.
+    run(*files, "--output_dir", str(tmp_path / "one"), *QUICK, "--learning_rate", "0.3", "--max_steps", "6")
+    run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), "--sample_tokens", "8")
+    assert (tmp_path / "two" / "run.yaml").read_text() == (tmp_path / "one" / "run.yaml").read_text()
+    assert (tmp_path / "two" / "model.safetensors").read_bytes() == (
+        tmp_path / "one" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_streaming(files, texts, tmp_path):
+    """Text that is read as it comes is learned in its order."""
+    options = [*QUICK, "--streaming", "--ngram_target", "simple", "--max_steps", "3", "--eval_steps", "3"]
+    (result,) = run(*files, "--output_dir", str(tmp_path / "run"), *options)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    ids = tokenizer(Path(texts["train"]).read_text(), return_tensors="pt").input_ids[0]
+    torch.manual_seed(42)
+    model = WDRNgramGPT2LMHeadModel(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "run").config).train()
+    # Three batches of four blocks of 16; the first one's loss is that of the fresh model.
+    with torch.no_grad():
+        expected = model(ids[:64].view(4, 16), labels=ids[:64].view(4, 16)).loss.item()
+    first = next(entry for entry in result.history if "loss" in entry)
+    assert result.name == "simple N=4" and first["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_embedded_default(tmp_path, monkeypatch, capsys):
+    """No argument but those that make it short."""
+    monkeypatch.chdir(tmp_path)
+    short = ["--max_steps", "2", "--lambda_grid", "0", "0.4", "--eval_strategy", "no", "--disable_tqdm", "true"]
+    (result,) = run(*short)
+    assert result.name == "wdr N=4" and result.settings["preset"] == "tiny"
+    assert set(result.scores) == {"validation", "test"}
+    assert 20_000 < result.scores["validation"].num_words < result.scores["validation"].num_tokens
+    printed = capsys.readouterr().out
+    assert "Perplexity by word" in printed and "Perplexity by token" in printed
+    assert "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, λ=0.4\n" in printed
+    assert (tmp_path / "runs" / "clm" / "model.safetensors").exists()
+
+
+def test_early_stopping_keeps_the_best(files, tmp_path):
+    """With a rate that destroys the model, nothing after the first evaluation is better."""
+    folder = tmp_path / "run"
+    options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "2", "--max_steps", "40"]
+    run(*files, "--output_dir", str(folder), *QUICK, *options)
+    history = json.loads((folder / "metrics.json").read_text())["history"]
+    evaluations = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    best = evaluations.index(min(evaluations))
+    assert len(evaluations) == best + 3 < 20
+    kept = json.loads((folder / "metrics.json").read_text())["splits"]["validation"]["perplexity"][0]
+    assert kept == pytest.approx(torch.tensor(min(evaluations)).exp().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("train_mode", ["full", "lora"])
+def test_interrupted_before_the_model_was_saved(checkpoint, files, tmp_path, train_mode):
+    """All steps were taken, the last one in the middle of an epoch: no other is taken."""
+    folder = tmp_path / "run"
+    options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
+    (first,) = run(*options, "--output_dir", str(folder))
+    before = contents(folder)
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
+        (folder / name).unlink()
+    # What says that the training is complete was being written.
+    (folder / "trainer_state.json").write_text('{"epoch": 1')
+    (again,) = run(*options, "--output_dir", str(folder))
+    assert contents(folder).keys() == before.keys()
+    assert (folder / "model.safetensors").read_bytes() == before[folder / "model.safetensors"]
+    assert again.scores == first.scores
+
+
+@pytest.mark.parametrize("last_step", [6, None])
+def test_patience_survives_an_interruption(files, tmp_path, last_step):
+    """Stopped while it was losing patience, or after it had lost it and before the model was saved."""
+    options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "3", "--max_steps", "40"]
+    command = [*files, *QUICK, *options, "--save_total_limit", "100"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(*command, "--output_dir", str(whole))
+    shutil.copytree(whole, broken)
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
+        (broken / name).unlink()
+    steps = sorted(int(path.name.split("-")[1]) for path in broken.glob("checkpoint-*"))
+    assert steps[-1] < 40 and steps[-1] > 6
+    for step in steps:
+        if last_step is not None and step > last_step:
+            shutil.rmtree(broken / f"checkpoint-{step}")
+    run(*command, "--output_dir", str(broken))
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    evaluations = [
+        [(entry["step"], entry["eval_loss"]) for entry in RunFolder(str(folder)).history() if "eval_loss" in entry]
+        for folder in (whole, broken)
+    ]
+    assert evaluations[0] == evaluations[1]
+
+
+@pytest.mark.parametrize("train_mode", ["full", "lora"])
+def test_killed_and_started_again(checkpoint, files, tmp_path, train_mode):
+    """The final weights are those of a run that was not interrupted."""
+    options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
+    options += ["--max_steps", "80", "--eval_steps", "10", "--learning_rate", "1e-2"]
+    run(*options, "--output_dir", str(tmp_path / "whole"))
+    broken = tmp_path / "broken"
+    command = [sys.executable, str(SCRIPT), *options, "--output_dir", str(broken)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (broken / "checkpoint-20" / "trainer_state.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "model.safetensors").exists()
+    # As if it had been killed while writing, too.
+    (broken / "checkpoint-70").mkdir()
+    (broken / "checkpoint-70" / "trainer_state.json").write_text('{"epoch": 1')
+    run(*options, "--output_dir", str(broken))
+    history = json.loads((broken / "metrics.json").read_text())["history"]
+    assert [entry["step"] for entry in history if "eval_loss" in entry] == list(range(10, 81, 10))
+    weights = [WDRNgramGPT2LMHeadModel.from_pretrained(folder).state_dict() for folder in (tmp_path / "whole", broken)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

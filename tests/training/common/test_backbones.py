@@ -1,0 +1,318 @@
+"""The training scripts with other models than GPT-2 and Marian: the paper's other two, and any checkpoint."""
+
+import json
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ngram_wdr_hf import (
+    WDRNgramReformerModelWithLMHead,
+    WDRNgramTensorizedTransformerLMHeadModel,
+    with_ngram_heads,
+)
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.common.arguments import USUAL_GRID
+from ngram_wdr_hf.training.common.models import build_clm_model
+from ngram_wdr_hf.training.common.presets import CLM_PRESETS
+
+from tests.support import nmt_runs
+from tests.support.clm_runs import QUICK, SCRIPT, contents, run
+from tests.support.tiny import plain_seq2seq
+
+pytest_plugins = ["tests.support.nmt_runs"]
+
+PAPER = {
+    # N, λ of simple heads, λ of WDR heads, tokens in a batch, layers
+    "paper-tt-ptb": (2, 0.2, 0.4, 3840, 3),
+    "paper-tt-wikitext2": (4, 0.2, 0.3, 3840, 3),
+    "paper-tt-text8": (3, 0.2, 0.1, 4800, 6),
+    "paper-tt-wikitext103": (2, 0.1, 0.1, 4800, 6),
+    "paper-rf-ptb": (4, 0.2, 0.1, 16_384, 6),
+    "paper-rf-wikitext2": (2, 0.2, 0.3, 8192, 6),
+    "paper-rf-text8": (3, 0.1, 0.1, 512, 6),
+    "paper-rf-wikitext103": (4, 0.1, 0.1, 512, 6),
+}
+TINY = {
+    "tiny-tt": WDRNgramTensorizedTransformerLMHeadModel,
+    "tiny-rf": WDRNgramReformerModelWithLMHead,
+}
+LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+LLAMA["num_key_value_heads"] = 2
+PLAIN = {
+    "LlamaForCausalLM": {**LLAMA, "max_position_embeddings": 24},
+    "Olmo2ForCausalLM": {**LLAMA, "max_position_embeddings": 24},
+    # It has no `max_position_embeddings`.
+    "BloomForCausalLM": {"hidden_size": 16, "n_layer": 1, "n_head": 2},
+    "MixtralForCausalLM": {**LLAMA, "num_local_experts": 2},
+}
+SEQ2SEQ = {**nmt_runs.SIZES, "decoder_ffn_dim": 32, "encoder_ffn_dim": 32, "max_position_embeddings": 64}
+SEQ2SEQ |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 1}
+
+
+class Words:
+    """As much of a tokenizer as a new model needs."""
+
+    eos_token_id = bos_token_id = 1
+    unk_token_id = 0
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
+def new_model(preset: str, *options: str, vocab_size: int = 10_000):
+    arguments = parse_clm_arguments(["--preset", preset, *options], "")
+    with torch.device("meta"):
+        return build_clm_model(arguments.model, Words(vocab_size), arguments.data.block_size)
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_the_papers_settings(preset):
+    size, simple, wdr, tokens, layers = PAPER[preset]
+    arguments = parse_clm_arguments(["--preset", preset], "")
+    training = arguments.training
+    assert training.per_device_train_batch_size * arguments.data.block_size == tokens
+    assert training.gradient_accumulation_steps == 1
+    assert training.learning_rate == (2.5e-3 if "-tt-" in preset else 1e-4)
+    model = new_model(preset)
+    config = model.config
+    assert config.ngram_size == size and len(model.ngram_heads) == size - 1 and config.num_hidden_layers == layers
+    assert config.max_position_embeddings == arguments.data.block_size
+    # The paper's heads of 0.1M or 0.5M parameters.
+    width = model.get_output_embeddings().weight.shape[1]
+    assert sum(p.numel() for p in model.ngram_heads[0].parameters()) == 2 * width**2 + 2 * width
+    for kind, value in {"wdr": wdr, "simple": simple}.items():
+        arguments = parse_clm_arguments(["--preset", preset, "--ngram_target", kind], "")
+        assert arguments.lambda_grid == [0.0, value]
+        assert new_model(preset, "--ngram_target", kind).config.ngram_target == kind
+    # Other N or other λ, if they are asked for.
+    assert new_model(preset, "--ngram_size", "5").config.ngram_size == 5
+    assert not new_model(preset, "--ngram_target", "none").ngram_heads
+    arguments = parse_clm_arguments(["--preset", preset, "--lambda_grid", "0.3", "0", "0.15"], "")
+    assert arguments.lambda_grid == [0.0, 0.15, 0.3]
+
+
+def test_parameters_of_the_papers_tt():
+    """The paper's table: 6.7M with the 10,000 words of Penn Treebank; heads and all embeddings on top of none."""
+    model = new_model("paper-tt-ptb", "--ngram_target", "none")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert 6.65e6 < count < 6.75e6
+    heads = sum(p.numel() for p in new_model("paper-tt-ptb").parameters()) - count
+    assert heads == 2 * 256**2 + 2 * 256
+
+
+def test_other_presets_look_at_the_usual_grid():
+    for preset in CLM_PRESETS.keys() - PAPER.keys():
+        arguments = parse_clm_arguments(["--preset", preset], "")
+        assert arguments.lambda_grid == list(USUAL_GRID), preset
+    for options in (["--model_name_or_path", "somewhere"], ["--preset", "paper-tt-ptb", "--ngram_target", "none"]):
+        assert parse_clm_arguments(options, "").lambda_grid == list(USUAL_GRID)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("preset", "block_size", "options"),
+    [
+        ("tiny-tt", 16, ["--use_mtp"]),
+        ("tiny-tt", 7, ["--ngram_target", "simple", "--ngram_size", "2"]),
+        # Less than a chunk of Reformer's attention, and a chunk and a half.
+        ("tiny-rf", 16, []),
+        ("tiny-rf", 47, ["--ngram_size", "3"]),
+    ],
+)
+def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path):
+    command = [*files, "--preset", preset, *QUICK, "--block_size", str(block_size), "--max_steps", "4", *options]
+    command += ["--lambda_grid", "0", "0.4"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    (result,) = run(*command, "--output_dir", str(whole))
+    model = AutoModelForCausalLM.from_pretrained(whole)
+    assert type(model) is TINY[preset] and result.settings["preset"] == preset
+    losses = [entry["loss"] for entry in result.history if "loss" in entry]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+    words = len(Path(files[3]).read_text().split()) + Path(files[3]).read_text().count("\n")
+    assert result.scores["validation"].num_words == words
+    assert len(result.samples) == 2 and all(len(text.split()) >= 5 for text in result.samples.values())
+    assert all("a forward pass" in label for label in result.samples) is ("--use_mtp" in options)
+    # Interrupted after two steps, it ends where it would have ended.
+    shutil.copytree(whole, broken)
+    shutil.rmtree(broken / "checkpoint-4")
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
+        (broken / name).unlink()
+    (again,) = run(*command, "--output_dir", str(broken))
+    assert [entry["step"] for entry in again.history if "loss" in entry] == [1, 2, 3, 4]
+    assert [entry["loss"] for entry in again.history if "loss" in entry][:2] == losses[:2]
+    expected = weights(whole)
+    assert all(torch.equal(value, expected[key]) for key, value in weights(broken).items())
+    # Evaluated again, the same figures.
+    (again,) = run(
+        *("--do_train", "false", "--model_name_or_path", str(whole), "--sample_tokens", "0"),
+        *("--block_size", str(block_size), "--lambda_grid", "0", "0.4", *files[2:]),
+    )
+    assert again.scores["test"].nll_sums == pytest.approx(result.scores["test"].nll_sums, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def plain_folders(texts, tmp_path_factory) -> dict[str, str]:
+    """Plain models with a tokenizer of words."""
+    tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])
+    folders = {}
+    for name, sizes in PLAIN.items():
+        torch.manual_seed(0)
+        ends = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": None}
+        model_class = getattr(transformers, name)
+        folder = tmp_path_factory.mktemp(name)
+        model_class(model_class.config_class(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        folders[name] = str(folder)
+    return folders
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_heads_on_a_plain_checkpoint(name, plain_folders, files, tmp_path, capsys):
+    folder = tmp_path / "run"
+    command = ["--model_name_or_path", plain_folders[name], *files, "--output_dir", str(folder), *QUICK]
+    (result,) = run(*command, "--learning_rate", "0.01", "--ngram_size", "3")
+    ours = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(ours).__name__ == f"WDRNgram{name}" and len(ours.ngram_heads) == 2
+    assert result.name == "wdr N=3" and all(head.fc_out.bias.any() for head in ours.ngram_heads)
+    before = getattr(transformers, name).from_pretrained(plain_folders[name])
+    assert not torch.equal(before.get_output_embeddings().weight, ours.get_output_embeddings().weight)
+    losses = [entry["loss"] for entry in result.history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    # Evaluation alone, of what came out and of the plain one, which stays plain.
+    (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), *files[2:], "--block_size", "16")
+    assert again.scores["test"].nll_sums == pytest.approx(result.scores["test"].nll_sums, rel=1e-5)
+    assert again.samples.keys() == {"0", "0.4"} or again.ensemble_lambda > 0
+    plain = ["--do_train", "false", "--model_name_or_path", plain_folders[name], *files[2:], "--sample_tokens", "4"]
+    (plain,) = run(*plain, "--block_size", "16")
+    assert plain.name == "plain" and len(plain.scores["test"].nll_sums) == 1
+
+
+@pytest.mark.parametrize(("name", "expected"), [("LlamaForCausalLM", 24), ("BloomForCausalLM", 1024)])
+def test_the_block_size_of_a_checkpoint(name, expected, plain_folders, files, tmp_path, monkeypatch):
+    """As much as it can see, and within reason where there is no limit."""
+    seen = []
+    model_class = type(with_ngram_heads(plain_folders[name]))
+    forward = model_class.forward
+
+    def watched(self, input_ids, **kwargs):
+        seen.append(input_ids.shape[1])
+        return forward(self, input_ids=input_ids, **kwargs)
+
+    watched.__signature__ = forward.__signature__
+    monkeypatch.setattr(model_class, "forward", watched)
+    options = [argument for argument in QUICK if argument != "--block_size"]
+    options.remove("16")
+    command = ["--model_name_or_path", plain_folders[name], *files, "--output_dir", str(tmp_path), "--max_steps", "1"]
+    run(*command, *options, "--max_steps", "1", "--per_device_train_batch_size", "1", "--train_mode", "heads")
+    assert max(seen) == expected
+
+
+@pytest.mark.parametrize(("name", "train_mode"), [("Olmo2ForCausalLM", "lora"), ("BloomForCausalLM", "heads")])
+def test_what_is_trained(name, train_mode, plain_folders, files, tmp_path):
+    folder = tmp_path / "run"
+    command = ["--model_name_or_path", plain_folders[name], "--train_mode", train_mode, *files, *QUICK]
+    run(*command, "--output_dir", str(folder), "--learning_rate", "0.01", "--sample_tokens", "0")
+    before = getattr(transformers, name).from_pretrained(plain_folders[name])
+    after = AutoModelForCausalLM.from_pretrained(folder)
+    moved = {key for key, value in before.named_parameters() if not torch.equal(value, after.get_parameter(key))}
+    assert bool(moved) is (train_mode == "lora") and not any("embed" in key or "lm_head" in key for key in moved)
+    assert all(head.fc_out.bias.any() for head in after.ngram_heads)
+
+
+@pytest.mark.parametrize("name", ["MBartForConditionalGeneration", "PegasusForConditionalGeneration"])
+def test_translation_with_another_model(name, plain_checkpoints, pairs, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(plain_checkpoints["bart"])
+    torch.manual_seed(0)
+    model_class = getattr(transformers, name)
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "forced_eos_token_id": None}
+    model = model_class(model_class.config_class(vocab_size=len(tokenizer), **SEQ2SEQ, **heads))
+    model.save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    folder = tmp_path / "run"
+    command = ["--model_name_or_path", str(tmp_path / "plain"), *pairs, "--output_dir", str(folder)]
+    (result,) = nmt_runs.run(*command, *nmt_runs.QUICK, "--ngram_size", "3", "--learning_rate", "0.01")
+    ours = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert type(ours).__name__ == f"WDRNgram{name}" and len(ours.ngram_heads) == 2
+    losses = [entry["loss"] for entry in result.history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert json.loads((folder / "metrics.json").read_text())["splits"].keys() == {"validation", "test"}
+    (again,) = nmt_runs.run("--do_train", "false", "--model_name_or_path", str(folder), "--num_beams", "2")
+    assert len(again.scores) == 2
+
+
+@pytest.fixture
+def fails(capsys, monkeypatch, tmp_path):
+    """Runs a script as the shell would, in this process; returns its one sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(script: Path, *arguments: str) -> str:
+        before = contents(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            runpy.run_path(str(script), run_name="__main__")
+        printed = capsys.readouterr().err
+        assert stopped.value.code == 2 and "Traceback" not in printed and contents(tmp_path) == before
+        return printed.strip().split("\n")[-1]
+
+    return call
+
+
+def test_models_for_the_other_script(fails, plain_folders, plain_checkpoints, files, pairs, tmp_path):
+    for name in ("Olmo2ForCausalLM", "BloomForCausalLM"):
+        shutil.copytree(plain_folders[name], tmp_path / name)
+        AutoTokenizer.from_pretrained(plain_checkpoints["bart"]).save_pretrained(tmp_path / name)
+        message = fails(nmt_runs.SCRIPT, "--model_name_or_path", name, *pairs, *nmt_runs.QUICK)
+        assert message.startswith("error: ") and "give an encoder-decoder model, for train_nmt.py" in message
+    for name in ("bart", "t5"):
+        message = fails(SCRIPT, "--model_name_or_path", plain_checkpoints[name], *files, *QUICK)
+        assert f"is a model of type {name}: give a causal language model, for train_clm.py" in message
+    # With heads on them, too.
+    ours = tmp_path / "ours"
+    tokenizer = AutoTokenizer.from_pretrained(plain_folders["Olmo2ForCausalLM"])
+    with_ngram_heads(plain_seq2seq("bart")).save_pretrained(ours)
+    tokenizer.save_pretrained(ours)
+    message = fails(SCRIPT, "--model_name_or_path", str(ours), *files, *QUICK)
+    assert "is a model of type wdr_ngram_bart: give a causal language model" in message
+
+
+BAD = {
+    "at most 24": ("LlamaForCausalLM", ["--block_size", "25"]),
+    "N = 16 needs blocks of more than 16 tokens": ("BloomForCausalLM", ["--ngram_size", "16"]),
+    "has no heads": ("Olmo2ForCausalLM", ["--ngram_target", "none", "--ngram_size", "3"]),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_options_that_do_not_suit_a_checkpoint(sentence, fails, plain_folders, files):
+    name, options = BAD[sentence]
+    message = fails(SCRIPT, "--model_name_or_path", plain_folders[name], *files, *QUICK, *options)
+    assert sentence in message
+
+
+PRESET_OPTIONS = {
+    "--preset tiny-rf --use_mtp": "use_mtp",
+    "--preset tiny-rf --block_size 3": "N = 4 needs blocks of more than 4 tokens",
+    "--preset paper-rf-ptb --ngram_size 0": "`--ngram_size` must be at least 1",
+    "--preset paper-tt --ngram_size 2": "`--preset` must be one of tiny",
+}
+
+
+@pytest.mark.parametrize("options", PRESET_OPTIONS)
+def test_options_that_do_not_suit_a_preset(options, files, tmp_path):
+    with pytest.raises(InputError, match=PRESET_OPTIONS[options]) as error:
+        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options.split())
+    assert "\n" not in str(error.value)

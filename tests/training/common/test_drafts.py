@@ -1,0 +1,105 @@
+"""Drafts in the scripts: `--use_mtp` in samples and translations, `--draft_vocab_size` in training."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ngram_wdr_hf.data.errors import InputError
+
+from tests.support import clm_runs, nmt_runs
+
+pytest_plugins = ["tests.support.nmt_runs"]
+
+
+def test_samples(files, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    (result,) = clm_runs.run(*files, "--output_dir", folder, *clm_runs.QUICK, "--use_mtp", "--draft_vocab_size", "9")
+    labels = list(result.samples)
+    assert [label.split(",")[0] for label in labels] == ["0", "0.4"]
+    for label in labels:
+        assert float(re.search(r"([\d.]+) tokens a forward pass", label)[1]) >= 1
+        assert f"λ={label}" in capsys.readouterr().out or label in (tmp_path / "run" / "README.md").read_text()
+    # Evaluated again, with the same random numbers and drafts, it says the same; without drafts there is no such note.
+    (again,) = clm_runs.run("--do_train", "false", "--model_name_or_path", folder, "--use_mtp", "--sample_tokens", "8")
+    assert again.samples == result.samples
+    (plain,) = clm_runs.run("--do_train", "false", "--model_name_or_path", folder, "--sample_tokens", "8")
+    assert list(plain.samples) == ["0", "0.4"]
+
+
+def test_the_most_frequent_tokens_are_drafted(files, texts, tmp_path):
+    folder = str(tmp_path / "run")
+    clm_runs.run(*files, "--output_dir", folder, *clm_runs.QUICK, "--draft_vocab_size", "9")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.draft_vocab_size == 9
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    lines = Path(texts["train"]).read_text(encoding="utf-8").splitlines()
+    counts = Counter(token for line in lines for token in tokenizer(line).input_ids)
+    # How lines are divided is the stream's business; what stands in them is counted here.
+    counts[tokenizer.eos_token_id] = len(lines)
+    drafted = model.draft_token_ids.tolist()
+    assert len(set(drafted)) == 9
+    assert min(counts[token] for token in drafted) >= max(
+        count for token, count in counts.items() if token not in drafted
+    )
+    # In evaluation, fewer of them are fewer of the same.
+    (result,) = clm_runs.run(
+        *("--do_train", "false", "--model_name_or_path", folder, "--use_mtp"),
+        *("--draft_vocab_size", "3", "--sample_tokens", "8"),
+    )
+    assert len(result.samples) == 2
+
+
+def test_translation(finished_nmt, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sentences = [source for source, _ in nmt_runs.toy_pairs(30, seed=5)]
+    Path("text.en").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    command = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), "--translate", "text.en"]
+    nmt_runs.run(*command, "--num_beams", "1")
+    greedy = capsys.readouterr().out
+    calls = []
+    model_class = type(AutoModelForSeq2SeqLM.from_pretrained(finished_nmt.folder))
+    generate = model_class.generate
+
+    def watched(self, *args, **kwargs):
+        calls.append(kwargs["use_mtp"])
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(model_class, "generate", watched)
+    nmt_runs.run(*command, "--num_beams", "1", "--use_mtp")
+    assert capsys.readouterr().out == greedy and len(set(greedy.split("\n"))) > 5
+    assert calls and all(calls)
+    with pytest.raises(InputError, match="add `--num_beams 1`"):
+        nmt_runs.run(*command, "--use_mtp")
+
+
+def test_the_most_frequent_target_tokens_are_drafted(marian, pairs, tmp_path):
+    folder = tmp_path / "run"
+    nmt_runs.run(
+        *("--model_name_or_path", marian, *pairs, "--output_dir", str(folder), *nmt_runs.QUICK),
+        *("--draft_vocab_size", "12", "--num_beams", "1", "--use_mtp"),
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    targets = [target for _, target in nmt_runs.toy_pairs(nmt_runs.NUM_PAIRS["train"], seed=0)]
+    counts = Counter(token for target in targets for token in tokenizer(text_target=target).input_ids)
+    expected = torch.tensor([count for _, count in counts.most_common(12)])
+    assert torch.equal(torch.tensor([counts[token] for token in model.draft_token_ids.tolist()]), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--use_mtp", "--ngram_size", "1"], "choose another `--ngram_size`"),
+        (["--use_mtp", "--ngram_target", "none"], "choose another `--ngram_size`"),
+        (["--draft_vocab_size", "0"], "`--draft_vocab_size` must be at least 1"),
+        (["--draft_vocab_size", "100000"], "choose no more than that"),
+    ],
+)
+def test_bad_options(files, tmp_path, options, message):
+    with pytest.raises(InputError, match=message) as error:
+        clm_runs.run(*files, "--output_dir", str(tmp_path / "run"), *clm_runs.QUICK, *options)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,350 @@
+"""`train_mlm.py`, from its arguments to what it leaves."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
+from ngram_wdr_hf.evaluation.scores import score_masked
+from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
+from ngram_wdr_hf.training.mlm.run import run_mlm
+from ngram_wdr_hf.training.mlm.trainer import MasksAnew, MlmTrainer
+
+from tests.support.masked import plain_masked, tiny_masked
+from tests.training.test_distributed import launch
+from tests.data.test_masking import stream_of
+
+SCRIPT = Path(__file__).parents[3] / "train_mlm.py"
+QUICK = {
+    "max_steps": 4,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "warmup_steps": 0,
+    "block_size": 16,
+    "vocab_size": 300,
+    "per_device_train_batch_size": 4,
+    "num_examples": 3,
+    "disable_tqdm": "true",
+}
+QUICK = [argument for name, value in QUICK.items() for argument in (f"--{name}", str(value))]
+
+
+def run(*arguments: str):
+    return run_mlm(parse_mlm_arguments(arguments, "train_mlm.py"))
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForMaskedLM.from_pretrained(folder).state_dict()
+
+
+def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "60", "--eval_steps", "30"]
+    (result,) = run(*command)
+    printed = capsys.readouterr().out
+    for name in ("README.md", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json", "training.png"):
+        assert (folder / name).stat().st_size > 0, name
+    metrics = metrics_of(folder)
+    assert metrics["model"] == "wdr N=3" and metrics["ensemble_lambda"] is None
+    for split in ("validation", "test"):
+        found = metrics["splits"][split]
+        row = rf"wdr N=3 +{split} +{found['num_masked']:,} +{found['perplexity']:.2f} +{found['accuracy']:.2%}"
+        assert re.search(row, printed)
+        assert f"{found['perplexity']:.2f}" in (folder / "README.md").read_text()
+    validation = metrics["splits"]["validation"]
+    # The untrained model knows nothing: as many choices as there are tokens.
+    assert validation["perplexity"] < 50 and validation["accuracy"] > 0.1
+    assert "step     30  validation perplexity" in printed and "accuracy" in printed and "masked word" in printed
+    logged = [entry for entry in metrics["history"] if "head_2_loss" in entry and "loss" in entry]
+    assert len(logged) == 60 and logged[-1]["head_2_loss"] < logged[0]["head_2_loss"]
+    assert len(result.guesses) == 3 and all("<mask>" in text for text, _, _ in result.guesses)
+    assert "lambda" not in (folder / "README.md").read_text()
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
+    # CrammedBERT's shape: no biases but the heads' own.
+    assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
+
+    # The same command again trains nothing and finds the same; so does evaluation alone.
+    (again,) = run(*command)
+    assert again.scores == result.scores
+    (alone,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "x"))
+    for split, scores in alone.scores.items():
+        assert scores.head_counts == result.scores[split].head_counts
+        # Other batches, and so other rounding.
+        assert scores.perplexity == pytest.approx(result.scores[split].perplexity, rel=1e-5)
+
+
+def test_scores_are_those_of_the_masked_words(tmp_path, files):
+    folder = tmp_path / "run"
+    run(*files, "--output_dir", str(folder), *QUICK)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    text = MaskedText(stream_of(tokenizer, 75), 16, Masking(tokenizer))
+    nll, correct, counts, heads = 0.0, 0, torch.zeros(3), torch.zeros(3)
+    for block in text:
+        with torch.no_grad():
+            output = model(**{name: ids[None] for name, ids in block.items()})
+            logits = model(input_ids=block["input_ids"][None], attention_mask=block["attention_mask"][None]).logits[0]
+        for place in (block["labels"] != -100).nonzero()[:, 0].tolist():
+            nll -= float(logits[place].log_softmax(-1)[block["labels"][place]])
+            correct += int(logits[place].argmax() == block["labels"][place])
+        counts += output.head_counts
+        heads += output.head_losses * output.head_counts
+    scores = score_masked(model, text, batch_size=2)
+    assert scores.nll_sum == pytest.approx(nll, rel=1e-4) and scores.num_correct == correct
+    assert scores.head_counts == counts.tolist() and scores.num_masked > 10
+    assert scores.head_nlls == pytest.approx((heads / counts).tolist(), rel=1e-4)
+    # Two processes that read a share each, filled up with blocks without targets.
+    sums = []
+    for index in range(2):
+        found = []
+        score_masked(model, text, 2, index, 2, add_up=lambda value, found=found: (found.append(value), value)[1])
+        sums.append(found)
+    totals = iter([one + other for one, other in zip(*sums, strict=True)])
+    together = score_masked(model, text, 2, 0, 2, add_up=lambda _: next(totals))
+    assert together.num_correct == scores.num_correct and together.head_counts == scores.head_counts
+    assert together.nll_sum == pytest.approx(scores.nll_sum)
+
+
+def test_an_interrupted_run_goes_on(files, tmp_path, monkeypatch):
+    """Masks included: what comes out is what an uninterrupted run leaves, to the last bit."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    command = [
+        *files,
+        *QUICK,
+        "--max_steps",
+        "14",
+        "--eval_steps",
+        "5",
+        "--masking",
+        "span",
+        "--wdr_compose",
+        "masked",
+    ]
+    run(*command, "--output_dir", str(whole))
+    steps = []
+
+    def interrupt(self, *args, **kwargs):
+        steps.append(None)
+        if len(steps) == 8:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    step = MlmTrainer.training_step
+    monkeypatch.setattr(MlmTrainer, "training_step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(*command, "--output_dir", str(parts))
+    run(*command, "--output_dir", str(parts))
+    # Seven steps before, nine after: it went on from the checkpoint at step 5.
+    assert len(steps) == 8 + 9
+    expected = weights_of(whole)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(parts).items())
+
+
+def test_compare(files, tmp_path, capsys):
+    results = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--compare", "--preset", "tiny-bert")
+    assert [result.name for result in results] == ["wdr N=3", "plain", "wdr N=3, masked words"]
+    printed = capsys.readouterr().out
+    assert re.search(r"plain +test", printed) and (tmp_path / "run" / "comparison_training.png").stat().st_size > 0
+    for folder in ("run/plain", "run/masked"):
+        assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / folder)).__name__ == "WDRNgramBertForMaskedLM"
+    counts = [result.scores["test"].head_counts for result in results]
+    assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
+
+
+def test_from_a_plain_checkpoint(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(*files, *QUICK, "--output_dir", str(tmp_path / "first"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
+    (result,) = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--output_dir", "default")
+    assert result.name == "wdr N=3"
+    for mode in ("full", "heads", "lora"):
+        options = ["--model_name_or_path", str(tmp_path / "plain"), "--train_mode", mode, "--ngram_size", "2"]
+        run(*files, *QUICK, *options, "--output_dir", str(tmp_path / mode), "--metric_for_best_model", "loss")
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path / mode)
+        assert type(model).__name__ == "WDRNgramBertForMaskedLM" and len(model.ngram_heads) == 1
+        stock = plain_masked("bert", vocab_size=len(tokenizer)).state_dict()
+        same = all(torch.equal(stock[name], tensor) for name, tensor in model.state_dict().items() if name in stock)
+        assert same == (mode == "heads")
+
+
+def test_streamed_text(files, tmp_path):
+    (result,) = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--streaming", "true")
+    assert result.scores["test"].num_masked > 0 and len(result.history) > 4
+
+
+def test_a_budget_by_the_clock(files, tmp_path):
+    """Some steps, whatever the machine, and the learning rate rises and falls with the time."""
+    (result,) = run(
+        *files, *QUICK, "--max_steps", "-1", "--budget_minutes", "0.03", "--output_dir", str(tmp_path / "run")
+    )
+    rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
+    assert 8 <= len(rates) < 500
+    assert 0 == rates[0] < max(rates) <= 4e-3 and rates[-1] < max(rates) / 2
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_budget_that_outlasts_a_streamed_text(files, tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:6]))
+    held_out = files[files.index("--validation_file") :]
+    options = ["--max_steps", "-1", "--budget_minutes", "0.02", "--streaming", "true", "--output_dir", "run"]
+    (result,) = run("--train_file", str(text), *held_out, *QUICK, *options[:-1], str(tmp_path / "run"))
+    # A text of fewer blocks than make four batches is read several times.
+    assert max(entry["step"] for entry in result.history) > 8
+
+
+def test_heads_without_targets_have_no_loss(files, tmp_path, capsys):
+    """Of three masked words in a block, no four stand in a row."""
+    options = ["--wdr_compose", "masked", "--mlm_probability", "0.2", "--ngram_size", "4", "--output_dir"]
+    (result,) = run(*files, *QUICK, *options, str(tmp_path / "run"), "--metric_for_best_model", "heads_loss")
+    scores = result.scores["validation"]
+    assert scores.head_counts[3] == 0 and scores.head_nlls[3] is None and scores.head_nlls[0] > 0
+    assert metrics_of(tmp_path / "run")["splits"]["validation"]["head_3_loss"] is None
+    found = [entry for entry in result.history if "eval_loss" in entry]
+    assert found and not any("eval_head_3_loss" in entry for entry in found)
+    for entry in found:
+        heads = [value for name, value in entry.items() if name.startswith("eval_head_")]
+        assert entry["eval_heads_loss"] == pytest.approx(sum(heads) / len(heads))
+    assert all(value > 0 for entry in result.history for name, value in entry.items() if name.startswith("head_"))
+    assert " 0.000" not in capsys.readouterr().out
+    alone = ["--mlm_probability", "0.05", "--metric_for_best_model", "heads_loss"]
+    with pytest.raises(InputError, match="No head has a target in the validation text: mask more words"):
+        run(*files, *QUICK, *options, str(tmp_path / "alone"), *alone)
+
+
+def test_logged_losses_count_every_target_once(tmp_path):
+    """Batches with few targets weigh little."""
+    model, items = tiny_masked("bert", ngram_size=2, wdr_compose="masked"), []
+    for num_masked in (1, 2, 7):
+        labels = torch.full((12,), -100)
+        labels[:num_masked] = torch.arange(5, 5 + num_masked)
+        items.append({"input_ids": torch.arange(5, 17), "labels": labels})
+    arguments = TrainingArguments(
+        tmp_path, max_steps=3, per_device_train_batch_size=1, learning_rate=0.0, logging_steps=3, report_to=[]
+    )
+    trainer = MlmTrainer(model, arguments, train_dataset=items)
+    trainer.train()
+    (logged,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    outputs = [model(**{name: ids[None] for name, ids in item.items()}) for item in items]
+    sums = sum(output.head_losses * output.head_counts for output in outputs)
+    counts = sum(output.head_counts for output in outputs)
+    assert counts.tolist() == [10, 7]
+    names = ("masked_word_loss", "head_1_loss")
+    assert [logged[name] for name in names] == pytest.approx((sums / counts).tolist(), rel=1e-5)
+
+
+def test_evaluation_with_other_masks(files, tmp_path):
+    """What the model was trained with, unless something else is asked for, BERT's own included."""
+    folder = str(tmp_path / "run")
+    run(*files, *QUICK, "--masking", "span", "--mlm_probability", "0.3", "--output_dir", folder)
+    text = files[files.index("--test_file") : files.index("--test_file") + 2]
+    found = {}
+    for name, options in {
+        "as trained": [],
+        "the same": ["--masking", "span", "--mlm_probability", "0.3"],
+        "tokens": ["--masking", "token"],
+        "fewer": ["--mlm_probability", "0.15"],
+    }.items():
+        again = ["--do_train", "false", "--model_name_or_path", folder, *text, "--output_dir", str(tmp_path / "x")]
+        (result,) = run(*again, *options)
+        found[name] = result.scores["test"]
+    assert found["as trained"] == found["the same"]
+    assert found["tokens"].num_masked == found["as trained"].num_masked
+    assert found["tokens"].nll_sum != found["as trained"].nll_sum
+    assert found["fewer"].num_masked < 0.6 * found["as trained"].num_masked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--masking", "words"], "`--masking` must be one of token, span"),
+        (["--mlm_probability", "0"], "`--mlm_probability` must lie between 0 and 1"),
+        (["--mlm_probability", "1.5"], "`--mlm_probability` must lie between 0 and 1"),
+        (["--wdr_compose", "none"], "`--wdr_compose` must be one of all, masked"),
+        (["--ngram_target", "simple"], "`--ngram_target` must be one of wdr, none"),
+        (["--budget_minutes", "-1"], "`--budget_minutes` must be 0 or more"),
+        (["--budget_minutes", "nan"], "`--budget_minutes` must be 0 or more"),
+        (["--budget_minutes", "5"], "Either `--max_steps` or a budget in time says when the training ends"),
+        (["--preset", "crammed"], "leave out `--max_steps`, or add `--budget_minutes 0`"),
+        (["--block_size", "2"], "`--block_size` must be at least 3"),
+        (["--ngram_size", "16"], "N = 16 needs blocks of more than 16 tokens"),
+        (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model` must be one of"),
+        (["--lambda_grid", "0.1"], "lambda_grid"),
+    ],
+)
+def test_options_that_make_no_sense(files, tmp_path, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
+
+
+def test_checkpoints_of_another_kind(files, checkpoint, tmp_path):
+    message = "give a masked language model (BERT or ModernBERT), for train_mlm.py"
+    with pytest.raises(InputError, match=re.escape("has no `mask_token`")):
+        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", checkpoint)
+    run(*files, *QUICK, "--output_dir", str(tmp_path / "first"))
+    with pytest.raises(InputError, match=re.escape(message)):
+        options = ["--model_name_or_path", checkpoint, "--tokenizer", str(tmp_path / "first")]
+        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
+    from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+    from ngram_wdr_hf.training.clm.run import run_clm
+
+    command = [*files, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", str(tmp_path / "first")]
+    with pytest.raises(InputError, match=re.escape("give a causal language model, for train_clm.py")):
+        run_clm(parse_clm_arguments(command, "train_clm.py"))
+    tiny_masked("bert").save_pretrained(tmp_path / "no_tokenizer")
+    with pytest.raises(InputError, match="There is no usable tokenizer"):
+        run(
+            *files,
+            *QUICK,
+            "--output_dir",
+            str(tmp_path / "run"),
+            "--model_name_or_path",
+            str(tmp_path / "no_tokenizer"),
+        )
+
+
+def test_two_processes(files, tmp_path, monkeypatch):
+    """The same command under `accelerate launch`, masks that change from epoch to epoch included."""
+    text = tmp_path / "short.txt"
+    text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:12]))
+    files = ["--train_file", str(text), *files[files.index("--validation_file") :]]
+    options = ["--dataloader_drop_last", "true", "--adam_epsilon", "1e-5", "--max_steps", "12", "--eval_steps", "6"]
+    halves = [*QUICK, *options, "--per_device_train_batch_size", "2", "--output_dir", str(tmp_path / "two")]
+    code, output = launch(SCRIPT, *files, *halves)
+    assert code == 0, output
+    run(*files, *QUICK, *options, "--output_dir", str(tmp_path / "one"))
+    one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
+    assert one.pop("head_counts") == two.pop("head_counts")
+    assert two == pytest.approx(one, rel=1e-4)
+    # Twelve steps were several epochs, and with the masks of the first one alone another model comes out.
+    assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
+    monkeypatch.setattr(MasksAnew, "on_epoch_begin", lambda *args, **kwargs: None)
+    monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
+    run(*files, *QUICK, *options, "--output_dir", str(tmp_path / "always_alike"))
+    assert metrics_of(tmp_path / "always_alike")["splits"]["validation"]["perplexity"] != pytest.approx(
+        one["perplexity"], rel=1e-3
+    )
+
+
+def test_help_and_an_error(capsys):
+    shown = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0 and "--wdr_compose" in shown.stdout and "--use_mtp" not in shown.stdout
+    assert run_script(lambda arguments: run(*arguments), ["--masking", "none"]) == 2
+    assert capsys.readouterr().err == "error: `--masking` must be one of token, span, got 'none'.\n"

@@ -1,0 +1,342 @@
+"""Two processes against one: in parallel by Accelerate, sharded by FSDP2, and with bad input. On CPUs, by gloo."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_multi_gpu_env
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+import ngram_wdr_hf
+from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.run import run_clm
+
+from tests.support.tiny import random_ids, tiny_model
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ROOT / "examples" / "accelerate"
+PATIENCE = 300
+BLOCK_SIZE = 24
+SETTINGS = {
+    "max_steps": 20,
+    "logging_steps": 1,
+    "block_size": BLOCK_SIZE,
+    "per_device_eval_batch_size": 4,
+    # Two epochs, and blocks left over in each: one process and two would fill up the last batch differently.
+    "dataloader_drop_last": True,
+    # Some gradients are zero but for rounding, which Adam would blow up to steps of full length.
+    "adam_epsilon": 1e-5,
+    "learning_rate": 5e-3,
+    "sample_tokens": 4,
+    "num_workers": 1,
+    "disable_tqdm": True,
+}
+LAMBDAS = [0.0, 0.3, 1.0]
+# Tied embeddings and word differences, then neither, with smoothing, whose terms are computed apart.
+MODELS = [{}, {"tie_word_embeddings": False, "ngram_target": "simple", "label_smoothing": 0.1}]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> dict[str, str]:
+    """`--train_file` and `--validation_file`: rows of 15 words, each of which depends on the one before."""
+    folder, chance = tmp_path_factory.mktemp("texts"), random.Random(0)
+    files = {}
+    for split, num_rows in (("train", 125), ("validation", 22)):
+        word, rows = 0, []
+        for _ in range(num_rows):
+            row = []
+            for _ in range(15):
+                word = (3 * word + chance.randrange(2)) % 40
+                row.append(f"w{word}")
+            rows.append(" ".join(row) + "\n")
+        path = folder / f"{split}.txt"
+        path.write_text("".join(rows), encoding="utf-8")
+        files[f"{split}_file"] = str(path)
+    return files
+
+
+@pytest.fixture(scope="module")
+def one_process(texts, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("one") / "run"
+    run_here(texts, folder, per_device_train_batch_size=8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_processes(texts, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two") / "run"
+    code, output = launch(ROOT / "train_clm.py", *options(texts, folder, per_device_train_batch_size=4))
+    assert code == 0, output
+    return folder
+
+
+def options(texts: dict[str, str], folder: Path, **settings) -> list[str]:
+    settings = {**SETTINGS, **texts, "output_dir": folder, **settings}
+    return [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+
+
+def run_here(texts: dict[str, str], folder: Path, **settings) -> None:
+    run_clm(parse_clm_arguments(options(texts, folder, **settings), "train_clm.py"))
+
+
+def launch(script: Path, *arguments: str) -> tuple[int, str]:
+    """`accelerate launch` with two processes: its exit code and all that was printed."""
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        # Told to end, the launcher ends what it launched, which would otherwise wait forever.
+        process.terminate()
+        output, _ = process.communicate(timeout=PATIENCE)
+        pytest.fail(f"Still running after {PATIENCE} seconds:\n{output}")
+    return process.returncode, output
+
+
+def in_two_processes(function, folder: Path, *arguments) -> None:
+    """Calls `function(rank, folder, *arguments)` in two processes that know each other through a file in `folder`."""
+    # Processes forked from one that has done nothing but the imports, which take longer than the tests.
+    mp.set_forkserver_preload([__name__])
+    context = mp.start_processes(
+        _join, (function, folder, *arguments), nprocs=2, join=False, start_method="forkserver"
+    )
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not context.join(timeout=1):
+            assert time.monotonic() < deadline, f"Still running after {PATIENCE} seconds."
+    finally:
+        for process in context.processes:
+            process.kill()
+
+
+def _join(rank: int, function, folder: Path, *arguments) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'processes'}"
+    dist.init_process_group("gloo", store, rank=rank, world_size=2, timeout=timedelta(seconds=PATIENCE))
+    function(rank, folder, *arguments)
+    dist.destroy_process_group()
+
+
+def assert_same_run(folder: Path, expected: Path) -> None:
+    """The same losses at every step, of every head, the same evaluations, the same figures and weights."""
+    log, expected_log = (metrics(path)["history"] for path in (folder, expected))
+    names = [
+        f"{prefix}{name}_loss" for prefix in ("", "eval_") for name in ("next_word", "head_1", "head_2", "head_3")
+    ]
+    names += ["loss", "eval_loss", "eval_perplexity", "eval_best_perplexity", "eval_best_lambda"]
+    curves = [{name: [entry[name] for entry in log if name in entry] for name in names} for log in (log, expected_log)]
+    assert len(curves[0]["loss"]) == len(curves[0]["head_3_loss"]) == 20 and len(curves[0]["eval_loss"]) == 2
+    assert curves[0] == {name: pytest.approx(curve, abs=1e-4, rel=1e-5) for name, curve in curves[1].items()}
+    assert all(curves[0][f"head_{n}_loss"][-1] < curves[0][f"head_{n}_loss"][0] - 0.05 for n in (1, 2, 3))
+
+    (split,), (expected_split,) = (metrics(path)["splits"].values() for path in (folder, expected))
+    assert split == {name: pytest.approx(value, rel=1e-5) for name, value in expected_split.items()}
+    # One process has a window more than the other.
+    assert -(-split["num_tokens"] // BLOCK_SIZE) % 2 == 1
+
+    model, expected_model = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, expected))
+    assert model.config.ensemble_lambda == expected_model.config.ensemble_lambda == metrics(folder)["ensemble_lambda"]
+    assert len(model.ngram_heads) == 3
+    torch.testing.assert_close(model.state_dict(), expected_model.state_dict(), atol=1e-5, rtol=1e-5)
+
+
+def metrics(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def test_two_processes_are_one_with_twice_the_batch(one_process, two_processes):
+    assert_same_run(two_processes, one_process)
+
+
+def test_two_processes_are_one_that_accumulates(texts, two_processes, tmp_path):
+    folder = tmp_path / "run"
+    run_here(texts, folder, per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert_same_run(two_processes, folder)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and their labels, with more targets in the second half than in the first."""
+    ids = random_ids(4, 12)
+    labels = ids.clone()
+    labels[0, :7] = labels[1, 3] = -100
+    return ids, labels
+
+
+def fit(model, ids: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor, num_processes: int = 1):
+    """The losses of 20 steps, as Trainer takes them, on all processes together."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+    losses = []
+    for _ in range(20):
+        loss = model.train()(ids, labels=labels, num_items_in_batch=num_items).loss
+        # A share of the sum over all processes, whose gradients FSDP averages.
+        (num_processes * loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    losses = torch.stack(losses)
+    if num_processes > 1:
+        dist.all_reduce(losses)
+    return losses
+
+
+@torch.no_grad()
+def grid(model) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, labels = batch()
+    output = model.eval()(ids, labels=labels, ensemble_lambda=LAMBDAS)
+    return output.loss, output.head_losses
+
+
+def fit_sharded(rank: int, folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    ids, labels = batch()
+    num_items = (labels[:, 1:] != -100).sum()
+    for i, fields in enumerate(MODELS):
+        model = tiny_model(**fields)
+        for block in model.transformer.h:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+        here = sum(parameter.to_local().numel() for parameter in model.parameters())
+        assert here < 0.6 * sum(parameter.numel() for parameter in model.parameters())
+
+        rows = slice(2 * rank, 2 * rank + 2)
+        losses = fit(model, ids[rows], labels[rows], num_items, num_processes=2)
+        results = {"losses": losses, "grid": grid(model)}
+        # Everybody's shards.
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state_dict = get_model_state_dict(model, options=whole)
+        if rank == 0:
+            model.save_pretrained(folder / f"model_{i}", state_dict=state_dict)
+            torch.save(results, folder / f"results_{i}.pt")
+        # The watch over the heads sees shards, too.
+        with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+            model.train()(ids).logits.sum().backward()
+
+
+def test_shards_learn_as_the_whole_does(tmp_path):
+    """FSDP2 as torch has it: each block, then all the rest, in shards on two processes."""
+    in_two_processes(fit_sharded, tmp_path)
+    ids, labels = batch()
+    for i, fields in enumerate(MODELS):
+        start, model = tiny_model(**fields), tiny_model(**fields)
+        losses = fit(model, ids, labels, (labels[:, 1:] != -100).sum())
+        assert losses[-1] < losses[0] - 1
+        results = torch.load(tmp_path / f"results_{i}.pt")
+        torch.testing.assert_close(results["losses"], losses, atol=1e-4, rtol=0)
+        torch.testing.assert_close(results["grid"], grid(model), atol=1e-4, rtol=0)
+
+        loaded, info = type(model).from_pretrained(tmp_path / f"model_{i}", output_loading_info=True)
+        assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        torch.testing.assert_close(loaded.state_dict(), model.state_dict(), atol=1e-5, rtol=1e-5)
+        for before, after in zip(start.ngram_heads.parameters(), loaded.ngram_heads.parameters(), strict=True):
+            assert not torch.allclose(before, after, atol=1e-3)
+        assert_our_code(tmp_path / f"model_{i}")
+
+
+def assert_our_code(folder: Path) -> None:
+    """Sharding makes the model's class one of torch's, which a checkpoint must not ask for."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["WDRNgramGPT2LMHeadModel"]
+    assert config["auto_map"]["AutoModelForCausalLM"] == "gpt2_wdr_ngram.WDRNgramGPT2LMHeadModel"
+    package = Path(ngram_wdr_hf.__file__).parent
+    assert {path.name for path in folder.glob("*.py")} <= {path.name for path in package.glob("*.py")}
+
+
+def train_sharded(rank: int, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    start = AcceleratorState.__init__
+
+    def start_sharded(self, *args, fsdp_plugin=None, **kwargs):
+        start(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        # On CPUs, Accelerate takes no notice of its FSDP configuration.
+        if fsdp_plugin is not None:
+            self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = start_sharded
+    run_clm(parse_clm_arguments(arguments, "train_clm.py"))
+
+
+def test_a_sharded_run_is_like_any_other(texts, one_process, tmp_path):
+    """FSDP2 as Accelerate has it and the example configures it, in single precision."""
+    launcher = launch_command_parser().parse_args(
+        ["--config_file", str(CONFIGURATIONS / "fsdp2.yaml"), "--mixed_precision", "no", "train_clm.py"]
+    )
+    environment = prepare_multi_gpu_env(_validate_launch_command(launcher)[0])
+    environment = {name: value for name, value in environment.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
+    folder = tmp_path / "run"
+    in_two_processes(train_sharded, tmp_path, options(texts, folder, per_device_train_batch_size=4), environment)
+    # Nothing but FSDP leaves these.
+    assert len(list(folder.glob("checkpoint-*/pytorch_model_fsdp.bin"))) == 2
+    assert_same_run(folder, one_process)
+    assert_our_code(folder)
+    assert load_file(folder / "model.safetensors")["ngram_heads.2.fc_out.weight"].shape == (128, 128)
+
+
+SECOND_WITH_OTHER_OPTIONS = """
+import os, runpy, sys
+arguments = sys.argv[1:] + ["--seed", "1"] * int(os.environ["RANK"])
+sys.argv = [{script!r}, *arguments]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def assert_refused(sentence: str, code: int, output: str) -> None:
+    # The launcher's own code is 1; it tells that of the first process that failed.
+    assert code == 1 and "exitcode  : 2" in output, output
+    assert sentence in output
+
+
+def test_bad_input_ends_both_processes(texts, tmp_path):
+    arguments = options({**texts, "train_file": "missing.txt"}, tmp_path / "run")
+    code, output = launch(ROOT / "train_clm.py", *arguments)
+    assert_refused("error: There is no file missing.txt: check the path.", code, output)
+    # The one traceback is the launcher's.
+    assert output.count("Traceback (most recent call last)") == 1
+    assert str(Path(ngram_wdr_hf.__file__).parent) not in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_input_of_one_process_ends_the_other(texts, tmp_path):
+    """The first, which has nothing to complain of, would wait for the second forever."""
+    script = tmp_path / "script.py"
+    script.write_text(SECOND_WITH_OTHER_OPTIONS.format(script=str(ROOT / "train_clm.py")), encoding="utf-8")
+    sentence = "holds a run with other settings (seed: 42 there, 1 here)"
+    assert_refused(sentence, *launch(script, *options(texts, tmp_path / "run")))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGURATIONS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_reads_every_configuration(path):
+    configuration = load_config_from_file(str(path))
+    assert configuration.num_processes > 1
+    first_line = path.read_text(encoding="utf-8").split("\n")[0]
+    assert first_line.startswith("# ")
+    # Options of the launcher that it would not know, it would ignore.
+    known = vars(launch_command_parser().parse_args(["script.py"]))
+    assert set(configuration.fsdp_config) <= set(known)

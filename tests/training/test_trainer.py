@@ -1,0 +1,172 @@
+"""The stock Trainer, on tiny models."""
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Trainer, TrainingArguments
+
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
+
+from tests.support import reference
+from tests.method.test_loss import gradients
+from tests.support.tiny import random_ids, tiny_model
+
+# Rows of very different lengths, some of whose words are no targets.
+LENGTHS = [9, 3, 6, 2, 8, 9, 1, 4]
+
+
+def rows() -> list[dict]:
+    rows = []
+    for i, length in enumerate(LENGTHS):
+        ids = random_ids(1, 9, seed=i)[0]
+        labels = ids.clone()
+        labels[length:] = -100
+        labels[i % 3 + 1] = -100
+        rows.append({"input_ids": ids, "labels": labels, "attention_mask": (torch.arange(9) < length).long()})
+    return rows
+
+
+def train(model, tmp_path, data=None, **arguments) -> Trainer:
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 1,
+        "learning_rate": 1.0,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **arguments,
+    }
+    trainer = Trainer(model, TrainingArguments(tmp_path, **arguments), train_dataset=rows() if data is None else data)
+    trainer.train()
+    return trainer
+
+
+def change(model, trained) -> dict[str, torch.Tensor]:
+    """One step of plain gradient descent at rate 1 moves each parameter by its gradient."""
+    before = dict(model.named_parameters())
+    return {name: before[name] - parameter for name, parameter in trained.named_parameters()}
+
+
+@pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.1, "ngram_target": "simple"}, {"ngram_size": 1}])
+def test_gradient_accumulation_is_exact(tmp_path, fields):
+    start = tiny_model(torch.float64, **fields)
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
+    if start.config.ngram_size == 1:
+        expected = gradients(start, start.train()(**batch).loss)
+    else:
+        # The count that Trainer passes: every label that is some position's next word.
+        num_items = (batch["labels"][:, 1:] != -100).sum()
+        expected = gradients(start, reference.training_loss(start, **batch, num_items=num_items)[0])
+    for arguments in (
+        {"per_device_train_batch_size": 8},
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3},
+        {"per_device_train_batch_size": 8, "gradient_checkpointing": True},
+    ):
+        model = tiny_model(torch.float64, **fields)
+        train(model, tmp_path, **arguments)
+        for name, moved in change(start, model).items():
+            torch.testing.assert_close(moved, expected[name])
+
+
+def test_a_batch_without_targets_harms_nothing(tmp_path):
+    start, model = tiny_model(), tiny_model()
+    ids = random_ids(4, 9)
+    train(model, tmp_path, [{"input_ids": row, "labels": torch.full_like(row, -100)} for row in ids])
+    assert all(not moved.any() for moved in change(start, model).values())
+
+
+def test_evaluation_is_the_ensembles(tmp_path):
+    model = tiny_model(torch.float64, ensemble_lambda=0.4)
+    seen = {}
+
+    def metrics(prediction):
+        seen["logits"], seen["labels"] = torch.as_tensor(prediction.predictions), torch.as_tensor(prediction.label_ids)
+        return {}
+
+    arguments = TrainingArguments(
+        tmp_path, per_device_eval_batch_size=8, report_to="none", use_cpu=True, disable_tqdm=True
+    )
+    trainer = Trainer(model, arguments, eval_dataset=rows(), compute_metrics=metrics)
+    loss = trainer.evaluate()["eval_loss"]
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **batch)
+    torch.testing.assert_close(seen["logits"], logits)
+    assert torch.equal(seen["labels"], labels)
+    assert loss == pytest.approx(reference.next_word_nll(logits, labels, batch["attention_mask"]).item())
+
+
+def test_training_lowers_every_heads_loss_and_is_saved(tmp_path):
+    """Rows that repeat can be learned by heart: the next word and the words after it."""
+    model = tiny_model(n_embd=32, initializer_range=0.05)
+    ids = random_ids(4, 12)
+    data = [{"input_ids": row, "labels": row} for row in ids] * 2
+    before = model(ids, labels=ids).head_losses
+    trainer = train(model, tmp_path, data, max_steps=60, learning_rate=1e-2, optim="adamw_torch", num_train_epochs=60)
+    after = model.eval()(ids, labels=ids).head_losses
+    assert (after < before / 2).all()
+    trainer.save_model(tmp_path / "model")
+    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(loaded(ids, labels=ids).head_losses, after)
+
+
+def test_adapters_train_with_the_heads(tmp_path):
+    """PEFT wraps the model: LoRA on the trunk, the heads trained in full, and the ensemble through the wrapper."""
+    start = tiny_model()
+    heads = [f"ngram_heads.{n}" for n in range(3)]
+    model = get_peft_model(
+        tiny_model(), LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True)
+    )
+    train(model, tmp_path, max_steps=2, learning_rate=0.1)
+    merged = model.eval().merge_and_unload()
+    moved = change(start, merged)
+    assert all(moved[name].any() == ("c_attn.weight" in name or "ngram_heads" in name) for name in moved)
+    ids = random_ids(2, 5)
+    by_argument = merged.generate(ids, ensemble_lambda=0.4, max_new_tokens=6, do_sample=False)
+    processor = NgramEnsembleLogitsProcessor(model, 0.4)
+    assert torch.equal(
+        model.generate(ids, logits_processor=[processor], max_new_tokens=6, do_sample=False), by_argument
+    )
+
+
+def test_a_loss_that_bypasses_the_heads_is_an_error(tmp_path):
+    """Trainer's own label smoothing takes the labels away from the model, which then cannot train its heads."""
+    start, model = tiny_model(), tiny_model()
+    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+        train(model, tmp_path, label_smoothing_factor=0.1)
+    assert all(not moved.any() for moved in change(start, model).values())
+
+
+def test_what_is_no_bypass():
+    """A loss of one's own that uses the heads, frozen heads, a plain model, a frozen backbone, an analysis."""
+    ids = random_ids(2, 9)
+    model = tiny_model().train()
+    hidden_states = model.transformer(ids).last_hidden_state
+    (model(ids).logits.sum() + model.ngram_heads[0](hidden_states).sum()).backward()
+    frozen = copy.deepcopy(tiny_model()).train()
+    frozen.ngram_heads.requires_grad_(False)
+    frozen(ids).logits.sum().backward()
+    tiny_model(ngram_size=1).train()(ids).logits.sum().backward()
+    backbone_frozen = tiny_model().train()
+    backbone_frozen.transformer.requires_grad_(False)
+    backbone_frozen(ids, labels=ids).loss.backward()
+    watched = tiny_model().train()
+    torch.autograd.grad(watched(ids).logits.sum(), watched.transformer.wpe.weight)
+    tiny_model()(ids).logits.sum().backward()
+
+
+def test_a_copy_is_watched_for_itself():
+    ids = random_ids(2, 9)
+    model = tiny_model().train()
+    copied = copy.deepcopy(model)
+    model(ids, labels=ids).loss.backward()
+    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+        copied(ids).logits.sum().backward()
