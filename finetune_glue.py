@@ -13,7 +13,7 @@ interrupted runs, and of finished ones prints the results.
 
 import sys
 
-from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
 from ngram_wdr_hf.training.glue.run import run_glue
 

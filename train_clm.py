@@ -18,7 +18,7 @@ import sys
 
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
-from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.common.command_line import run_script
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ The same command again continues an interrupted run. `finetune_glue.py` takes wh
 
 import sys
 
-from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
 from ngram_wdr_hf.training.mlm.run import run_mlm
 

@@ -18,7 +18,7 @@ The same command again continues an interrupted run.
 
 import sys
 
-from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from ngram_wdr_hf.training.nmt.run import run_nmt
 

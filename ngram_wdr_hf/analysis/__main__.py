@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import datasets
 from transformers.utils import logging
 
-from ..training.common.arguments import check_at_least, run_script
+from ..training.common.arguments import check_at_least
+from ..training.common.command_line import run_script
 from .report import DEFAULT_TOKENS, REPORT, write_report
 
 

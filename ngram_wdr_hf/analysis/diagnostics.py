@@ -15,11 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows, TokenStream
-from ..decoding.acceptance import SpeculationStatistics
+from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.modes import evaluating
+from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
-from ..method.loss import IGNORE_INDEX, chunk_rows
-from ..training.common.models import positions
+from ..method.loss import chunk_rows
+from ..training.common.model import positions
 from .gain_bins import FREQUENCIES, PLACES, GainBin, GainTally, Places
 
 # A sentence ends with these, and with what closes a quotation or a bracket after them.
@@ -100,7 +101,7 @@ def head_diagnostics(
         batch_size (`int`, *optional*, defaults to 8): Windows at a time; of `PairBatches`, an item is a batch.
         on_batch (`Callable`, *optional*): Called after each batch.
     """
-    if not hasattr(model, "resolve_lambda"):
+    if not hasattr(model, "ngram_lambda"):
         raise ValueError(
             f"Head diagnostics are for this package's models that predict the next word, and this is a "
             f"{type(model).__name__}: make one with `with_ngram_heads`."
@@ -112,8 +113,8 @@ def head_diagnostics(
         )
     if not len(text):
         raise ValueError("The text has no token to predict: give a longer one.")
-    ensemble_lambda = model.resolve_lambda(ensemble_lambda)
-    vocab_size = model._target_vocab_size()
+    ensemble_lambda = model.ngram_lambda(ensemble_lambda)
+    vocab_size = model.ngram_vocab_size
     counts = torch.as_tensor(count_tokens(text, vocab_size) if token_counts is None else token_counts)
     if counts.shape != (vocab_size,):
         raise ValueError(
@@ -227,21 +228,16 @@ class _Judged(NamedTuple):
 
 
 def _judge(model: PreTrainedModel, batch: dict[str, torch.Tensor], ensemble_lambda: float) -> _Judged:
-    # The parts of the model's own forward, up to the loss: it adds up what is needed token by token here.
-    next_tokens = model._next_tokens(batch.pop("labels", None), batch.pop("shift_labels", None))
-    inputs = model._backbone_inputs({**batch, "use_cache": False}, next_tokens)
-    text = model._text_of(inputs)
-    hidden_states, _ = model._run_backbone(inputs)
-    own_lambda = model.resolve_lambda()
-    main, mean, said = model._look_back(hidden_states, text, None, 0, [own_lambda, ensemble_lambda])
-    targets = model._targets(next_tokens, hidden_states, text, 0)
-
-    layer, draft_vocabulary = model._logit_layer(), model._draft_vocabulary(None)
+    own_lambda = model.ngram_lambda()
+    predictions = model.ngram_predictions(**batch)
+    targets = predictions.targets
+    layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
     by_lambda = {
-        value: _look_at(layer, main if mean is None else torch.lerp(main, mean, value), targets[0])
-        for value in {0.0, own_lambda, ensemble_lambda}
+        value: _look_at(layer, predictions.ensemble(value), targets[0]) for value in {0.0, own_lambda, ensemble_lambda}
     }
-    by_head = [_look_at(layer, *pair, draft_vocabulary) for pair in zip(said or (), targets[1:], strict=True)]
+    by_head = [
+        _look_at(layer, *pair, draft_vocabulary) for pair in zip(predictions.embeddings[1:], targets[1:], strict=True)
+    ]
     by_depth = [by_lambda[0.0], *by_head]
     num_drafts, num_accepted = _chain([looked.draft for looked in by_head], by_lambda[own_lambda].best, targets)
     return _Judged(

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ..decoding.acceptance import SpeculationStatistics
+from ..decoding.statistics import SpeculationStatistics
 from .diagnostics import HeadDiagnostics
 from .gain_bins import GainBin
 

@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from ..backbones.registry import is_masked
-from ..training.common.report import plot_over_lambda, save_training_plot
+from ..training.common.plots import plot_over_lambda, save_training_plot
 from ..training.trainer import loss_names
 from .diagnostics_figures import plot_levels
 from .report_page import folded, heading, paragraph, picture, table

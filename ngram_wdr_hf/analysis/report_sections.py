@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..decoding.acceptance import SpeculationStatistics
+from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import (

@@ -20,10 +20,10 @@ from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..training.clm.arguments import ClmDataArguments
-from ..training.clm.data import ClmData, find_block_size, load_splits, tokenize_splits
-from ..training.common.models import positions
+from ..training.common.model import positions
 from ..training.common.report import RunResult, describe
 from ..training.common.run_folder import SETTINGS, RunFolder
+from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
 from ..training.mlm.arguments import MlmDataArguments
 from ..training.nmt.arguments import NmtDataArguments
 from ..training.nmt.data import load_pairs, tokenize_nmt
@@ -185,7 +185,7 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
 
 def _blocks(
-    run: TrainedRun, data: ClmData, train: TokenStream, arguments: ClmDataArguments | MlmDataArguments
+    run: TrainedRun, data: TextData, train: TokenStream, arguments: ClmDataArguments | MlmDataArguments
 ) -> TorchDataset:
     if isinstance(arguments, ClmDataArguments):
         return TrainingBlocks(train, data.block_size)
@@ -221,7 +221,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     return RunText(
         predicted=predicted,
         documents=predicted.rows["labels"][:],
-        token_counts=count_tokens(train, run.model._target_vocab_size()),
+        token_counts=count_tokens(train, run.model.ngram_vocab_size),
         batch={name: tensor[:NUM_ROWS] for name, tensor in train[len(train) // 2].items()},
         prompts=[{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in map(_row, sources)],
     )

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import (
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
-from ..modeling.bundle import ClassStatements, carry_code
+from ..modeling.bundle import PACKAGE, ClassStatements, carry_code
 from ..modeling.causal import NgramMixin
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
@@ -49,8 +49,6 @@ TOLD_BY_MASK = ("bloom", "mpt")
 _NAMED: dict[type[PreTrainedModel], type[NgramHeadsMixin]] = {}
 # The classes made on demand and their configurations, by name.
 _MADE: dict[str, type] = {}
-# All of them, with the class statements of those that are in no file.
-_STATEMENTS: dict[type[PreTrainedModel], ClassStatements | None] = {}
 # Two threads must not make the same class twice.
 _LOCK = threading.RLock()
 
@@ -140,13 +138,11 @@ def _register(model_class: type[PreTrainedModel], statements: ClassStatements | 
     )
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     auto_class.register(config_class, model_class, exist_ok=True)
-    carry_code(model_class, auto_class.__name__, statements)
-    _STATEMENTS[model_class] = statements
-
-
-def registered_classes() -> dict[type[PreTrainedModel], ClassStatements | None]:
-    """The model classes known so far, with the class statements of those that were made on demand."""
-    return dict(_STATEMENTS)
+    # The code of a backbone from elsewhere cannot be imported wherever the checkpoint is loaded.
+    if statements is None or all(
+        cls.__module__.startswith(("transformers.", f"{PACKAGE}.")) for cls in statements.names.values()
+    ):
+        carry_code(model_class, auto_class.__name__, statements)
 
 
 def register_named(model_class: type[PreTrainedModel]) -> None:

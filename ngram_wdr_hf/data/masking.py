@@ -9,7 +9,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from ..method.loss import IGNORE_INDEX
+from ..method.documents import IGNORE_INDEX
 from .errors import InputError
 from .stream import StreamedBlocks, TokenStream, TrainingBlocks
 

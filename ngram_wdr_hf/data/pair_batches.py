@@ -11,7 +11,7 @@ from datasets.fingerprint import Hasher
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 
-from ..method.loss import IGNORE_INDEX
+from ..method.documents import IGNORE_INDEX
 from .errors import InputError
 
 TOKENIZED = Features(

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from ..method.loss import IGNORE_INDEX
+from ..method.documents import IGNORE_INDEX
 from .errors import InputError
 from .text import reading
 from .tokenizer import end_token_id, start_token_id

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF, as the package `sacrebleu` counts them."""
+"""BLEU and chrF of translations, by `sacrebleu`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def score_translations(
     """
     references = [as_texts(texts) for texts in references]
     _check(hypotheses, references)
-    # Sacrebleu takes the first reference of all sentences, then the second of all, and so on.
+    # Sacrebleu takes the first references of all sentences, then the second ones, and so on.
     streams = list(zip(*references, strict=True))
     bleu, chrf = BLEU(), CHRF()
     return TranslationScores(
@@ -55,7 +55,7 @@ def score_translations(
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """The references of a sentence, of which one may stand by itself."""
+    """The references of a sentence; a single one may be a string."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 

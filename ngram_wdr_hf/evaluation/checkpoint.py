@@ -31,7 +31,7 @@ def as_input_error() -> Iterator[None]:
 
 
 def load_checkpoint(
-    name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, ngram_size: int = 1, **fields: Any
+    name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, default_size: int = 1, **fields: Any
 ) -> NgramHeadsMixin:
     r"""
     Load a checkpoint of ours, or a plain one with fresh heads.
@@ -40,7 +40,7 @@ def load_checkpoint(
         name_or_path (`str`): A folder or a name on the Hub.
         kind (`str`): Which kind of model it has to be, one of `KINDS`.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        ngram_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has one.
+        default_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has one.
         fields: Configuration fields to set.
     """
     with as_input_error():
@@ -52,7 +52,7 @@ def load_checkpoint(
             auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
             model = auto_class.from_pretrained(name_or_path, **fields)
         else:
-            model = with_ngram_heads(name_or_path, **{"ngram_size": ngram_size, **fields})
+            model = with_ngram_heads(name_or_path, **{"ngram_size": default_size, **fields})
     check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
     # Transformers' loading makes Marian's sinusoidal positions trainable, and they never get a gradient.
     for layer in model.modules():

@@ -3,7 +3,7 @@
 import inspect
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from itertools import islice
 from os import PathLike
@@ -12,16 +12,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from transformers import Trainer, TrainerCallback, set_seed
-from transformers.models.reformer.modeling_reformer import ReformerLayer
-from transformers.trainer_utils import has_length
+from transformers import ReformerLayer, Trainer, TrainerCallback, set_seed
 
 from ..data.errors import InputError
 from .modes import modes_restored
 
-# What it is called in logs.
+# The name in logs.
 GRADIENT_DIVERSITY = "gradient_diversity"
-# Entries of a gradient to square at a time.
+# Gradient entries squared at a time.
 PIECE = 2**18
 
 
@@ -55,14 +53,14 @@ def gradient_diversity(
     sum_of_squares = 0.0
     with _noiseless_training(model):
         for row in rows:
-            # The same random numbers for every row: Reformer's hashes are made of them.
+            # The same random numbers for every row, which Reformer's hashes depend on.
             set_seed(0)
             _loss(model, row).backward()
             for so_far, weight in zip(total, weights, strict=True):
                 if weight.grad is not None:
                     sum_of_squares += _squared_norm(weight.grad)
                     so_far += weight.grad
-            # The gradient of this row goes before that of the next one is made.
+            # Free this row's gradient before the next one is computed.
             model.zero_grad()
     if sum_of_squares == 0:
         raise ValueError(
@@ -130,7 +128,7 @@ class GradientDiversityCallback(TrainerCallback):
             value = [gradient_diversity(model, self.batch, self.parameters)]
         if args.world_size > 1:
             torch.distributed.broadcast_object_list(value)
-        # Trainer takes this log for the one that may be due now.
+        # `log` resets this flag, and Trainer's own log may be due.
         is_log_due = control.should_log
         self.trainer.log({GRADIENT_DIVERSITY: value[0]})
         control.should_log = is_log_due
@@ -170,7 +168,7 @@ def plot_gradient_diversity(
 
 def _weights(model: nn.Module, names: Iterable[str] | str | None) -> list[nn.Parameter]:
     """The trainable parameters with these names or in modules of these names, each once."""
-    # Shared weights have a name in each of their places.
+    # Shared weights have several names.
     trainable = {
         name: parameter
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -225,17 +223,17 @@ def _loss(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _squared_norm(tensor: torch.Tensor) -> float:
-    """With the digits that a sum of so many squares needs."""
+    """The squared norm, summed in float64."""
     # Apple's GPUs have no float64.
     dtype = torch.float32 if tensor.device.type == "mps" else torch.float64
-    # Piece by piece, as each is copied to the wider type.
+    # In pieces, because each is copied to the wider type.
     norms = [torch.linalg.vector_norm(piece, dtype=dtype) for piece in tensor.flatten().split(PIECE)]
     return torch.stack(norms).square().sum().item()
 
 
 @contextmanager
 def _noiseless_training(model: nn.Module) -> Iterator[None]:
-    """The model makes its training loss without dropout; afterwards, all is as it was before."""
+    """The training loss without dropout; afterwards, modes, gradients and random numbers are restored."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
     with _own_random_numbers(devices), modes_restored(model), torch.enable_grad():
@@ -250,14 +248,14 @@ def _noiseless_training(model: nn.Module) -> Iterator[None]:
 
 
 def _needs_training_mode(module: nn.Module) -> bool:
-    """By its mode, a model of ours chooses its loss; Reformer's layers, which drop nothing, need it to go back."""
-    # A checkpoint may have brought our code with it, so that its class is not one of this package's.
+    """Our models choose their loss by the mode; Reformer's layers, which have no dropout, need it for the backward."""
+    # Not `isinstance`: a checkpoint may bring its own copy of our code.
     return hasattr(module, "ngram_heads") or isinstance(module, ReformerLayer)
 
 
 @contextmanager
 def _own_random_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Whatever is drawn here, what is drawn afterwards is the same."""
+    """Random numbers drawn here do not change those drawn afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         try:
@@ -268,12 +266,12 @@ def _own_random_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 
 def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """A batch of Trainer's data, the same for the same seed, made as Trainer makes them."""
+    """A batch of the training data, collated by Trainer, the same for the same seed."""
     dataset, size = trainer.train_dataset, trainer.args.train_batch_size
     collate = trainer._get_collator_with_removed_columns(trainer.data_collator)
     with _own_random_numbers():
         set_seed(trainer.args.seed)
-        if has_length(dataset):
+        if isinstance(dataset, Sized):
             places = random.sample(range(len(dataset)), min(size, len(dataset)))
             return collate([dataset[i] for i in places])
         return collate(list(islice(dataset, size)))

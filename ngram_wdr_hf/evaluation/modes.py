@@ -1,4 +1,4 @@
-"""Whether the parts of a model are in training or in evaluation."""
+"""The training and evaluation modes of a model's modules."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def modes_restored(model: nn.Module) -> Iterator[None]:
-    """Whatever is done to the modes here, each part has its own again afterwards."""
+    """Restore the mode of every module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -19,7 +19,7 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """All parts are in evaluation here."""
+    """Put all modules into evaluation mode, and restore their modes afterwards."""
     with modes_restored(model):
         model.eval()
         yield

@@ -1,4 +1,4 @@
-"""What a text costs under a model, exactly: of running text and translations for many λ in one pass."""
+"""The exact NLL of a text under a model; for running text and translations, for many λ in one pass."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,16 +10,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
-from ..data.stream import IGNORE_INDEX, EvaluationWindows
+from ..data.stream import EvaluationWindows
+from ..method.documents import IGNORE_INDEX
 
-# What a text to score is made of: windows over running text, batches of sentence pairs, or blocks with masked words.
+# The texts that can be scored: windows over running text, batches of sentence pairs, blocks with masked words.
 ScoredText = EvaluationWindows | PairBatches | MaskedText
 
 
 @dataclass
 class Scores:
     """
-    What a text costs under a model.
+    The NLL of a text under a model.
 
     Args:
         lambdas (`list[float]`): The values of λ.
@@ -43,20 +44,24 @@ class Scores:
         """For each λ, by `"token"` or by `"word"`; the paper reports the latter."""
         return [_exp(total / self.count(unit)) for total in self.nll_sums]
 
+    def by_lambda(self, unit: str = "token") -> dict[float, float]:
+        """The same perplexities, by λ."""
+        return dict(zip(self.lambdas, self.perplexities(unit), strict=True))
+
     @property
     def best_lambda(self) -> float:
         """The smallest λ with the lowest perplexity."""
         return self.lambdas[self.nll_sums.index(min(self.nll_sums))]
 
     def at(self, ensemble_lambda: float) -> int:
-        """The place of a λ in the grid."""
+        """The index of a λ in the grid."""
         return self.lambdas.index(ensemble_lambda)
 
 
 @dataclass
 class MaskedScores:
     """
-    What the masked words of a text cost under a masked language model.
+    The NLL of the masked words of a text under a masked language model.
 
     Args:
         nll_sum (`float`): The sum of their NLLs.
@@ -85,7 +90,7 @@ class MaskedScores:
 
 
 class _Share(Dataset):
-    """Of a text that several processes read, every so many items; filled up so that all shares are equally long."""
+    """One process's share of a text: every n-th item, padded so that all shares have the same length."""
 
     def __init__(self, text: ScoredText, process_index: int = 0, num_processes: int = 1):
         self.text = text
@@ -129,7 +134,7 @@ def score(
     """
 
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
-        # Divided by one, the loss is a sum.
+        # `num_items_in_batch=1` makes the loss a sum.
         output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
         is_target = batch[text.labels_name] != IGNORE_INDEX
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
@@ -161,7 +166,7 @@ def score_masked(
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         output = model(**batch, num_items_in_batch=1)
         is_target = batch["labels"] != IGNORE_INDEX
-        # Some backbones have logits of the masked words only.
+        # Some backbones return logits of the masked words only.
         logits = output.logits if output.logits.ndim == 2 else output.logits[is_target]
         num_correct = (logits.argmax(-1) == batch["labels"][is_target]).sum()
         head_sums = output.head_losses.to(precision) * output.head_counts
@@ -190,11 +195,11 @@ def _add_up_batches(
     add_up: Callable[[torch.Tensor], torch.Tensor],
     on_batch: Callable[[], None],
 ) -> list[torch.Tensor]:
-    """What `sums_of` finds in every batch, added up over the batches and the processes."""
+    """The sums that `sums_of` computes for a batch, added up over all batches and processes."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    # Sums over a long text need the digits, which Apple's GPUs do not have.
+    # Sums over a long text need float64, which Apple's GPUs do not have.
     precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
     for batch in DataLoader(share, batch_size):
@@ -207,5 +212,5 @@ def _add_up_batches(
 
 
 def _exp(value: float) -> float:
-    """A perplexity too large for a number is infinite, not an error."""
+    """`exp`, but infinite instead of an overflow error."""
     return math.exp(value) if value < 700 else math.inf

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .loss import IGNORE_INDEX
+from .documents import IGNORE_INDEX
 
 
 def bag_of_words_nll(

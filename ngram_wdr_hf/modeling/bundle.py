@@ -67,15 +67,16 @@ class _Module:
     other_imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
-def bundle(model_class: type[PreTrainedModel], statements: ClassStatements | None = None) -> str:
+# The class statements of classes that are in no module.
+_STATEMENTS: dict[type[PreTrainedModel], ClassStatements] = {}
+
+
+def bundle(model_class: type[PreTrainedModel]) -> str:
     r"""
     The source of one module that defines `model_class` and its configuration. It depends on torch and Transformers
     alone, and holds those definitions of the package that the two classes need, in the order of dependence.
-
-    Args:
-        model_class (`type[PreTrainedModel]`): The class.
-        statements (`ClassStatements`, *optional*): Its two class statements, if it is in no module of the package.
     """
+    statements = _STATEMENTS.get(model_class)
     classes = (model_class.config_class, model_class) if statements is None else statements.names.values()
     roots = [(cls.__module__, cls.__name__) for cls in classes if _is_own(cls.__module__)]
     needed, imports = _reach(roots)
@@ -92,11 +93,14 @@ def bundle(model_class: type[PreTrainedModel], statements: ClassStatements | Non
 
 def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: ClassStatements | None = None) -> None:
     """
-    Lets the configuration of `model_class` write the code beside itself whenever it is saved, as it is with a model.
+    Lets the configuration of `model_class` write the code beside itself whenever it is saved, as it is with a model. A
+    class that is in no module of the package comes with its two class statements.
 
     Transformers' own way, `register_for_auto_class`, copies files of one flat folder. A class that was loaded from a
     checkpoint's file uses that way to pass the file on.
     """
+    if statements is not None:
+        _STATEMENTS[model_class] = statements
     config_class = model_class.config_class
     save_config = config_class.save_pretrained
 
@@ -105,7 +109,7 @@ def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: 
         if self.architectures in (None, [model_class.__name__]) and type(self) is config_class:
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{MODULE}.py").write_text(bundle(model_class, statements), encoding="utf-8")
+            (folder / f"{MODULE}.py").write_text(bundle(model_class), encoding="utf-8")
             classes = {"AutoConfig": config_class, auto_class: model_class}
             self.auto_map = {auto: f"{MODULE}.{cls.__name__}" for auto, cls in classes.items()}
         if push_to_hub:

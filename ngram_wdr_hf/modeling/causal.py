@@ -113,7 +113,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         # The loss needs every position; logits are cut down afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None)
-        predictions, fields, text = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
+        predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
 
         if next_tokens is None:
             fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(lambdas), logits_to_keep))
@@ -121,7 +121,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
                 fields["last_hidden_state"] = slice_logits_to_keep(predictions.main, logits_to_keep)
         elif self.training:
             fields |= self._ngram_training_loss(predictions, num_items_in_batch)
-            add_router_loss(self, fields, text.get("attention_mask"))
+            add_router_loss(self, fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
         else:
             fields |= self._ngram_evaluate(predictions, lambdas, num_items_in_batch)
             if fields["logits"] is not None:
@@ -141,10 +141,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         next_tokens: torch.LongTensor | None,
         uses_ensemble: bool,
         keep: int = 0,
-    ) -> tuple[NgramPredictions, dict[str, Any], dict[str, Any]]:
+    ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
         The predictions about the tokens after the last `keep` positions (0: all), by the heads if there is a use for
-        them; the other fields of the backbone's output; what is known of the text.
+        them; and the other fields of the backbone's output.
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
@@ -156,7 +156,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 
         if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
             targets = None if next_tokens is None else [next_tokens]
-            return NgramPredictions([hidden_states[:, -keep:]], targets), fields, text
+            return NgramPredictions([hidden_states[:, -keep:]], targets), fields
         history = self._ngram_history(past) if uses_ensemble else None
         last_record = None if history is None else history.last_record()
         runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
@@ -174,13 +174,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         kept = min(keep or runs.shape[1], runs.shape[1])
         window = kept + len(self.ngram_heads)
         embeddings = target_embeddings(self, None if token_ids is None else token_ids[:, -window:])
-        return (
-            NgramPredictions.from_past(
-                self.ngram_heads, states[:, -window:], embeddings, runs[:, runs.shape[1] - kept :], next_tokens
-            ),
-            fields,
-            text,
-        )
+        runs = runs[:, runs.shape[1] - kept :]
+        predictions = NgramPredictions.from_past(self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens)
+        return predictions, fields
 
     def _ngram_training_loss(
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None

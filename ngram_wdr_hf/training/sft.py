@@ -5,7 +5,6 @@ import inspect
 import torch
 from transformers import PreTrainedModel
 from trl import SFTConfig, SFTTrainer
-from trl.trainer.utils import entropy_from_logits
 
 from .trainer import loss_names
 
@@ -44,7 +43,7 @@ class NgramSFTTrainer(SFTTrainer):
     """
 
     def __init__(self, *args, **kwargs):
-        # Datasets can take long to prepare, so what can be refused is refused before.
+        # Check before the datasets are prepared, which can take long.
         given = inspect.signature(SFTTrainer).bind(*args, **kwargs).arguments
         _check_settings(given.get("args"), given.get("compute_loss_func"))
         if not isinstance(given["model"], str):
@@ -55,7 +54,7 @@ class NgramSFTTrainer(SFTTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         # A cache would keep Transformers from seeing the boundaries of packed documents.
         inputs["use_cache"] = False
-        # Past SFTTrainer's to Trainer's own: the model's loss, scaled for several devices.
+        # Trainer's `compute_loss`, not SFTTrainer's: the model's own loss, scaled for several devices.
         loss, outputs = super(SFTTrainer, self).compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -66,12 +65,14 @@ class NgramSFTTrainer(SFTTrainer):
         else:
             # Padding-free batches have no mask.
             mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
-            self._total_train_tokens += self.accelerator.gather_for_metrics(mask.sum()).sum().item() // self._tp_size
+            self._total_train_tokens += (
+                self.accelerator.gather_for_metrics(mask.sum()).sum().item() // self.get_tp_size()
+            )
         self._metrics[mode]["num_tokens"] = [self._total_train_tokens]
         return (loss, outputs) if return_outputs else loss
 
     def _log_head_losses(self, mode: str, head_losses: torch.Tensor) -> None:
-        # One row for each process: of a short last batch's rows, no more are kept than there are samples.
+        # One row per process; after a short last batch, only as many rows are kept as there are samples.
         head_losses = self.accelerator.gather_for_metrics(head_losses[None]).mean(0)
         for name, value in zip(loss_names(len(head_losses)), head_losses.tolist(), strict=True):
             self._metrics[mode][name].append(value)
@@ -80,10 +81,12 @@ class NgramSFTTrainer(SFTTrainer):
         """The ensemble's entropy and accuracy over the targets."""
         targets = labels[:, 1:]
         is_target = targets != -100
-        # The virtual tokens of prompt learning stand before the others.
+        # The virtual tokens of prompt tuning come first.
         logits = logits[:, -labels.shape[1] : -1][is_target].float()  # (num_targets, vocab_size)
         num_correct = (logits.argmax(-1) == targets[is_target]).sum()
-        sums = torch.stack([entropy_from_logits(logits).sum(), num_correct, is_target.sum()])
+        log_probabilities = logits.log_softmax(-1)
+        entropy_sum = -(log_probabilities.exp() * log_probabilities).sum()
+        sums = torch.stack([entropy_sum, num_correct, is_target.sum()])
         entropy_sum, num_correct, count = self.accelerator.gather_for_metrics(sums[None]).sum(0).tolist()
         self._metrics["eval"]["entropy"].append(entropy_sum / max(count, 1))
         self._metrics["eval"]["mean_token_accuracy"].append(num_correct / max(count, 1))
@@ -99,7 +102,7 @@ def _check_model(model: PreTrainedModel) -> None:
 
 
 def _check_settings(args: SFTConfig | None, compute_loss_func) -> None:
-    """Raises a `ValueError` for whatever puts another loss in the place of the model's own."""
+    """Check that no setting replaces the model's own loss."""
     advice = None
     if compute_loss_func is not None:
         advice = "leave out `compute_loss_func`, which would replace it."

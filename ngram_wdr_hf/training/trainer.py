@@ -7,8 +7,7 @@ import torch
 from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
@@ -17,15 +16,15 @@ from .common.arguments import uses_fsdp
 
 
 def loss_names(ngram_size: int, main: str = "next_word") -> list[str]:
-    """How the entries of `head_losses` are called in logs and metrics."""
+    """The names of the entries of `head_losses` in logs and metrics."""
     return [f"{main}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
 
 
 def whole(model: nn.Module, training: TrainingArguments) -> nn.Module:
-    """A loaded model on its device, with its weights in every process."""
+    """Move a loaded model to its device, with its weights in every process."""
     model = model.to(training.device)
     if uses_fsdp(training) and training.world_size > 1:
-        # With FSDP's RAM-efficient loading, only the first process has read them.
+        # With FSDP's RAM-efficient loading, only the first process has read the weights.
         with torch.no_grad():
             broadcast([*model.parameters(), *model.buffers()])
     return model
@@ -42,14 +41,14 @@ class NgramTrainer(Trainer):
         kwargs: Trainer's.
     """
 
-    # What the model itself predicts, as the logs call it.
+    # The name of the model's own prediction in the logs.
     main_name = "next_word"
 
     def __init__(self, *args, lambda_grid: Sequence[float] = (), **kwargs):
         super().__init__(*args, **kwargs)
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | MaskedScores | None = None
-        # The losses of the heads since the last log, each times its weight, and the weights.
+        # Sums since the last log: the head losses times their weights, and the weights.
         self._head_losses: torch.Tensor | float = 0.0
         self._head_weights: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
@@ -63,7 +62,7 @@ class NgramTrainer(Trainer):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
             losses = outputs.head_losses
-            # At masked words, a head may have few targets in a batch, or none.
+            # In a masked model, a head may have few targets in a batch, or none.
             counts = getattr(outputs, "head_counts", None)
             weights = torch.ones_like(losses) if counts is None else counts.to(losses.dtype)
             self._head_losses = self._head_losses + losses * weights
@@ -80,7 +79,7 @@ class NgramTrainer(Trainer):
             means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
             logs.update({name: mean for name, mean, weight in means if weight})
             if isinstance(self._bow_loss, torch.Tensor):
-                # Each is divided by the targets of all that make a step together.
+                # Each loss is already divided by the targets of the whole step.
                 num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
             self._head_losses = self._head_weights = self._bow_loss = 0.0
@@ -114,8 +113,8 @@ class NgramTrainer(Trainer):
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def _score(self, model: nn.Module, text: ScoredText, options: dict[str, Any]) -> dict[str, float]:
-        """Sets `last_scores`, and returns what is logged of them."""
-        own = self.accelerator.unwrap_model(self.model).resolve_lambda()
+        """Set `last_scores`, and return the metrics to log."""
+        own = self.accelerator.unwrap_model(self.model).ngram_lambda()
         scores = self.last_scores = score(model, text, sorted({own, *self.lambda_grid}), **options)
         place = scores.at(own)
         return {
@@ -126,13 +125,13 @@ class NgramTrainer(Trainer):
         }
 
     def _evaluation_model(self) -> nn.Module:
-        """The model as it was wrapped for training; without training, a whole copy in every process, unwrapped."""
+        """The model as wrapped for training; without training, the whole model in every process."""
         if self.accelerator._models:
             return self.model_wrapped
         return whole(self.model, self.args)
 
     def _issue_warnings_after_load(self, load_result) -> None:
-        # Weights that are tied to others are saved once, and not missing.
+        # Tied weights are saved once, and not missing.
         tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))

@@ -13,9 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizer import load_tokenizer
+from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
 from ngram_wdr_hf.evaluation.scores import Scores, score
-from ngram_wdr_hf.training.clm.arguments import ClmModelArguments
-from ngram_wdr_hf.training.common.models import build_clm_model
 
 _DESCRIPTION = """
 How well a language model with N-gram heads predicts texts, with the ensemble of the paper: the exponential of the mean
@@ -87,7 +86,7 @@ class Perplexity(evaluate.Metric):
         _check_texts(predictions)
         model, tokenizer = _load(model_id)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        ensemble_lambda = model.resolve_lambda(ensemble_lambda)
+        ensemble_lambda = model.ngram_lambda(ensemble_lambda)
         longest = model.config.max_position_embeddings
         if block_size is not None and block_size > longest:
             raise InputError(f"`block_size={block_size}` is more than the model can see: at most {longest}.")
@@ -128,7 +127,7 @@ def _check_texts(texts: list[str]) -> None:
 
 def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(model_id)
-    return build_clm_model(ClmModelArguments(model_name_or_path=model_id), tokenizer, None, do_train=False), tokenizer
+    return load_checkpoint(model_id, "causal", tokenizer), tokenizer
 
 
 def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenStream]:

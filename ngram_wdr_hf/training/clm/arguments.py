@@ -1,8 +1,10 @@
 """The options of `train_clm.py`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
+
+from transformers.hf_argparser import HfArg
 
 from ..common.arguments import (
     GenerativeModelArguments,
@@ -11,31 +13,28 @@ from ..common.arguments import (
     RunTrainingArguments,
     check_at_least,
     output_dir_field,
-    parse_arguments,
     preset_field,
 )
-from ..common.presets import CLM_PRESETS, Preset
+from ..common.command_line import parse_arguments
+from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
+from .presets import CLM_PRESETS
 
 
 @dataclass
 class ClmDataArguments(TextDataArguments):
     """Which text, and how it is cut into tokens."""
 
-    tokenizer: str | None = field(
+    tokenizer: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
-            "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
-            "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`."
-        },
+        help="`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
+        "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
+        "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`.",
     )
-    stride: int | None = field(
+    stride: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
-            "takes longer. Default: the block size."
-        },
+        help="In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
+        "takes longer. Default: the block size.",
     )
 
     def __post_init__(self):
@@ -56,10 +55,8 @@ class ClmModelArguments(GenerativeModelArguments):
 class ClmReportArguments(GenerativeReportArguments):
     """What is evaluated and shown."""
 
-    prompt: str | None = field(
-        default=None, metadata={"help": "Begin the sample text so. Default: a piece of the validation text."}
-    )
-    sample_tokens: int = field(default=60, metadata={"help": "Length of the sample text; 0 for none."})
+    prompt: str | None = HfArg(default=None, help="Begin the sample text so. Default: a piece of the validation text.")
+    sample_tokens: int = HfArg(default=60, help="Length of the sample text; 0 for none.")
 
     def __post_init__(self):
         super().__post_init__()

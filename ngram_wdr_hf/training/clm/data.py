@@ -1,48 +1,27 @@
-"""The data of a language modeling run: which text, which tokenizer, as streams of tokens."""
+"""The data of a language modeling run: blocks to train on, windows to evaluate on."""
 
-import math
-import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from datasets import Dataset, IterableDataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from ...data.english import python_english
 from ...data.errors import InputError
-from ...data.stream import EvaluationWindows, TokenStream, evaluation_windows, tokenize
-from ...data.text import hold_out, load_text_dataset, load_text_files
-from ...data.tokenizer import load_tokenizer, texts_of, train_bpe_tokenizer, train_word_tokenizer
+from ...data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
+from ...data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ..common.arguments import ModelArguments
-from ..common.models import positions
-from ..common.presets import CLM_PRESETS, DEFAULT_PRESET
-from ..common.text_arguments import TextDataArguments
+from ..common.presets import DEFAULT_PRESET
+from ..common.text_data import Splits, TextData, train_or_load_tokenizer
 from .arguments import ClmDataArguments
-
-# More unknown words than known ones: this is the tokenizer of another language.
-MOST_UNKNOWN = 0.5
-# Of a streamed text, what is looked at before the training.
-FIRST_ROWS = 100
-# Of a model that can see more, unless more is asked for.
-USUAL_BLOCK_SIZE = 1024
+from .presets import CLM_PRESETS
 
 
-@dataclass
-class ClmData:
-    """
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, trained or loaded.
-        streams (`dict[str, TokenStream]`): The tokens by split; not of a training text that is streamed.
-        streamed (`IterableDataset`, *optional*): The tokenized rows of a training text that is streamed.
-        block_size (`int`, *optional*): How many tokens the model reads at a time, when it is known.
-    """
+class ClmData(TextData):
+    """Running text to predict word by word."""
 
-    tokenizer: PreTrainedTokenizerBase
-    streams: dict[str, TokenStream]
-    streamed: IterableDataset | None = None
-    block_size: int | None = None
+    def blocks(self) -> TrainingBlocks | StreamedBlocks:
+        """The text to train on."""
+        if self.streamed is not None:
+            return StreamedBlocks(self.streamed, self.block_size)
+        return TrainingBlocks(self.streams["train"], self.block_size)
 
     def windows(self, stride: int | None) -> dict[str, EvaluationWindows]:
         """The texts to evaluate on."""
@@ -53,31 +32,8 @@ class ClmData:
         }
 
 
-def load_splits(arguments: TextDataArguments, do_train: bool) -> dict[str, Dataset | IterableDataset]:
-    """
-    The text by split; without any option, Python's English. Where nothing is trained, of the training text only what
-    is held out for validation.
-    """
-    files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
-    files = {split: paths for split, paths in files.items() if paths}
-    if not do_train and len(files) > 1:
-        files.pop("train", None)
-    if arguments.dataset_name:
-        splits = load_text_dataset(
-            arguments.dataset_name, arguments.dataset_config, arguments.text_column, arguments.streaming
-        )
-    elif files:
-        splits = load_text_files(files, arguments.streaming)
-    else:
-        splits = python_english()
-    if do_train and "train" not in splits:
-        raise InputError("There is nothing to train on: give a training text, or set `--do_train false`.")
-    splits = hold_out(splits, arguments.validation_percentage)
-    return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
-
-
-def find_tokenizer(
-    splits: dict[str, Dataset | IterableDataset], data: ClmDataArguments, model: ModelArguments, folder: Path | None
+def find_clm_tokenizer(
+    splits: Splits, data: ClmDataArguments, model: ModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
     """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
     is_embedded = data.train_file is None and data.dataset_name is None
@@ -90,83 +46,7 @@ def find_tokenizer(
     return train_or_load_tokenizer(kind, trainers, splits, folder)
 
 
-def train_or_load_tokenizer(
-    kind: str,
-    trainers: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerBase]],
-    splits: dict[str, Dataset | IterableDataset],
-    folder: Path | None,
-) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer in the run's folder; if it has none yet, the `kind` that was asked for: one to be trained on the
-    training text, or the name or folder of one.
-    """
-    if folder is not None and (folder / "tokenizer.json").exists():
-        return load_tokenizer(str(folder))
-    if kind not in trainers:
-        return load_tokenizer(kind)
-    if "train" not in splits:
-        raise InputError(f"`--tokenizer {kind}` is trained on a training text, and there is none: leave it out.")
-    return trainers[kind](texts_of(splits["train"]))
-
-
-def tokenize_splits(
-    splits: dict[str, Dataset | IterableDataset],
-    tokenizer: PreTrainedTokenizerBase,
-    data: TextDataArguments,
-    seed: int,
-) -> ClmData:
-    """The tokens of every split; of a streamed training text, the rows as they will come."""
-    num_workers = data.num_workers or os.cpu_count() or 1
-    streams, streamed = {}, None
-    for split, rows in splits.items():
-        if split == "train" and isinstance(rows, IterableDataset):
-            rows = rows.shuffle(buffer_size=data.shuffle_buffer, seed=seed) if data.shuffle_buffer > 1 else rows
-            streamed = tokenize(rows, tokenizer, split)
-            _check_known(TokenStream.from_rows(streamed.take(FIRST_ROWS)), tokenizer, split)
-        else:
-            streams[split] = TokenStream.from_rows(tokenize(rows, tokenizer, split, num_workers))
-            _check_known(streams[split], tokenizer, split)
-    return ClmData(tokenizer, streams, streamed)
-
-
-def check_lengths(data: ClmData, ngram_size: int) -> None:
-    """Every text must be long enough for every head to have something to predict."""
-    streams = dict(data.streams)
-    if data.streamed is not None:
-        streams["train"] = TokenStream.from_rows(data.streamed.take(FIRST_ROWS))
-    for split, stream in streams.items():
-        if len(stream) <= ngram_size:
-            raise InputError(
-                f"The {split} text has {len(stream)} tokens, and N = {ngram_size} needs more than {ngram_size}: give "
-                "a longer text or a smaller `--ngram_size`."
-            )
-
-
 def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a prompt has at least one token."""
     if prompt is not None and not tokenizer(prompt, add_special_tokens=False).input_ids:
         raise InputError(f"`--prompt {prompt!r}` has no token to begin with: give it a word.")
-
-
-def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
-    """How many tokens the model reads at a time: what was asked for, or as many as it can, within reason."""
-    longest = positions(model) or math.inf
-    if asked is not None and asked > longest:
-        raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
-    block_size = asked or min(longest, USUAL_BLOCK_SIZE)
-    if block_size <= model.config.ngram_size:
-        raise InputError(
-            f"N = {model.config.ngram_size} needs blocks of more than {model.config.ngram_size} tokens: raise "
-            f"`--block_size`, which is {block_size}."
-        )
-    return block_size
-
-
-def _check_known(stream: TokenStream, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
-    if tokenizer.unk_token_id is None or tokenizer.unk_token_id == tokenizer.eos_token_id or not len(stream):
-        return
-    unknown = sum(int(np.count_nonzero(piece == tokenizer.unk_token_id)) for piece in stream.pieces) / len(stream)
-    if unknown > MOST_UNKNOWN:
-        raise InputError(
-            f"The tokenizer does not cover the {split} text: {unknown:.0%} of its tokens are unknown to it. Choose "
-            "another `--tokenizer`, or train one on the text."
-        )

@@ -30,8 +30,8 @@ def build_clm_model(
     """The preset's model, new, for blocks of `block_size` tokens, or any causal language model from a checkpoint."""
     fields = asked_fields(arguments, do_train)
     if arguments.model_name_or_path is not None:
-        ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, ngram_size, **fields)
+        default_size = DEFAULT_NGRAM_SIZE if do_train else 1
+        return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, default_size, **fields)
     preset = arguments.presets[arguments.preset]
     sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **preset.config, **fields}
     model = new_model(

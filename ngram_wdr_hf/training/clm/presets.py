@@ -5,20 +5,32 @@ from typing import Any
 from ..common.presets import Preset
 
 
+def _dropout(share: float) -> dict[str, float]:
+    """GPT-2's three kinds."""
+    return {"resid_pdrop": share, "embd_pdrop": share, "attn_pdrop": share}
+
+
+def _blocks(size: int, batch_size: int, eval_batch_size: int | None = None) -> dict[str, int]:
+    batches = {"per_device_train_batch_size": batch_size, "per_device_eval_batch_size": eval_batch_size or batch_size}
+    return {"block_size": size, **batches}
+
+
+def _steps(max_steps: int, eval_steps: int) -> dict[str, Any]:
+    return {"max_steps": max_steps, "eval_strategy": "steps", "eval_steps": eval_steps}
+
+
 def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
     return Preset(
         description,
         # The same function as GPT-2's `gelu_new`, computed in one operation.
         {"n_layer": layers, "n_head": heads, "n_embd": width, "activation_function": "gelu_pytorch_tanh"},
         {
-            "block_size": 1024,
+            **_blocks(1024, 8),
             "learning_rate": 6e-4,
             "lr_scheduler_type": "cosine",
             "warmup_steps": 0.01,
             "weight_decay": 0.1,
             "adam_beta2": 0.95,
-            "per_device_train_batch_size": 8,
-            "per_device_eval_batch_size": 8,
             "patience": 5,
         },
     )
@@ -32,7 +44,7 @@ def _tensorized(
     return Preset(
         f"the paper's Tensorized Transformer for {dataset}, N = {ngram_size}",
         sizes,
-        {"learning_rate": 2.5e-3, "lr_scheduler_type": "cosine", "per_device_eval_batch_size": 64, **arguments},
+        {"learning_rate": 2.5e-3, "lr_scheduler_type": "cosine", **arguments},
         backbone="tensorized",
         lambdas={"simple": simple, "wdr": wdr},
     )
@@ -48,14 +60,10 @@ def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_si
         # Positions as small as the words at first: beside larger ones, it learned nothing but the words' frequencies.
         {"hidden_size": 256, "axial_pos_embds_dim": [64, 192], "axial_norm_std": 0.02, "ngram_size": ngram_size},
         {
-            "block_size": 512,
-            "per_device_train_batch_size": batch_size,
-            "per_device_eval_batch_size": 8,
+            **_blocks(512, batch_size, 8),
+            **_steps(100_000, 1000),
             "learning_rate": 1e-4,
             "lr_scheduler_type": "constant",
-            "max_steps": 100_000,
-            "eval_strategy": "steps",
-            "eval_steps": 1000,
         },
         backbone="reformer",
         lambdas={"simple": simple, "wdr": wdr},
@@ -65,20 +73,8 @@ def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_si
 # By the size of the dataset: what the original's scripts for Penn Treebank and WikiText-103 say.
 _SMALL_TT = {"num_hidden_layers": 3, "dropout": 0.3}
 _LARGE_TT = {"num_hidden_layers": 6, "dropout": 0.1}
-_SMALL_TT_RUN = {
-    "block_size": 32,
-    "per_device_train_batch_size": 120,
-    "max_steps": 20_000,
-    "eval_strategy": "steps",
-    "eval_steps": 500,
-}
-_LARGE_TT_RUN = {
-    "block_size": 80,
-    "per_device_train_batch_size": 60,
-    "max_steps": 200_000,
-    "eval_strategy": "steps",
-    "eval_steps": 4000,
-}
+_SMALL_TT_RUN = {**_blocks(32, 120, 64), **_steps(20_000, 500)}
+_LARGE_TT_RUN = {**_blocks(80, 60, 64), **_steps(200_000, 4000)}
 # Small models for CPUs, with as much in common as the architectures allow.
 _TINY_RUN = {
     "learning_rate": 2e-3,
@@ -96,20 +92,9 @@ CLM_PRESETS = {
             "n_layer": 4,
             "n_head": 4,
             "activation_function": "gelu_pytorch_tanh",
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
+            **_dropout(0.0),
         },
-        {
-            "block_size": 128,
-            "learning_rate": 2e-3,
-            "lr_scheduler_type": "cosine",
-            "warmup_steps": 0.1,
-            "per_device_train_batch_size": 8,
-            "per_device_eval_batch_size": 16,
-            "num_train_epochs": 5,
-            "patience": 3,
-        },
+        {**_blocks(128, 8, 16), **_TINY_RUN},
         subword_vocab_size=2048,
     ),
     "paper-tf-small": Preset(
@@ -120,16 +105,12 @@ CLM_PRESETS = {
             "n_head": 4,
             "n_inner": 2100,
             "activation_function": "relu",
-            "resid_pdrop": 0.3,
-            "embd_pdrop": 0.3,
-            "attn_pdrop": 0.3,
+            **_dropout(0.3),
             "label_smoothing": 0.1,
         },
         {
             # 32 blocks of 128: the paper's 4K tokens a batch.
-            "block_size": 128,
-            "per_device_train_batch_size": 32,
-            "per_device_eval_batch_size": 32,
+            **_blocks(128, 32),
             "learning_rate": 2.5e-4,
             "lr_scheduler_type": "constant",
             "num_train_epochs": 1000,
@@ -146,14 +127,8 @@ CLM_PRESETS = {
     "paper-rf-wikitext103": _reformer("WikiText-103", 4, 0.1, 0.1, 1),
     "tiny-tt": Preset(
         "a small Tensorized Transformer for CPUs: 2 layers of 128, 32 words of context",
-        {
-            "hidden_size": 128,
-            "attention_rank": 24,
-            "num_hidden_layers": 2,
-            "intermediate_size": 512,
-            "dropout": 0.1,
-        },
-        {"block_size": 32, "per_device_train_batch_size": 32, "per_device_eval_batch_size": 64, **_TINY_RUN},
+        {"hidden_size": 128, "attention_rank": 24, "num_hidden_layers": 2, "intermediate_size": 512, "dropout": 0.1},
+        {**_blocks(32, 32, 64), **_TINY_RUN},
         subword_vocab_size=2048,
         backbone="tensorized",
     ),
@@ -170,7 +145,7 @@ CLM_PRESETS = {
             "local_attn_chunk_length": 32,
             "lsh_attn_chunk_length": 32,
         },
-        {"block_size": 128, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 16, **_TINY_RUN},
+        {**_blocks(128, 8, 16), **_TINY_RUN},
         subword_vocab_size=2048,
         backbone="reformer",
     ),

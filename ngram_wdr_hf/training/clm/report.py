@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from ...evaluation.scores import Scores
-from ..common.report import RunResult, as_markdown, as_text, plot_over_lambda, write_metrics, write_model_card
+from ..common.report import TaskResult, as_markdown, as_text, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -15,7 +15,7 @@ tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")"""
 
 
 @dataclass
-class ClmResult(RunResult):
+class ClmResult(TaskResult):
     """
     A finished language modeling run.
 
@@ -24,40 +24,46 @@ class ClmResult(RunResult):
         samples (`dict[str, str]`): Generated text by λ, as a label.
     """
 
+    kind = "A language model"
+    pipeline_tag = "text-generation"
+    usage = USAGE
+    lambda_figure = "perplexity by word"
+
     scores: dict[str, Scores]
     samples: dict[str, str]
 
-
-def save_metrics(result: ClmResult, path: Path) -> None:
-    splits = {
-        split: {
-            "lambda": scores.lambdas,
-            "perplexity": scores.perplexities("word"),
-            "token_perplexity": scores.perplexities("token"),
-            **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
-            "num_words": scores.num_words,
-            "num_tokens": scores.num_tokens,
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        return {
+            split: {
+                "lambda": scores.lambdas,
+                "perplexity": scores.perplexities("word"),
+                "token_perplexity": scores.perplexities("token"),
+                **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
+                "num_words": scores.num_words,
+                "num_tokens": scores.num_tokens,
+            }
+            for split, scores in self.scores.items()
         }
-        for split, scores in result.scores.items()
-    }
-    write_metrics(result, splits, path)
+
+    def tables(self) -> str:
+        return "\n\n".join(
+            f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([self], unit))}" for unit in units_of([self])
+        )
+
+    def sample_text(self) -> str:
+        return "\n\n".join(f"λ = {label}:\n\n```text\n{text}\n```" for label, text in self.samples.items())
+
+    def over_lambda(self) -> dict[str, dict[float, float]]:
+        return {split: scores.by_lambda("word") for split, scores in self.scores.items()}
 
 
 def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]:
     """Perplexity by `"word"` or `"token"` for every model, split and λ; a star marks the λ that was chosen."""
-    lambdas = sorted({value for result in results for scores in result.scores.values() for value in scores.lambdas})
-    rows = [["model", "split", f"{unit}s", *(f"λ={value:g}" for value in lambdas)]]
-    for result in results:
-        for split, scores in result.scores.items():
-            by_lambda = dict(zip(scores.lambdas, scores.perplexities(unit), strict=True))
-            cells = []
-            for value in lambdas:
-                mark = "*" if value == result.ensemble_lambda and result.head_parameters else ""
-                # Without heads there is nothing to mix: one figure says it all.
-                is_shown = value in by_lambda and (result.head_parameters or value == lambdas[0])
-                cells.append(f"{by_lambda[value]:.2f}{mark}" if is_shown else "")
-            rows.append([result.name, split, f"{scores.count(unit):,}", *cells])
-    return rows
+    figures = [
+        {split: (scores.count(unit), scores.by_lambda(unit)) for split, scores in result.scores.items()}
+        for result in results
+    ]
+    return lambda_table(results, f"{unit}s", figures)
 
 
 def units_of(results: Sequence[ClmResult]) -> list[str]:
@@ -68,25 +74,12 @@ def units_of(results: Sequence[ClmResult]) -> list[str]:
 
 
 def print_tables(results: Sequence[ClmResult]) -> None:
+    """Print the perplexities of all models side by side."""
     for unit in units_of(results):
         print(f"\nPerplexity by {unit} (* the λ chosen on validation)\n\n{as_text(perplexity_table(results, unit))}")
 
 
-def save_lambda_plot(results: Sequence[ClmResult], path: Path) -> None:
-    """Perplexity over λ for every split."""
-    splits = list(dict.fromkeys(split for result in results for split in result.scores))
-
-    def perplexities(result: ClmResult, split: str) -> dict[float, float]:
-        scores = result.scores[split]
-        return dict(zip(scores.lambdas, scores.perplexities("word"), strict=True))
-
-    plot_over_lambda(results, splits, perplexities, "perplexity by word", path)
-
-
-def save_model_card(result: ClmResult, path: Path) -> None:
-    tables = "\n\n".join(
-        f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([result], unit))}" for unit in units_of([result])
-    )
-    samples = "\n\n".join(f"λ = {label}:\n\n```text\n{text}\n```" for label, text in result.samples.items())
-    tags = ["pipeline_tag: text-generation"]
-    write_model_card(result, path, kind="A language model", tags=tags, usage=USAGE, tables=tables, samples=samples)
+def print_samples(result: ClmResult) -> None:
+    """Print the generated texts of one model."""
+    for label, text in result.samples.items():
+        print(f"\n--- {result.name}, λ={label}\n{text}")

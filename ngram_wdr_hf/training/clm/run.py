@@ -2,62 +2,68 @@
 
 import copy
 import math
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from transformers import default_data_collator
 
 from ...data.errors import InputError
-from ...data.stream import StreamedBlocks, TrainingBlocks
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.models import build_clm_model, positions, restrict_drafts
-from ..common.report import describe, save_training_plot
-from ..common.run import Task, evaluation_trainer, run_all, save_lambda
-from ..common.run_folder import RunFolder
+from ..common.model import check_train_mode, choose_weights, positions, restrict_drafts
+from ..common.run import Run, all_runs, begin, finish
 from ..common.text_arguments import check_streaming
+from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..trainer import NgramTrainer
-from .data import (
-    ClmData,
-    check_lengths,
-    check_prompt,
-    find_block_size,
-    find_tokenizer,
-    load_splits,
-    tokenize_splits,
-)
-from .report import ClmResult, print_tables, save_lambda_plot, save_metrics, save_model_card
+from .data import ClmData, check_prompt, find_clm_tokenizer
+from .model import build_clm_model
+from .report import ClmResult, print_samples, print_tables
 
-# The paper's best, as a rule: for a sample of the ensemble where a run found none better than 0.
+# Often the paper's best: for a sample of the ensemble if the run chose λ = 0.
 USUAL_LAMBDA = 0.4
 
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
     check_streaming(arguments)
-    return run_all(arguments, Task(_prepare, _make_trainer, _evaluate, _show))
+    arguments, repository = begin(arguments)
+    results = []
+    for run in all_runs(arguments):
+        with run.preparing():
+            data, model = _prepare(run)
+            run.claim(data.tokenizer)
+        if run.needs_training:
+            run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
+        model = run.load_trained(model)
+
+        scores = run.score(model, data.windows(run.arguments.data.stride))
+        # Without a validation text, the model keeps its own λ.
+        ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
+        samples = _samples(run, model, data, ensemble_lambda) if run.training.should_save else {}
+
+        result = ClmResult(**run.facts(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
+        print_samples(result)
+        run.save(result)
+        results.append(result)
+    if arguments.training.process_index == 0:
+        print_tables(results)
+        finish(arguments, results, repository)
+    return results
 
 
-def _show(results: list[ClmResult], comparison_folder: Path | None) -> None:
-    print_tables(results)
-    if comparison_folder is not None:
-        save_lambda_plot(results, comparison_folder / "comparison.png")
-        save_training_plot(results, comparison_folder / "comparison_training.png")
-
-
-def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, NgramMixin]:
-    do_train = arguments.training.do_train
+def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
+    """The tokenized text, and the model that reads it."""
+    arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
-    tokenizer = find_tokenizer(splits, arguments.data, arguments.model, folder)
-    data = tokenize_splits(splits, tokenizer, arguments.data, arguments.training.seed)
+    tokenizer = find_clm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
+    data = ClmData(**vars(tokenize_splits(splits, tokenizer, arguments.data, run.training.seed)))
     check_prompt(arguments.report.prompt, tokenizer)
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
     if arguments.report.use_mtp and model._is_stateful:
         raise InputError(
             f"`--use_mtp` takes rejected drafts back, and a {type(model).__name__} cannot go back: leave it out."
         )
+    check_train_mode(model, arguments)
     check_lengths(data, model.config.ngram_size)
     data.block_size = find_block_size(model, arguments.data.block_size)
     training_tokens = data.streams["train"].pieces if do_train and "train" in data.streams else ()
@@ -65,91 +71,49 @@ def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[ClmData, Ngr
     return data, model
 
 
-def _make_trainer(arguments: RunArguments, model: nn.Module, data: ClmData) -> NgramTrainer:
-    if data.streamed is not None:
-        blocks = StreamedBlocks(data.streamed, data.block_size)
-    else:
-        blocks = TrainingBlocks(data.streams["train"], data.block_size)
+def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
     return NgramTrainer(
         model,
-        copy.copy(arguments.training),
-        train_dataset=blocks,
-        eval_dataset=data.windows(arguments.data.stride).get("validation"),
+        copy.copy(run.training),
+        train_dataset=data.blocks(),
+        eval_dataset=data.windows(run.arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
-        lambda_grid=arguments.lambda_grid if model.ngram_heads else (),
+        lambda_grid=run.arguments.lambda_grid if model.ngram_heads else (),
     )
-
-
-def _evaluate(
-    arguments: RunArguments,
-    model: NgramMixin,
-    data: ClmData,
-    folder: RunFolder,
-    settings: dict[str, Any],
-) -> ClmResult:
-    """The table and the λ, from the model as it was saved, and all that the run leaves."""
-    training = arguments.training
-    windows = data.windows(arguments.data.stride)
-    scores = {}
-    # Trainer wants a text when it is made; each is given by name below.
-    with evaluation_trainer(arguments, model, next(iter(windows.values()))) as trainer:
-        for split, text in windows.items():
-            trainer.evaluate(text, metric_key_prefix=split)
-            scores[split] = trainer.last_scores
-    ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.resolve_lambda()
-    result = ClmResult(
-        **describe(model),
-        settings=settings,
-        ensemble_lambda=ensemble_lambda,
-        history=folder.history() if training.do_train else [],
-        scores=scores,
-        samples={},
-    )
-    if training.should_save:
-        result.samples = _samples(arguments, model, data.tokenizer, windows, ensemble_lambda)
-        if training.do_train:
-            save_lambda(folder.path, ensemble_lambda)
-            save_lambda_plot([result], folder.path / "lambda_sweep.png")
-            save_training_plot([result], folder.path / "training.png")
-            save_model_card(result, folder.path / "README.md")
-            save_metrics(result, folder.path / "metrics.json")
-        for label, text in result.samples.items():
-            print(f"\n--- {result.name}, λ={label}\n{text}")
-    return result
 
 
 @torch.no_grad()
-def _samples(arguments: RunArguments, model, tokenizer, windows, ensemble_lambda: float) -> dict[str, str]:
+def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float) -> dict[str, str]:
     """The same prompt continued without and with the ensemble, from the same random numbers."""
-    length = arguments.report.sample_tokens
-    if length == 0:
+    report = run.arguments.report
+    if report.sample_tokens == 0:
         return {}
-    if arguments.report.prompt:
-        prompt = tokenizer(arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
+    if report.prompt:
+        prompt = data.tokenizer(report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
     else:
-        prompt = next(iter(windows.values())).stream[:16][None]
+        prompt = next(stream for split, stream in data.streams.items() if split != "train")[:16][None]
     longest = positions(model) or math.inf
     if prompt.shape[1] > longest / 2:
         prompt = prompt[:, -int(longest) // 2 :]
     prompt = prompt.to(model.device)
     model.eval()
-    texts = {}
+    samples = {}
     for value in (0.0, ensemble_lambda or USUAL_LAMBDA) if model.ngram_heads else (0.0,):
-        torch.manual_seed(arguments.training.seed)
+        torch.manual_seed(run.training.seed)
         output = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            max_new_tokens=min(length, longest - prompt.shape[1]),
+            max_new_tokens=min(report.sample_tokens, longest - prompt.shape[1]),
             do_sample=True,
             temperature=0.8,
             top_k=40,
             ensemble_lambda=value,
-            use_mtp=arguments.report.use_mtp and bool(model.ngram_heads),
+            use_mtp=report.use_mtp and bool(model.ngram_heads),
             return_dict_in_generate=True,
         )
         label = f"{value:g}"
         if "speculation" in output:
             label += f", {output.speculation.tokens_per_forward:.2f} tokens a forward pass"
-        texts[label] = tokenizer.decode(output.sequences[0])
-    return texts
+        samples[label] = data.tokenizer.decode(output.sequences[0])
+    return samples

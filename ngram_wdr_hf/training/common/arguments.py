@@ -1,16 +1,13 @@
-"""The options that the training scripts share, from the command line, a YAML file and a preset."""
+"""The options that the training scripts share."""
 
 import os
-import sys
-from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
+from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...method.configuration import check_fraction
@@ -18,7 +15,7 @@ from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
-# What every evaluation of running text finds, as names for `--metric_for_best_model`.
+# The metrics of every evaluation of running text, for `--metric_for_best_model`.
 SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
@@ -30,7 +27,7 @@ class ModelArguments:
     presets: ClassVar[dict[str, Preset]]
     targets: ClassVar[tuple[str, ...]] = TARGETS
     scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS
-    # What `--metric_for_best_model` can name because the validation set is translated for it.
+    # Further metrics for `--metric_for_best_model`, for which the validation set is translated.
     decoded_metrics: ClassVar[tuple[str, ...]] = ()
     # The kinds of model that `--compare` puts side by side, and the options that make them.
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
@@ -40,30 +37,26 @@ class ModelArguments:
     }
 
     preset: str | None = None
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Begin with this checkpoint, plain or one of ours, a folder or a name."}
+    model_name_or_path: str | None = HfArg(
+        default=None, help="Begin with this checkpoint, plain or one of ours, a folder or a name."
     )
-    ngram_size: int | None = field(
-        default=None, metadata={"help": "The paper's N; 1 is the plain model. Default: the checkpoint's, else 4."}
+    ngram_size: int | None = HfArg(
+        default=None, help="The paper's N; 1 is the plain model. Default: the checkpoint's, else 4."
     )
-    ngram_target: str | None = field(
+    ngram_target: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "What the heads learn: `wdr`, word differences; `simple`, the words themselves; `none`: no heads. "
-            "Default: the checkpoint's, else `wdr`."
-        },
+        help="What the heads learn: `wdr`, word differences; `simple`, the words themselves; `none`: no heads. "
+        "Default: the checkpoint's, else `wdr`.",
     )
-    label_smoothing: float | None = field(
-        default=None, metadata={"help": "The ε of label smoothing in the loss. Default: the preset's or checkpoint's."}
+    label_smoothing: float | None = HfArg(
+        default=None, help="The ε of label smoothing in the loss. Default: the preset's or checkpoint's."
     )
-    train_mode: str = field(
+    train_mode: str = HfArg(
         default="full",
-        metadata={
-            "help": "`full`: all weights; `heads`: the heads alone, on a frozen checkpoint; `lora`: PEFT adapters in "
-            "the backbone and the heads in full, merged at the end."
-        },
+        help="`full`: all weights; `heads`: the heads alone, on a frozen checkpoint; `lora`: PEFT adapters in "
+        "the backbone and the heads in full, merged at the end.",
     )
-    lora_rank: int = field(default=16, metadata={"help": "The adapters' rank, with `--train_mode lora`."})
+    lora_rank: int = HfArg(default=16, help="The adapters' rank, with `--train_mode lora`.")
 
     def __post_init__(self):
         check_choice("preset", self.preset, self.presets)
@@ -88,14 +81,12 @@ class ModelArguments:
 
 @dataclass
 class GenerativeModelArguments(ModelArguments):
-    """Which model, of those that say something."""
+    """Which model, of those that generate."""
 
-    draft_vocab_size: int | None = field(
+    draft_vocab_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
-            "training text only, which costs less (the first, of a text that is streamed). Default: all."
-        },
+        help="Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
+        "training text only, which costs less (the first, of a text that is streamed). Default: all.",
     )
 
     def __post_init__(self):
@@ -107,24 +98,20 @@ class GenerativeModelArguments(ModelArguments):
 class ReportArguments:
     """What is evaluated and shown."""
 
-    # There is no ensemble to evaluate, and nothing to draft, unless there is something to generate.
+    # Only models that generate have an ensemble and drafts.
     lambda_grid: ClassVar[list[float] | None] = None
     use_mtp: ClassVar[bool] = False
 
-    patience: int | None = field(
-        default=None,
-        metadata={"help": "Stop after so many evaluations without a better one. Default: the preset's."},
+    patience: int | None = HfArg(
+        default=None, help="Stop after so many evaluations without a better one. Default: the preset's."
     )
-    gradient_diversity_steps: int | None = field(
+    gradient_diversity_steps: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Every so many steps, log how differently the rows of a batch pull at the weights (the paper's "
-            "gradient diversity), and plot it. Takes the time of one or two steps. Default: never."
-        },
+        help="Every so many steps, log how differently the rows of a batch pull at the weights (the paper's "
+        "gradient diversity), and plot it. Takes the time of one or two steps. Default: never.",
     )
-    compare: bool = field(
-        default=False,
-        metadata={"help": "Also train the other kinds of model, with the same settings, and compare them."},
+    compare: bool = HfArg(
+        default=False, help="Also train the other kinds of model, with the same settings, and compare them."
     )
 
     def __post_init__(self):
@@ -136,32 +123,27 @@ class ReportArguments:
 class GenerativeReportArguments(ReportArguments):
     """What is evaluated and shown, the ensemble and generated text included."""
 
-    lambda_grid: list[float] | None = field(
+    lambda_grid: list[float] | None = HfArg(
         default=None,
-        metadata={
-            "help": "The values of λ to evaluate; the best on validation is saved with the model. Default: 0 and the "
-            "preset's, if the paper names one, else 0 to 0.6 in steps of 0.1."
-        },
+        help="The values of λ to evaluate; the best on validation is saved with the model. Default: 0 and the "
+        "preset's, if the paper names one, else 0 to 0.6 in steps of 0.1.",
     )
-    use_mtp: bool = field(
-        default=False,
-        metadata={"help": "Let the heads draft what is generated; the model checks it, and the outcome is the same."},
+    use_mtp: bool = HfArg(
+        default=False, help="Let the heads draft what is generated; the model checks it, and the outcome is the same."
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.lambda_grid is not None:
-            self.lambda_grid = self._check_grid(self.lambda_grid)
-
-    def _check_grid(self, grid: list[float]) -> list[float]:
-        if not grid:
+        if self.lambda_grid is None:
+            return
+        if not self.lambda_grid:
             raise InputError("`--lambda_grid` is empty: give at least one value from 0 to 1.")
-        for value in grid:
+        for value in self.lambda_grid:
             try:
                 check_fraction("--lambda_grid", value)
             except ValueError as error:
                 raise InputError(str(error)) from error
-        return sorted(set(grid))
+        self.lambda_grid = sorted(set(self.lambda_grid))
 
 
 @dataclass
@@ -169,35 +151,33 @@ class RunTrainingArguments(TrainingArguments):
     """Trainer's own options, with defaults that suit a run from beginning to end."""
 
     output_dir: str | None = None
-    do_train: bool = field(default=True, metadata={"help": "`false`: only evaluate `--model_name_or_path`."})
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: `epoch`, `steps` or `no`."})
-    save_strategy: str | None = field(default=None, metadata={"help": "When to save. Default: after evaluations."})
-    save_steps: float | None = field(default=None, metadata={"help": "Default: `--eval_steps`."})
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "How many checkpoints to keep; the best and the last are always kept."}
+    do_train: bool = HfArg(default=True, help="`false`: only evaluate `--model_name_or_path`.")
+    eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
+    save_strategy: str | None = HfArg(default=None, help="When to save. Default: after evaluations.")
+    save_steps: float | None = HfArg(default=None, help="Default: `--eval_steps`.")
+    save_total_limit: int | None = HfArg(
+        default=2, help="How many checkpoints to keep; the best and the last are always kept."
     )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
-    logging_steps: float = field(default=50, metadata={"help": "Log the losses every so many steps."})
-    push_to_hub: bool = field(
+    load_best_model_at_end: bool = HfArg(default=True, help="Keep the best checkpoint, not the last.")
+    logging_steps: float = HfArg(default=50, help="Log the losses every so many steps.")
+    push_to_hub: bool = HfArg(
         default=False,
-        metadata={
-            "help": "Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name."
-        },
+        help="Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name.",
     )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "A run that goes on has as much patience left as it had."}
+    restore_callback_states_from_checkpoint: bool = HfArg(
+        default=True, help="A run that goes on has as much patience left as it had."
     )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "With several processes, look for unused weights; there are none."}
+    ddp_find_unused_parameters: bool | None = HfArg(
+        default=False, help="With several processes, look for unused weights; there are none."
     )
 
     def __post_init__(self):
         has_accelerator = torch.accelerator.is_available()
         self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
-        # Processes that were launched without a GPU find each other only if Trainer is told that there is none.
+        # Without a GPU, several processes connect only if Trainer is told to use the CPU.
         self.use_cpu = self.use_cpu or not has_accelerator
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("perplexity"):
-            # Trainer takes whatever is not called a loss for something to be large.
+            # Trainer maximizes every metric whose name does not end in `loss`.
             self.greater_is_better = False
         self.save_strategy = self.save_strategy or self.eval_strategy
         self.save_steps = self.save_steps or self.eval_steps or self.logging_steps
@@ -207,7 +187,7 @@ class RunTrainingArguments(TrainingArguments):
 
 
 def uses_fsdp(training: TrainingArguments) -> bool:
-    """Whether the weights are shared out, by Trainer's option or accelerate's configuration."""
+    """Whether the weights are sharded, by Trainer's option or accelerate's configuration."""
     return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
@@ -231,106 +211,26 @@ class RunArguments:
 
 def output_dir_field(default: str) -> Any:
     """The option `--output_dir`."""
-    return field(
-        default=default,
-        metadata={"help": "Everything a run leaves. The same command again continues an interrupted run."},
-    )
+    return HfArg(default=default, help="Everything a run leaves. The same command again continues an interrupted run.")
 
 
 def preset_field(presets: dict[str, Preset]) -> Any:
     """The option `--preset`, whose help lists the presets of a script."""
     listed = "; ".join(f"`{name}`: {preset.description}" for name, preset in presets.items())
-    return field(
+    return HfArg(
         default=None,
-        metadata={
-            "help": f"Sizes of a new model, and defaults for its training: {listed}. Default: `{DEFAULT_PRESET}`, or "
-            "none with `--model_name_or_path`."
-        },
+        help=f"Sizes of a new model, and defaults for its training: {listed}. Default: `{DEFAULT_PRESET}`, or "
+        "none with `--model_name_or_path`.",
     )
-
-
-def parse_arguments(
-    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
-) -> RunArguments:
-    """
-    Reads `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. What the command
-    line leaves out is taken from the file, then from the preset.
-    """
-    parser = HfArgumentParser(
-        classes,
-        description=description,
-        usage="%(prog)s [FILE.yaml] [--option value ...]",
-        formatter_class=_HelpFormatter,
-        # An abbreviated `--preset` would be a preset to the one parser and nothing to the other.
-        allow_abbrev=False,
-    )
-    arguments = list(arguments)
-    from_file = _read_yaml(arguments.pop(0), parser) if arguments and _is_yaml(arguments[0]) else {}
-    parser.set_defaults(**{**_preset_arguments(classes[1], arguments, from_file), **from_file})
-    try:
-        return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
-    except (ValueError, TypeError) as error:
-        raise InputError(" ".join(str(error).split())) from error
-
-
-class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Keeps the description's lines, and adds the defaults that say something."""
-
-    def _get_help_string(self, action: Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
-
-
-def _preset_arguments(
-    model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
-) -> dict[str, Any]:
-    """What the preset says about the other options; a checkpoint has none unless it is asked for."""
-    if not model_class.presets:
-        return {}
-    chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
-    chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
-    chosen = chooser.parse_known_args(list(arguments))[0]
-    check_choice("preset", chosen.preset, model_class.presets)
-    name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
-    return model_class.presets[name].arguments if name else {}
-
-
-def _is_yaml(argument: str) -> bool:
-    return Path(argument).suffix in (".yaml", ".yml")
-
-
-def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
-    try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"The settings file {path} cannot be read ({' '.join(str(error).split())}).") from error
-    if not isinstance(settings, dict):
-        raise InputError(f"The settings file {path} must hold one `option: value` a line.")
-    known = {action.dest for action in parser._actions}
-    unknown = [str(name) for name in settings if name not in known]
-    if unknown:
-        raise InputError(f"The settings file {path} has unknown options: {', '.join(unknown)}. See `--help`.")
-    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
-    return {
-        name: [value] if name in lists and value is not None and not isinstance(value, list) else value
-        for name, value in settings.items()
-    }
 
 
 def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
+    """Check that an option is one of its choices."""
     if value is not None and value not in choices:
         raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
 def check_at_least(name: str, value: int | None, least: int) -> None:
+    """Check that an option is not too small."""
     if value is not None and value < least:
         raise InputError(f"`--{name}` must be at least {least}, got {value}.")
-
-
-def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Calls `main` with the command line; bad input becomes one sentence and the exit code 2."""
-    try:
-        main(sys.argv[1:] if arguments is None else arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0

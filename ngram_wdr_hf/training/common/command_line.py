@@ -15,7 +15,7 @@ from .presets import DEFAULT_PRESET
 
 
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Calls `main` with the command line; bad input becomes one sentence and the exit code 2."""
+    """Call `main` with the command line; bad input ends in a one-line message and exit code 2."""
     try:
         main(sys.argv[1:] if arguments is None else arguments)
     except InputError as error:
@@ -28,15 +28,15 @@ def parse_arguments(
     classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
 ) -> RunArguments:
     """
-    Reads `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. What the command
-    line leaves out is taken from the file, then from the preset.
+    Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. Options that are
+    not on the command line come from the file, then from the preset.
     """
     parser = HfArgumentParser(
         classes,
         description=description,
         usage="%(prog)s [FILE.yaml] [--option value ...]",
         formatter_class=_HelpFormatter,
-        # An abbreviated `--preset` would be a preset to the one parser and nothing to the other.
+        # The parser for the preset alone would not recognize an abbreviated `--preset`.
         allow_abbrev=False,
     )
     arguments = list(arguments)
@@ -49,7 +49,7 @@ def parse_arguments(
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Keeps the description's lines, and adds the defaults that say something."""
+    """Keep the line breaks of the description, and show the defaults except `None`."""
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
@@ -58,7 +58,7 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 def _preset_arguments(
     model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the preset says about the other options; a checkpoint has none unless it is asked for."""
+    """The preset's defaults for the other options; with a checkpoint, only if a preset is given."""
     if not model_class.presets:
         return {}
     chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)

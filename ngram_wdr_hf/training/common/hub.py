@@ -1,4 +1,4 @@
-"""A finished run on the Hub: the model, its code, its card and its figures."""
+"""Push a finished run to the Hub: the model, its code, its card and its plots."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from transformers import TrainingArguments
 
 from ...data.errors import InputError
 
-# Only of use where the run was made: checkpoints to resume from, other models to compare with, logs.
+# Not pushed: checkpoints to resume from, the compared models, logs.
 LEFT_OUT = ["checkpoint-*/*", "plain/*", "bow/*", "simple/*", "wdr/*", "runs/*", "training_args.bin", "comparison*"]
 
 
 def make_repository(training: TrainingArguments) -> str | None:
-    """The repository that the run will be pushed to, made before the work is done; `None` if it is not pushed."""
+    """Create the repository that the run will be pushed to; `None` if it is not pushed."""
     if not training.push_to_hub:
         return None
     name = training.hub_model_id or Path(training.output_dir).absolute().name
@@ -26,6 +26,7 @@ def make_repository(training: TrainingArguments) -> str | None:
 
 
 def push_run(folder: Path, repository: str, training: TrainingArguments) -> None:
+    """Upload the run's folder."""
     upload_folder(
         repo_id=repository,
         folder_path=folder,

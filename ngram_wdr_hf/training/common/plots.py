@@ -12,7 +12,7 @@ from ...evaluation.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
 from ..trainer import loss_names
 from .report import RunResult, TaskResult
 
-# From this ratio of the highest to the lowest value on, a logarithmic axis has too many labels.
+# Above this ratio of the highest to the lowest value, a logarithmic axis has too many labels.
 MANY_TICKS = 5
 
 
@@ -42,12 +42,10 @@ def plot_over_lambda(
 
 def save_lambda_plot(results: Sequence[TaskResult], path: Path) -> None:
     """The task's figure over λ, for the splits that all models have it for; no plot without any."""
-    figures = {result.name: result.over_lambda() for result in results}
-    splits = [split for split in figures[results[0].name] if all(split in found for found in figures.values())]
+    splits = [split for split in results[0].over_lambda() if all(split in other.over_lambda() for other in results)]
     if splits:
-        plot_over_lambda(
-            results, splits, lambda result, split: figures[result.name][split], results[0].lambda_figure, path
-        )
+        label = results[0].lambda_figure
+        plot_over_lambda(results, splits, lambda result, split: result.over_lambda()[split], label, path)
 
 
 def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
@@ -71,7 +69,7 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
         if has_ensemble:
             _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
-    # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where they would stand on top of each other.
+    # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where the labels would overlap.
     low, high = last.get_ylim()
     if high > MANY_TICKS * low:
         last.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
@@ -86,7 +84,7 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
 
 
 def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bool:
-    """Gradient diversity over the steps, for the runs that logged it; whether there are any."""
+    """Gradient diversity over the steps, for the runs that logged it. Returns whether there are any."""
     histories = {
         result.name: result.history
         for result in results
@@ -100,5 +98,5 @@ def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bo
 def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> None:
     points = [(entry["step"], entry[name]) for entry in history if name in entry and math.isfinite(entry[name])]
     if points:
-        # A single point has no line.
+        # A line needs two points.
         axes.plot(*zip(*points, strict=True), **{"marker": "." if len(points) == 1 else None, **style})

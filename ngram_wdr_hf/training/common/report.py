@@ -1,22 +1,14 @@
-"""What every run leaves to look at: tables, plots, a model card, the figures as JSON."""
+"""What every run leaves to read: tables, a model card, the figures as JSON."""
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from transformers import PreTrainedModel
-
-from ...evaluation.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
-from ..trainer import loss_names
-
-# From this ratio of the highest to the lowest value on, a logarithmic axis has too many labels.
-MANY_TICKS = 5
 
 
 @dataclass
@@ -43,6 +35,34 @@ class RunResult:
     history: list[dict[str, float]]
 
 
+@dataclass
+class TaskResult(RunResult, ABC):
+    """A finished run of a script, and what its report says about its task."""
+
+    # What the model is, as in "A language model", its tag on the Hub, and Python code that loads and uses it.
+    kind: ClassVar[str]
+    pipeline_tag: ClassVar[str]
+    usage: ClassVar[str]
+    # What is plotted over λ.
+    lambda_figure: ClassVar[str] = ""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The figures by split, for `metrics.json`."""
+
+    @abstractmethod
+    def tables(self) -> str:
+        """The results as Markdown, for the model card."""
+
+    @abstractmethod
+    def sample_text(self) -> str:
+        """Some of the model's output as Markdown, for the model card."""
+
+    def over_lambda(self) -> dict[str, dict[float, float]]:
+        """A figure by split and λ; empty without an ensemble."""
+        return {}
+
+
 def describe(model: PreTrainedModel) -> dict[str, Any]:
     """What a result says about its model."""
     config = model.config
@@ -60,13 +80,14 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def write_metrics(result: RunResult, splits: dict[str, Any], path: Path) -> None:
+def save_metrics(result: TaskResult, path: Path) -> None:
+    """Write the figures of a run as JSON."""
     metrics = {
         "model": result.name,
         "ensemble_lambda": result.ensemble_lambda,
         "num_parameters": result.num_parameters,
         "head_parameters": result.head_parameters,
-        "splits": splits,
+        "splits": result.metrics(),
         "settings": result.settings,
         "history": result.history,
     }
@@ -75,7 +96,7 @@ def write_metrics(result: RunResult, splits: dict[str, Any], path: Path) -> None
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinite numbers: a perplexity beyond all bounds is null."""
+    """JSON has no infinite numbers: an infinite perplexity is null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -83,7 +104,34 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def lambda_table(
+    results: Sequence[RunResult], unit: str, figures: Sequence[dict[str, tuple[int, dict[float, float]]]]
+) -> list[list[str]]:
+    """
+    A row for every model and split, a column for every λ; a star marks the λ that was chosen.
+
+    Args:
+        results (`Sequence[RunResult]`): The models.
+        unit (`str`): What was counted, as in "words".
+        figures (`Sequence[dict]`): For each model, by split: how many of them, and the figure by λ.
+    """
+    lambdas = sorted({value for splits in figures for _, by_lambda in splits.values() for value in by_lambda})
+    rows = [["model", "split", unit, *(f"λ={value:g}" for value in lambdas)]]
+    for result, splits in zip(results, figures, strict=True):
+        # Without heads there is nothing to mix: one figure says it all.
+        shown = lambdas if result.head_parameters else lambdas[:1]
+        marks = {result.ensemble_lambda: "*"} if result.head_parameters else {}
+        for split, (count, by_lambda) in splits.items():
+            cells = [
+                f"{by_lambda[value]:.2f}{marks.get(value, '')}" if value in by_lambda and value in shown else ""
+                for value in lambdas
+            ]
+            rows.append([result.name, split, f"{count:,}", *cells])
+    return rows
+
+
 def as_text(rows: Sequence[Sequence[str]]) -> str:
+    """A table with aligned columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -96,100 +144,14 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(cell.replace('*', ' ★') for cell in line)} |" for line in lines)
 
 
-def plot_over_lambda(
-    results: Sequence[RunResult],
-    splits: Sequence[str],
-    figures: Callable[[RunResult, str], dict[float, float]],
-    ylabel: str,
-    path: Path,
-) -> None:
-    """A figure over λ for every split and model, the chosen λ marked; a dashed line for a model without heads."""
-    figure = Figure(figsize=(5 * len(splits), 4), layout="constrained")
-    for axes, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
-        for i, result in enumerate(results):
-            by_lambda, color = figures(result, split), f"C{i}"
-            if not result.head_parameters:
-                axes.axhline(by_lambda[0.0], color=color, linestyle="--", label=result.name)
-                continue
-            axes.plot(list(by_lambda), list(by_lambda.values()), marker="o", color=color, label=result.name)
-            chosen = result.ensemble_lambda
-            axes.plot(chosen, by_lambda[chosen], marker="*", markersize=16, color=color)
-        axes.set(title=split, xlabel="λ", ylabel=ylabel)
-        axes.grid(alpha=0.3)
-        axes.legend(title="★ chosen on validation" if any(r.head_parameters for r in results) else None)
-    figure.savefig(path, dpi=120)
-
-
-def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
-    """The losses of the next word and of every head, and the validation perplexity, over the steps."""
-    # Two panels in a row: more would be small on a page.
-    num_rows = -(-(len(results) + 1) // 2)
-    figure = Figure(figsize=(10, 4 * num_rows), layout="constrained")
-    panels = list(figure.subplots(num_rows, 2).flat)
-    for axes in panels[len(results) + 1 :]:
-        axes.remove()
-    *by_model, last = panels[: len(results) + 1]
-    for axes, result in zip(by_model, results, strict=True):
-        for name in ("masked_word_loss", *loss_names(result.ngram_size)):
-            _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
-        axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL by token")
-    for i, result in enumerate(results):
-        style = {"color": f"C{i}", "marker": "."}
-        has_ensemble = result.head_parameters and result.ensemble_lambda is not None
-        label = f"{result.name}, λ=0" if has_ensemble else result.name
-        _plot(last, result.history, "eval_perplexity", label=label, **style)
-        if has_ensemble:
-            _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
-    last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
-    # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where they would stand on top of each other.
-    low, high = last.get_ylim()
-    if high > MANY_TICKS * low:
-        last.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-    last.yaxis.set_major_formatter("{x:g}")
-    last.yaxis.set_minor_formatter("{x:g}")
-    for axes in (*by_model, last):
-        axes.grid(alpha=0.3, which="both")
-        # A run may be too short for a single log or evaluation.
-        if axes.has_data():
-            axes.legend()
-    figure.savefig(path, dpi=120)
-
-
-def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bool:
-    """Gradient diversity over the steps, for the runs that logged it; whether there are any."""
-    histories = {
-        result.name: result.history
-        for result in results
-        if any(GRADIENT_DIVERSITY in entry for entry in result.history)
-    }
-    if histories:
-        plot_gradient_diversity(histories, path)
-    return bool(histories)
-
-
-def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> None:
-    points = [(entry["step"], entry[name]) for entry in history if name in entry and math.isfinite(entry[name])]
-    if points:
-        # A single point has no line.
-        axes.plot(*zip(*points, strict=True), **{"marker": "." if len(points) == 1 else None, **style})
-
-
-def write_model_card(
-    result: RunResult, path: Path, *, kind: str, tags: Sequence[str], usage: str, tables: str, samples: str
-) -> None:
-    """
-    Args:
-        kind (`str`): What the model is, as in "A language model".
-        tags (`Sequence[str]`): Lines for the head of the card.
-        usage (`str`): Python code that loads and uses it.
-        tables (`str`): The results.
-        samples (`str`): What the model says.
-    """
+def save_model_card(result: TaskResult, path: Path) -> None:
+    """Write the model card of a run."""
     settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
     its_lambda = without_it = best_lambda = ""
     if result.ensemble_lambda is not None:
@@ -198,35 +160,38 @@ def write_model_card(
         best_lambda = (
             "★: the λ that is best on validation, saved with the model.\n\n![The ensemble over λ](lambda_sweep.png)\n"
         )
-    head = "\n".join(["library_name: transformers", *tags, "tags:", "- ngram-wdr-hf", "- n-gram-prediction"])
     path.write_text(
         f"""---
-{head}
+library_name: transformers
+pipeline_tag: {result.pipeline_tag}
+tags:
+- ngram-wdr-hf
+- n-gram-prediction
 ---
 
 # {result.name}
 
-{kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
+{result.kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
 Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
 {result.head_parameters:,} of them in the heads{its_lambda}.
 
 ## Use
 
 ```python
-{usage}
+{result.usage}
 ```
 
 With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{without_it}
 
 ## Results
 
-{tables}
+{result.tables()}
 
 {best_lambda}![Training](training.png)
 
 ## Sample
 
-{samples}
+{result.sample_text()}
 
 ## Settings
 

@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and where an interrupted run goes on."""
+"""The folder of a run: which run it holds, and where an interrupted one resumes."""
 
 import json
 import re
@@ -16,13 +16,13 @@ SETTINGS = "run.yaml"
 
 
 class RunFolder:
-    """Holds one run, whose settings stand in `run.yaml`, and refuses any other."""
+    """Holds one run, with its settings in `run.yaml`, and refuses any other."""
 
     def __init__(self, path: str):
         self.path = Path(path)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """An error if the folder is not free for a run with these settings, nor already its own."""
+        """Check that the folder is empty or holds a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose another `--output_dir`.")
         if not (self.path / SETTINGS).exists():
@@ -41,7 +41,7 @@ class RunFolder:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the run that the folder holds; none if it holds no run."""
+        """The settings of the run in the folder; empty if there is none."""
         path = self.path / SETTINGS
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -52,23 +52,23 @@ class RunFolder:
         return settings
 
     def claim(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-        """Makes the folder that of a run with these settings and this tokenizer."""
+        """Write the settings and the tokenizer of a new run."""
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / SETTINGS).exists():
             return
         tokenizer.save_pretrained(self.path)
-        # Under another name until it is whole: a run may be stopped at any time, and this file says that it began.
+        # Renamed once complete: a run may be stopped at any time, and this file marks its beginning.
         unfinished = self.path / f".{SETTINGS}"
         unfinished.write_text(_as_yaml(settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
 
     def has_heads(self) -> bool:
-        """Whether the folder holds a checkpoint of ours."""
+        """Whether the folder holds a checkpoint of this package."""
         path = self.path / "config.json"
         return path.is_file() and "ngram_size" in json.loads(path.read_text(encoding="utf-8"))
 
     def is_trained(self) -> bool:
-        """Whether the training was completed: Trainer's state is written last."""
+        """Whether the training is complete: Trainer's state is written last."""
         return _is_complete(self.path)
 
     def history(self) -> list[dict[str, float]]:
@@ -76,7 +76,7 @@ class RunFolder:
         return json.loads((self.path / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
 
     def last_checkpoint(self) -> str | None:
-        """The last checkpoint that was written to its end; `None` if there is none."""
+        """The last complete checkpoint; `None` if there is none."""
         checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
         complete = [path for path in checkpoints if _is_complete(path)]
         if not complete:
@@ -87,14 +87,14 @@ class RunFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """What a run that was stopped while it claimed the folder may have left."""
+    """Whether a run that was stopped while claiming the folder may have left this file."""
     return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
 
 
 def result_of(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:
     """
-    The checkpoint with the result of a run whose last checkpoint this is, if nothing is left to train: it had taken
-    its last step, or its patience was over. `None` if it has to go on.
+    The checkpoint with the result, if this last checkpoint of a run ends its training: after the last step, or when
+    early stopping ended it. `None` if training has to resume.
     """
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     stopping = state["stateful_callbacks"].get("EarlyStoppingCallback", {}).get("attributes", {})
@@ -110,7 +110,7 @@ def _as_yaml(settings: dict[str, Any]) -> str:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Trainer writes its state last: without a whole one, the run was stopped while writing."""
+    """Trainer writes its state last: without a readable one, the run was stopped while writing."""
     try:
         json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -119,7 +119,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def check_checkpoint(path: Path) -> None:
-    """An error if Trainer could not go on from this checkpoint."""
+    """Check that Trainer can resume from this checkpoint."""
     remedy = "delete it, and the run goes on from the one before, or begins again"
     if not _is_complete(path):
         raise InputError(f"The checkpoint {path} is not there or not complete: {remedy}.")
@@ -133,7 +133,7 @@ def check_checkpoint(path: Path) -> None:
                 pass
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())
-    # What torch saves is a zip file, whose directory comes last: one that was cut off is none.
+    # torch saves zip files, whose directory comes last: a truncated file is not a zip file.
     cut_off = [
         file.name for pattern in ("*.pt", "*.pth", "*.bin") for file in path.glob(pattern) if not is_zipfile(file)
     ]

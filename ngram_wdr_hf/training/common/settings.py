@@ -1,4 +1,4 @@
-"""The options of a run taken together: which go with which, and which make it this run and no other."""
+"""The options of a run taken together: which are compatible, and which identify the run."""
 
 import copy
 from dataclasses import asdict, replace
@@ -11,54 +11,22 @@ from ...data.errors import InputError
 from .arguments import RunArguments, check_choice, uses_fsdp
 from .run_folder import RunFolder
 
-# Options that do not change what is learned: where and how it is computed, shown and kept.
+# Options that do not change what is learned: where it is computed, what is shown, what is kept.
+# fmt: off
 NOT_SETTINGS = (
-    "accelerator_config",
-    "compare",
-    "dataloader_num_workers",
-    "dataloader_persistent_workers",
-    "dataloader_pin_memory",
-    "dataloader_prefetch_factor",
-    "ddp_backend",
-    "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters",
-    "ddp_timeout",
-    "deepspeed",
-    "disable_tqdm",
-    "do_train",
-    "fsdp",
-    "fsdp_config",
-    "gradient_diversity_steps",
-    "hub_model_id",
-    "hub_private_repo",
-    "hub_token",
-    "lambda_grid",
-    "length_penalty",
-    "log_level",
-    "logging_first_step",
-    "logging_steps",
-    "logging_strategy",
-    "num_beams",
-    "num_examples",
-    "num_workers",
-    "output_dir",
-    "per_device_eval_batch_size",
-    "prompt",
-    "push_to_hub",
-    "report_to",
-    "resume_from_checkpoint",
-    "run_name",
-    "sample_tokens",
-    "save_total_limit",
-    "translate",
-    "translate_to",
-    "use_cpu",
-    "use_mtp",
+    "accelerator_config", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "fsdp", "fsdp_config",
+    "gradient_diversity_steps", "hub_model_id", "hub_private_repo", "hub_token", "lambda_grid", "length_penalty",
+    "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams", "num_examples", "num_workers",
+    "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to", "resume_from_checkpoint",
+    "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to", "use_cpu", "use_mtp",
 )
+# fmt: on
 
 
 def check_together(arguments: RunArguments) -> None:
-    """What only shows when all options are there."""
+    """Check the options that depend on each other."""
     model, training = arguments.model, arguments.training
     if not training.do_train and model.model_name_or_path is None:
         raise InputError("`--do_train false` evaluates a trained model: say which with `--model_name_or_path`.")
@@ -90,18 +58,13 @@ def check_together(arguments: RunArguments) -> None:
 
 
 def _check_metric(arguments: RunArguments) -> None:
-    """The best checkpoint can be chosen by what an evaluation finds, and by what the training changes."""
-    model, training = arguments.model, arguments.training
-    # Trainer takes the name with and without.
-    metric = training.metric_for_best_model = (training.metric_for_best_model or "loss").removeprefix("eval_")
+    """Check that an evaluation finds the metric for the best checkpoint, and that the training changes it."""
+    model, metric = arguments.model, _asked_metric(arguments)
     check_choice("metric_for_best_model", metric, (*model.scored_metrics, *model.decoded_metrics))
     if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr", "masked")):
         raise InputError("`--metric_for_best_model heads_loss` needs heads in every model: choose another.")
-    if model.train_mode == "heads":
-        if metric not in ("loss", "heads_loss", "best_perplexity"):
-            raise InputError(f"With a frozen backbone `{metric}` never changes: leave out `--metric_for_best_model`.")
-        # Nor does the next word's loss.
-        training.metric_for_best_model = "heads_loss" if metric == "loss" else metric
+    if model.train_mode == "heads" and metric not in ("loss", "heads_loss", "best_perplexity"):
+        raise InputError(f"With a frozen backbone `{metric}` never changes: leave out `--metric_for_best_model`.")
 
 
 def _check_comparable(arguments: RunArguments) -> None:
@@ -114,29 +77,41 @@ def _check_comparable(arguments: RunArguments) -> None:
         raise InputError("`--compare` gives heads of each kind to a plain model: this one has heads already.")
 
 
+def best_metric(arguments: RunArguments) -> str:
+    """The metric that the best checkpoint is chosen by: the loss, unless another is asked for."""
+    metric = _asked_metric(arguments)
+    # With a frozen backbone, the loss of the next word never changes.
+    return "heads_loss" if metric == "loss" and arguments.model.train_mode == "heads" else metric
+
+
+def _asked_metric(arguments: RunArguments) -> str:
+    # Trainer takes the name with and without its prefix.
+    return (arguments.training.metric_for_best_model or "loss").removeprefix("eval_")
+
+
 def with_data_of_run(arguments: RunArguments) -> RunArguments:
     """
-    Evaluation of a run: what its model is used to, and without a word about the data what it was trained and evaluated
-    on.
+    For the evaluation of a finished run: the options that belong to its model, and if no data option is given, the
+    run's own data.
     """
     data = arguments.data
     settings = RunFolder(arguments.model.model_name_or_path).settings()
     defaults = type(data)()
     names = data.of_the_model if data.is_given() else data.which_data
-    # What was asked for stands.
+    # Options that were given are kept.
     names = [name for name in names if name in settings and getattr(data, name) == getattr(defaults, name)]
     return replace(arguments, data=replace(data, **{name: settings[name] for name in names}))
 
 
 def others(arguments: RunArguments) -> list[RunArguments]:
-    """The same run for the other kinds of model, each in a folder of its own inside the run's."""
+    """The same run for the other kinds of model, each in a subfolder."""
     own = arguments.model.kind
-    # Without heads, N says nothing about the others'.
+    # N = 1 is the plain model, and not meant for the others.
     ngram_size = None if arguments.model.ngram_size == 1 else arguments.model.ngram_size
     runs = []
     for name, options in arguments.model.kinds.items():
         if name != own:
-            # `TrainingArguments` is not made to be made twice.
+            # Copied: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(arguments.training)
             training.output_dir = str(Path(arguments.training.output_dir) / name)
             data = replace(arguments.data, tokenizer=arguments.training.output_dir)
@@ -146,10 +121,10 @@ def others(arguments: RunArguments) -> list[RunArguments]:
 
 
 def run_settings(arguments: RunArguments) -> dict[str, Any]:
-    """What makes a run this run and no other, as options that can be given again."""
+    """The options that identify a run."""
     options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
     defaults = type(arguments.training)(arguments.training.output_dir).to_dict()
-    # What the preset has an opinion about is always said: Trainer's default is not the preset's.
+    # The preset's options are always included, because its defaults are not Trainer's.
     named = {"seed", "learning_rate"}
     if arguments.model.preset is not None:
         named |= arguments.model.presets[arguments.model.preset].arguments.keys()

@@ -1,7 +1,9 @@
-"""The options about running text, which every kind of language model is trained on."""
+"""The options about running text, shared by causal and masked language models."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
+
+from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...data.text import HELD_OUT_ROWS
@@ -12,7 +14,7 @@ from .arguments import RunArguments, check_at_least
 class TextDataArguments:
     """Which text, and how it is cut into tokens."""
 
-    # The options that say which text it is.
+    # The options that choose the text.
     which_data: ClassVar[tuple[str, ...]] = (
         "train_file",
         "validation_file",
@@ -23,49 +25,40 @@ class TextDataArguments:
         "streaming",
         "validation_percentage",
     )
-    # Those that say what the model is used to.
+    # The options that belong to the model.
     of_the_model: ClassVar[tuple[str, ...]] = ()
 
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Text files to train on. Without any data option: English from Python itself."}
+    train_file: list[str] | None = HfArg(
+        default=None, help="Text files to train on. Without any data option: English from Python itself."
     )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Text files for early stopping, the best checkpoint and the best λ."}
+    validation_file: list[str] | None = HfArg(
+        default=None, help="Text files for early stopping, the best checkpoint and the best λ."
     )
-    test_file: list[str] | None = field(default=None, metadata={"help": "Text files for the final figures."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a dataset's name on the Hub, or a folder."}
+    test_file: list[str] | None = HfArg(default=None, help="Text files for the final figures.")
+    dataset_name: str | None = HfArg(default=None, help="Instead of files: a dataset's name on the Hub, or a folder.")
+    dataset_config: str | None = HfArg(default=None, help="The dataset's configuration, if it has many.")
+    text_column: str = HfArg(default="text", help="The dataset's column with the text.")
+    streaming: bool = HfArg(
+        default=False, help="Read the training text as it comes, for text that does not fit; needs `--max_steps`."
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "The dataset's configuration, if it has many."})
-    text_column: str = field(default="text", metadata={"help": "The dataset's column with the text."})
-    streaming: bool = field(
-        default=False,
-        metadata={"help": "Read the training text as it comes, for text that does not fit; needs `--max_steps`."},
+    shuffle_buffer: int = HfArg(
+        default=0, help="With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."
     )
-    shuffle_buffer: int = field(
-        default=0, metadata={"help": "With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."}
-    )
-    validation_percentage: float = field(
+    validation_percentage: float = HfArg(
         default=5.0,
-        metadata={
-            "help": "Without a validation text, so much of the training text is held out for it; of a streamed text, "
-            f"the first {HELD_OUT_ROWS:,} rows."
-        },
+        help="Without a validation text, so much of the training text is held out for it; of a streamed text, "
+        f"the first {HELD_OUT_ROWS:,} rows.",
     )
     tokenizer: str | None = None
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Size of a trained tokenizer. Default: every word; for subwords the preset's."}
+    vocab_size: int | None = HfArg(
+        default=None, help="Size of a trained tokenizer. Default: every word; for subwords the preset's."
     )
-    block_size: int | None = field(
+    block_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "How many tokens the model sees at a time. Default: the preset's; of a checkpoint, as many as it "
-            "can see, up to 1024."
-        },
+        help="How many tokens the model sees at a time. Default: the preset's; of a checkpoint, as many as it "
+        "can see, up to 1024.",
     )
-    num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize. Default: one for each core."}
-    )
+    num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one for each core.")
 
     def __post_init__(self):
         if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
@@ -79,7 +72,7 @@ class TextDataArguments:
 
 
 def check_streaming(arguments: RunArguments) -> None:
-    """What a text that is streamed needs."""
+    """Check what a streamed text needs."""
     data, training = arguments.data, arguments.training
     if data.streaming and training.do_train and training.max_steps <= 0:
         raise InputError("A streamed text has no known length: set `--max_steps`.")

@@ -18,11 +18,11 @@ from ...data.tokenizer import load_tokenizer, texts_of
 from .model import positions
 from .text_arguments import TextDataArguments
 
-# More unknown words than known ones: this is the tokenizer of another language.
+# With more unknown tokens than this, it is the tokenizer of another language.
 MOST_UNKNOWN = 0.5
-# Of a streamed text, what is looked at before the training.
+# The rows of a streamed text that are checked before the training.
 FIRST_ROWS = 100
-# Of a model that can see more, unless more is asked for.
+# The default for a model that can see more.
 USUAL_BLOCK_SIZE = 1024
 
 Splits = dict[str, Dataset | IterableDataset]

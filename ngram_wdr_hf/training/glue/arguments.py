@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from transformers import TrainingArguments
+from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...data.glue import GLUE_TASKS, glue_task
@@ -13,8 +14,8 @@ from ..common.arguments import (
     RunTrainingArguments,
     check_at_least,
     output_dir_field,
-    parse_arguments,
 )
+from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 
 
@@ -22,30 +23,25 @@ from ..common.presets import Preset
 class GlueDataArguments:
     """Which tasks, and where their examples are."""
 
-    task: list[str] | None = field(
+    task: list[str] | None = HfArg(
+        default=None, help=f"One or several of {', '.join(GLUE_TASKS)}; case and hyphens do not matter."
+    )
+    train_file: str | None = HfArg(
+        default=None, help="Of one task: its training examples, a file in GLUE's own form (train.tsv)."
+    )
+    validation_file: str | None = HfArg(
+        default=None, help="Of one task: what it is evaluated on, in GLUE's own form (dev.tsv)."
+    )
+    data_dir: str | None = HfArg(
+        default=None, help="Instead of files: a folder with SST-2, CoLA and RTE, each with train.tsv and dev.tsv."
+    )
+    dataset_name: str | None = HfArg(
         default=None,
-        metadata={"help": f"One or several of {', '.join(GLUE_TASKS)}; case and hyphens do not matter."},
+        help="Instead of files: a dataset's name on the Hub, as `glue`, or a folder, with a configuration for "
+        "each task.",
     )
-    train_file: str | None = field(
-        default=None, metadata={"help": "Of one task: its training examples, a file in GLUE's own form (train.tsv)."}
-    )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Of one task: what it is evaluated on, in GLUE's own form (dev.tsv)."}
-    )
-    data_dir: str | None = field(
-        default=None,
-        metadata={"help": "Instead of files: a folder with SST-2, CoLA and RTE, each with train.tsv and dev.tsv."},
-    )
-    dataset_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Instead of files: a dataset's name on the Hub, as `glue`, or a folder, with a configuration for "
-            "each task."
-        },
-    )
-    max_length: int | None = field(
-        default=None,
-        metadata={"help": "Cut texts to so many tokens. Default: 128, or what the model can see if that is less."},
+    max_length: int | None = HfArg(
+        default=None, help="Cut texts to so many tokens. Default: 128, or what the model can see if that is less."
     )
 
     def __post_init__(self):
@@ -53,17 +49,14 @@ class GlueDataArguments:
             raise InputError(f"Say what to learn with `--task`: {', '.join(GLUE_TASKS)}, one or several.")
         self.task = list(dict.fromkeys(glue_task(name).name for name in self.task))
         files = (self.train_file, self.validation_file)
-        if (
-            sum(source is not None for source in (next(filter(None, files), None), self.data_dir, self.dataset_name))
-            != 1
-        ):
+        if [any(files), self.data_dir is not None, self.dataset_name is not None].count(True) != 1:
             raise InputError(
                 "Say where the examples are: either `--train_file` and `--validation_file`, or `--data_dir`, or "
                 "`--dataset_name`."
             )
         if any(files) and (not all(files) or len(self.task) > 1):
             raise InputError("One `--task` has a `--train_file` and a `--validation_file`; several have `--data_dir`.")
-        # Room for a few tokens besides those that tokenizers put around them.
+        # Room for a few tokens besides the special ones.
         check_at_least("max_length", self.max_length, 8)
 
 
@@ -71,15 +64,12 @@ class GlueDataArguments:
 class GlueModelArguments:
     """Which model."""
 
-    # Nothing is made anew.
+    # Only checkpoints are fine-tuned.
     presets: ClassVar[dict[str, Preset]] = {}
     preset: ClassVar[None] = None
 
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={
-            "help": "The checkpoint to fine-tune, with its tokenizer: plain or one of ours, a folder or a name."
-        },
+    model_name_or_path: str | None = HfArg(
+        default=None, help="The checkpoint to fine-tune, with its tokenizer: plain or one of ours, a folder or a name."
     )
 
     def __post_init__(self):
@@ -91,11 +81,8 @@ class GlueModelArguments:
 class GlueReportArguments:
     """What is repeated and shown."""
 
-    seeds: list[int] | None = field(
-        default=None,
-        metadata={
-            "help": "Repeat each task with these seeds, and report their mean and deviation. Default: `--seed`."
-        },
+    seeds: list[int] | None = HfArg(
+        default=None, help="Repeat each task with these seeds, and report their mean and deviation. Default: `--seed`."
     )
 
     def __post_init__(self):
@@ -107,14 +94,14 @@ class GlueTrainingArguments(RunTrainingArguments):
     """Trainer's own options, with the recipe of Cramming (hf.co/papers/2212.14034) for its defaults."""
 
     output_dir: str | None = output_dir_field("runs/glue")
-    num_train_epochs: float = field(default=5.0, metadata={"help": "How often to read the training examples."})
-    learning_rate: float = field(default=4e-5, metadata={"help": "The highest rate."})
-    lr_scheduler_type: str = field(default="cosine", metadata={"help": "How the rate falls."})
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "So many steps, or as a fraction so much of all, until the highest rate."}
+    num_train_epochs: float = HfArg(default=5.0, help="How often to read the training examples.")
+    learning_rate: float = HfArg(default=4e-5, help="The highest rate.")
+    lr_scheduler_type: str = HfArg(default="cosine", help="How the rate falls.")
+    warmup_steps: float = HfArg(
+        default=0.1, help="So many steps, or as a fraction so much of all, until the highest rate."
     )
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Examples at a time."})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "The same, in evaluation."})
+    per_device_train_batch_size: int = HfArg(default=16, help="Examples at a time.")
+    per_device_eval_batch_size: int = HfArg(default=64, help="The same, in evaluation.")
     train_sampling_strategy: str | None = field(
         default=None,
         metadata={
@@ -123,10 +110,10 @@ class GlueTrainingArguments(RunTrainingArguments):
             "choices": TrainingArguments.__dataclass_fields__["train_sampling_strategy"].metadata["choices"],
         },
     )
-    logging_strategy: str = field(default="epoch", metadata={"help": "When to log the loss."})
-    save_total_limit: int | None = field(default=1, metadata={"help": "How many checkpoints to keep, to go on from."})
-    load_best_model_at_end: bool = field(
-        default=False, metadata={"help": "Save the best epoch's model, not the last's. Both are reported anyway."}
+    logging_strategy: str = HfArg(default="epoch", help="When to log the loss.")
+    save_total_limit: int | None = HfArg(default=1, help="How many checkpoints to keep, to go on from.")
+    load_best_model_at_end: bool = HfArg(
+        default=False, help="Save the best epoch's model, not the last's. Both are reported anyway."
     )
 
     def __post_init__(self):
@@ -145,7 +132,7 @@ class GlueTrainingArguments(RunTrainingArguments):
         asked = self.train_sampling_strategy
         self.train_sampling_strategy = asked or "random"
         super().__post_init__()
-        # Each process would group the texts in an order of its own, and some would be read twice and others never.
+        # Each process would group the texts in its own order: some would be read twice, others never.
         if self.world_size > 1 and asked == "group_by_length":
             raise InputError("With several processes, texts cannot be grouped: leave out `--train_sampling_strategy`.")
         if self.world_size == 1 and asked is None:

@@ -15,7 +15,7 @@ from .arguments import GlueDataArguments
 logger = logging.get_logger(__name__)
 
 USUAL_LENGTH = 128
-# From this share of unknown tokens on, there is a warning.
+# The share of unknown tokens that causes a warning.
 MANY_UNKNOWN = 0.1
 
 Splits = dict[str, GlueExamples]
@@ -52,7 +52,7 @@ def encode(
     if max_length is not None and max_length > longest:
         raise InputError(f"`--max_length {max_length}` is more than the model can see: at most {longest}.")
     encoded = tokenizer(*examples.texts, truncation=True, max_length=max_length or min(USUAL_LENGTH, longest))
-    # Of a model that does not know two kinds of text, GPT-2 say, types would be words.
+    # A model without token types, such as GPT-2, would take them for words.
     has_types = getattr(model.config, "type_vocab_size", 0) > 1
     names = [name for name in encoded if has_types or name != "token_type_ids"]
     rows = [
@@ -64,7 +64,7 @@ def encode(
 
 
 def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Where its files are missing, Transformers may make a tokenizer that knows no word."""
+    """Check that the tokenizer knows the words: without its files, Transformers may make an empty one."""
     around = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     num_tokens = num_unknown = 0
     for i, row in enumerate(rows):
@@ -82,7 +82,7 @@ def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrai
         )
     if num_unknown >= MANY_UNKNOWN * num_tokens:
         logger.warning_once(f"{num_unknown / num_tokens:.0%} of the examples' tokens are unknown to the tokenizer.")
-    # An encoder-decoder model is classified by the last of its end tokens, of which all texts have equally many.
+    # An encoder-decoder model is classified by its last end token, and every text must have equally many.
     if config.is_encoder_decoder and len({row["input_ids"].count(config.eos_token_id) for row in rows} | {0}) != 2:
         raise InputError(
             "An encoder-decoder model is classified by a text's end token, and the tokenizer does not put equally "
@@ -91,7 +91,7 @@ def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrai
 
 
 def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """Fills up the texts of a batch to the longest; for a Reformer, to a length that it can be trained with."""
+    """Pad the texts of a batch to the longest; for a Reformer, to a length that it can be trained with."""
     config, options = model.config, {}
     if config.model_type == "reformer" and config.axial_pos_embds:
         options = {"padding": "max_length", "max_length": prod(config.axial_pos_shape)}

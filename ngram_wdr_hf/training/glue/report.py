@@ -1,7 +1,7 @@
-"""What fine-tuning on GLUE leaves to look at."""
+"""The report of fine-tuning on GLUE."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -9,8 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from tqdm import tqdm
-from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
+from transformers import ProgressCallback, TrainerCallback
 
 from ...data.glue import GlueTask
 from ..common.report import as_text
@@ -37,12 +36,12 @@ class GlueResult:
 
     @property
     def last(self) -> list[float]:
-        """What the last epoch reached, seed by seed."""
+        """The score after the last epoch, for each seed."""
         return [scores[-1] for scores in self.scores.values()]
 
     @property
     def best(self) -> list[float]:
-        """The same for the best epoch: chosen by what is reported, it is too good."""
+        """The best score of any epoch, for each seed: optimistic, as it is chosen by the reported metric."""
         return [max(scores) for scores in self.scores.values()]
 
 
@@ -52,7 +51,7 @@ def spread(values: Sequence[float]) -> float | None:
 
 
 def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
-    """A row for each task, in percent, as GLUE has it."""
+    """A row for each task, in percent, as GLUE reports it."""
     rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
     for result in results:
         cells = []
@@ -71,12 +70,20 @@ def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
     return rows
 
 
+def print_counts(results: Iterable[GlueResult]) -> None:
+    """Print how many examples each task has."""
+    for result in results:
+        print(f"{result.task.title}: {result.num_train:,} training and {result.num_validation:,} validation examples")
+
+
 def print_table(results: Sequence[GlueResult]) -> None:
+    """Print the results of all tasks."""
     print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(result_table(results))}")
     print("\nThe best epoch is chosen, seed by seed, by the figure itself: report the last.")
 
 
 def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
+    """Write the results of all tasks as JSON."""
     tasks = {
         result.task.name: {
             "metric": result.task.metric,
@@ -113,7 +120,7 @@ def save_plot(results: Sequence[GlueResult], path: Path) -> None:
 
 
 class EpochLines(TrainerCallback):
-    """One line for an evaluation."""
+    """Print one line for each evaluation."""
 
     def __init__(self, task: GlueTask, seed: int):
         super().__init__()
@@ -132,4 +139,4 @@ class EpochLines(TrainerCallback):
 
 
 class ProgressWithEpochLines(EpochLines, ProgressCallback):
-    """The same above Trainer's progress bars."""
+    """The same, above Trainer's progress bars."""

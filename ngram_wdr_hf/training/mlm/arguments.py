@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...data.masking import FRAME, KINDS, Masking
@@ -18,9 +19,9 @@ from ..common.arguments import (
     check_at_least,
     check_choice,
     output_dir_field,
-    parse_arguments,
     preset_field,
 )
+from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import MLM_PRESETS
@@ -33,26 +34,20 @@ class MlmDataArguments(TextDataArguments):
     of_the_model: ClassVar[tuple[str, ...]] = ("masking", "mlm_probability")
     which_data: ClassVar[tuple[str, ...]] = (*TextDataArguments.which_data, *of_the_model)
 
-    tokenizer: str | None = field(
+    tokenizer: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "`bpe`: lower-case byte-level BPE trained on the text; or a pretrained tokenizer's name or "
-            "folder, which must have a mask. Default: the model's own with `--model_name_or_path`, else `bpe`."
-        },
+        help="`bpe`: lower-case byte-level BPE trained on the text; or a pretrained tokenizer's name or "
+        "folder, which must have a mask. Default: the model's own with `--model_name_or_path`, else `bpe`.",
     )
-    masking: str | None = field(
+    masking: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "`token`: every word for itself; `span`: up to ten words in a row, as in SpanBERT. Default: in "
-            "evaluation, what the model was trained with; else `token`."
-        },
+        help="`token`: every word for itself; `span`: up to ten words in a row, as in SpanBERT. Default: in "
+        "evaluation, what the model was trained with; else `token`.",
     )
-    mlm_probability: float | None = field(
+    mlm_probability: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "The share of words that are masked. Default: the preset's; in evaluation, what the model was "
-            "trained with; else 0.15."
-        },
+        help="The share of words that are masked. Default: the preset's; in evaluation, what the model was "
+        "trained with; else 0.15.",
     )
 
     def __post_init__(self):
@@ -82,22 +77,18 @@ class MlmModelArguments(ModelArguments):
     }
 
     preset: str | None = preset_field(MLM_PRESETS)
-    ngram_size: int | None = field(
+    ngram_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "The paper's N: one more than the highest level of the word differences; 1 is the plain model. "
-            "Default: the checkpoint's, else 3."
-        },
+        help="The paper's N: one more than the highest level of the word differences; 1 is the plain model. "
+        "Default: the checkpoint's, else 3.",
     )
-    ngram_target: str | None = field(
-        default=None, metadata={"help": "`wdr`: heads that learn word differences; `none`: no heads. Default: `wdr`."}
+    ngram_target: str | None = HfArg(
+        default=None, help="`wdr`: heads that learn word differences; `none`: no heads. Default: `wdr`."
     )
-    wdr_compose: str | None = field(
+    wdr_compose: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Which of the next words a masked word's differences are made with: `all`, or only `masked` ones. "
-            "Default: the checkpoint's, else `all`."
-        },
+        help="Which of the next words a masked word's differences are made with: `all`, or only `masked` ones. "
+        "Default: the checkpoint's, else `all`.",
     )
 
     def __post_init__(self):
@@ -114,7 +105,7 @@ class MlmModelArguments(ModelArguments):
 class MlmReportArguments(ReportArguments):
     """What is evaluated and shown."""
 
-    num_examples: int = field(default=8, metadata={"help": "How many masked words to show with the model's guesses."})
+    num_examples: int = HfArg(default=8, help="How many masked words to show with the model's guesses.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -126,13 +117,11 @@ class MlmTrainingArguments(RunTrainingArguments):
     """Trainer's own options."""
 
     output_dir: str | None = output_dir_field("runs/mlm")
-    budget_minutes: float | None = field(
+    budget_minutes: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "Train for so long by the clock, whatever the machine and the number of epochs: the learning rate "
-            "rises for the first quarter of the time and falls to 0 at its end. Default: the preset's, if any. With "
-            "0, steps or epochs count."
-        },
+        help="Train for so long by the clock, whatever the machine and the number of epochs: the learning rate "
+        "rises for the first quarter of the time and falls to 0 at its end. Default: the preset's, if any. With "
+        "0, steps or epochs count.",
     )
 
     def __post_init__(self):

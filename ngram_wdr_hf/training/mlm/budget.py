@@ -1,4 +1,4 @@
-"""A training that is given time, and shapes its learning rate by it, as CrammedBERT's is."""
+"""Training for a given time, with a learning rate that follows the clock, as in CrammedBERT."""
 
 import time
 from typing import Any
@@ -18,8 +18,8 @@ def triangle(used: float) -> float:
 
 class Budget(TrainerCallback, ExportableState):
     r"""
-    Counts the time that training has taken, over interruptions, and ends it when the budget is used up. All processes
-    go by the clock of the first.
+    Count the time that training takes, across interruptions, and end it when the budget is used up. All processes
+    follow the clock of the first.
 
     Args:
         minutes (`float`): The budget.
@@ -40,7 +40,7 @@ class Budget(TrainerCallback, ExportableState):
         return {"args": {"minutes": self.minutes}, "attributes": {"seconds": self.seconds}}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        # Finding the place where an interrupted run was takes time, too.
+        # Skipping to where an interrupted run stopped is not training time.
         self._last = None
 
     def on_step_begin(self, args, state, control, **kwargs):
@@ -54,7 +54,7 @@ class Budget(TrainerCallback, ExportableState):
             control.should_save = args.save_strategy != "no"
 
     def on_evaluate(self, args, state, control, **kwargs):
-        # Looking at the model is not training it.
+        # Evaluation is not training time.
         self._last = time.monotonic()
 
     def _look_at_the_clock(self) -> None:

@@ -18,8 +18,8 @@ def build_mlm_model(
     """The preset's BERT or ModernBERT, new, for blocks of `block_size` tokens, or one from a checkpoint."""
     fields = asked_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
     if arguments.model_name_or_path is not None:
-        ngram_size = NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, ngram_size, **fields)
+        default_size = NGRAM_SIZE if do_train else 1
+        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, default_size, **fields)
     preset = arguments.presets[arguments.preset]
     special = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     return new_model(

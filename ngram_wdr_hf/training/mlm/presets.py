@@ -1,5 +1,7 @@
 """The presets of masked language models."""
 
+from typing import Any
+
 from ..common.presets import Preset
 
 # The paper's best on average: differences of two levels.
@@ -37,6 +39,17 @@ def _modernbert(description: str, layers: int, heads: int, width: int, gated: in
     return Preset(description, config, arguments, subwords, backbone="modernbert")
 
 
+def _bert(description: str, config: dict[str, Any], subwords: int, **run) -> Preset:
+    arguments = {
+        "lr_scheduler_type": "linear",
+        "weight_decay": 0.01,
+        "per_device_eval_batch_size": 32,
+        "load_best_model_at_end": False,
+        **run,
+    }
+    return Preset(description, {"ngram_size": NGRAM_SIZE, **config}, arguments, subwords, backbone="bert")
+
+
 _CRAMMED = (12, 12, 768, 1536, 32_768)
 _CRAMMED_RUN = {
     "per_device_train_batch_size": 128,
@@ -63,10 +76,9 @@ MLM_PRESETS = {
         **_CRAMMED_RUN,
     ),
     "crammed-15": _modernbert("the same with 15%% masked", *_CRAMMED, mlm_probability=0.15, **_CRAMMED_RUN),
-    "tiny-bert": Preset(
+    "tiny-bert": _bert(
         "for CPUs, minutes: BERT with 4 layers of 128",
         {
-            "ngram_size": NGRAM_SIZE,
             "hidden_size": 128,
             "num_hidden_layers": 4,
             "num_attention_heads": 4,
@@ -74,34 +86,20 @@ MLM_PRESETS = {
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
         },
-        {
-            "block_size": 128,
-            "learning_rate": 1e-3,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 0.25,
-            "weight_decay": 0.01,
-            "per_device_train_batch_size": 16,
-            "per_device_eval_batch_size": 32,
-            "num_train_epochs": 5,
-            "load_best_model_at_end": False,
-        },
-        subword_vocab_size=2048,
-        backbone="bert",
+        2048,
+        block_size=128,
+        learning_rate=1e-3,
+        warmup_steps=0.25,
+        per_device_train_batch_size=16,
+        num_train_epochs=5,
     ),
-    "bert-base": Preset(
+    "bert-base": _bert(
         "BERT's own size: 12 layers of 768, 30,522 subwords",
-        {"ngram_size": NGRAM_SIZE},
-        {
-            "block_size": 512,
-            "learning_rate": 1e-4,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 0.01,
-            "weight_decay": 0.01,
-            "per_device_train_batch_size": 32,
-            "per_device_eval_batch_size": 32,
-            "load_best_model_at_end": False,
-        },
-        subword_vocab_size=30_522,
-        backbone="bert",
+        {},
+        30_522,
+        block_size=512,
+        learning_rate=1e-4,
+        warmup_steps=0.01,
+        per_device_train_batch_size=32,
     ),
 }

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from ...evaluation.scores import MaskedScores
-from ..common.report import RunResult, as_markdown, as_text, write_metrics, write_model_card
+from ..common.report import TaskResult, as_markdown, as_text
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -15,7 +15,7 @@ tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")"""
 
 
 @dataclass
-class MlmResult(RunResult):
+class MlmResult(TaskResult):
     """
     A finished masked language modeling run.
 
@@ -24,22 +24,30 @@ class MlmResult(RunResult):
         guesses (`list[tuple[str, str, str]]`): Some masked words: what stands around them, the word, the guesses.
     """
 
+    kind = "A masked language model"
+    pipeline_tag = "fill-mask"
+    usage = USAGE
+
     scores: dict[str, MaskedScores]
     guesses: list[tuple[str, str, str]]
 
-
-def save_metrics(result: MlmResult, path: Path) -> None:
-    splits = {
-        split: {
-            "perplexity": scores.perplexity,
-            "accuracy": scores.accuracy,
-            **dict(zip(loss_names(len(scores.head_nlls), "masked_word"), scores.head_nlls, strict=True)),
-            "num_masked": scores.num_masked,
-            "head_counts": scores.head_counts,
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        return {
+            split: {
+                "perplexity": scores.perplexity,
+                "accuracy": scores.accuracy,
+                **dict(zip(loss_names(len(scores.head_nlls), "masked_word"), scores.head_nlls, strict=True)),
+                "num_masked": scores.num_masked,
+                "head_counts": scores.head_counts,
+            }
+            for split, scores in self.scores.items()
         }
-        for split, scores in result.scores.items()
-    }
-    write_metrics(result, splits, path)
+
+    def tables(self) -> str:
+        return as_markdown(masked_table([self]))
+
+    def sample_text(self) -> str:
+        return as_markdown(guesses_table(self)) if self.guesses else "None."
 
 
 def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
@@ -57,20 +65,16 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
 
 
 def guesses_table(result: MlmResult) -> list[list[str]]:
+    """Masked words, the model's guesses, and the text around them."""
     return [["word", "guesses", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
 
 
 def print_tables(results: Sequence[MlmResult]) -> None:
+    """Print the results of all models side by side."""
     print(f"\nMasked words\n\n{as_text(masked_table(results))}")
 
 
-def save_model_card(result: MlmResult, path: Path) -> None:
-    write_model_card(
-        result,
-        path,
-        kind="A masked language model",
-        tags=["pipeline_tag: fill-mask"],
-        usage=USAGE,
-        tables=as_markdown(masked_table([result])),
-        samples=as_markdown(guesses_table(result)) if result.guesses else "None.",
-    )
+def print_guesses(result: MlmResult) -> None:
+    """Print some masked words with one model's guesses."""
+    if result.guesses:
+        print(f"\n--- {result.name}\n{as_text(guesses_table(result))}")

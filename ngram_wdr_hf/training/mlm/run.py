@@ -1,108 +1,90 @@
 """A masked language modeling run from beginning to end: data, training, evaluation, report."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase, default_data_collator
+from transformers import default_data_collator
 
-from ...data.masking import MaskedText
-from ...method.loss import IGNORE_INDEX
+from ...method.documents import IGNORE_INDEX
 from ...modeling.masked import NgramMaskedMixin
-from ..clm.data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..common.arguments import RunArguments
-from ..common.models import build_mlm_model
-from ..common.report import as_text, describe, save_training_plot
-from ..common.run import Task, evaluation_trainer, run_all
-from ..common.run_folder import RunFolder
+from ..common.model import check_train_mode, choose_weights
+from ..common.run import Run, all_runs, begin, finish
 from ..common.text_arguments import check_streaming
+from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from .data import MlmData, check_block_size, find_mlm_tokenizer
-from .report import MlmResult, guesses_table, print_tables, save_metrics, save_model_card
+from .model import build_mlm_model
+from .report import MlmResult, print_guesses, print_tables
 from .trainer import MlmTrainer
 
-# More than a budget in time has room for: it ends the training.
+# More steps than fit into a time budget, which ends the training.
 ENDLESS_STEPS = 1_000_000_000
-# How many words stand around a masked word that is shown, and how many guesses.
+# Words shown on either side of a masked word, and the number of guesses.
 CONTEXT, NUM_GUESSES = 6, 3
 
 
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
-    training = arguments.training
-    if training.budget_minutes is not None:
-        training.max_steps = ENDLESS_STEPS
+    if arguments.training.budget_minutes is not None:
+        arguments.training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
-    return run_all(arguments, Task(_prepare, _make_trainer, _evaluate, _show))
+    arguments, repository = begin(arguments)
+    results = []
+    for run in all_runs(arguments):
+        with run.preparing():
+            data, model = _prepare(run)
+            run.claim(data.tokenizer)
+        if run.needs_training:
+            run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
+        model = run.load_trained(model)
+
+        scores = run.score(model, data.texts(), MlmTrainer)
+        guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []
+
+        result = MlmResult(**run.facts(model), ensemble_lambda=None, scores=scores, guesses=guesses)
+        print_guesses(result)
+        run.save(result)
+        results.append(result)
+    if arguments.training.process_index == 0:
+        print_tables(results)
+        finish(arguments, results, repository)
+    return results
 
 
-def _show(results: list[MlmResult], comparison_folder: Path | None) -> None:
-    print_tables(results)
-    if comparison_folder is not None:
-        save_training_plot(results, comparison_folder / "comparison_training.png")
+def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
+    """The tokenized text, and the model that reads it."""
+    arguments, do_train = run.arguments, run.training.do_train
+    splits = load_splits(arguments.data, do_train)
+    tokenizer = find_mlm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
+    masking = arguments.data.masking_for(tokenizer)
+    data = MlmData(**vars(tokenize_splits(splits, tokenizer, arguments.data, run.training.seed)), masking=masking)
+    model = build_mlm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
+    check_train_mode(model, arguments)
+    check_lengths(data, model.config.ngram_size)
+    data.block_size = find_block_size(model, arguments.data.block_size)
+    check_block_size(data.block_size)
+    return data, model
 
 
-def _prepare(arguments: RunArguments, folder: Path | None) -> tuple[MlmData, NgramMaskedMixin]:
-    do_train, data = arguments.training.do_train, arguments.data
-    splits = load_splits(data, do_train)
-    tokenizer = find_mlm_tokenizer(splits, data, arguments.model, folder)
-    masking = data.masking_for(tokenizer)
-    found = MlmData(**vars(tokenize_splits(splits, tokenizer, data, arguments.training.seed)), masking=masking)
-    model = build_mlm_model(arguments.model, tokenizer, data.block_size, do_train)
-    check_lengths(found, model.config.ngram_size)
-    found.block_size = find_block_size(model, data.block_size)
-    check_block_size(found.block_size)
-    return found, model
-
-
-def _make_trainer(arguments: RunArguments, model: nn.Module, data: MlmData) -> MlmTrainer:
+def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
+    training = run.training
     return MlmTrainer(
         model,
-        copy.copy(arguments.training),
-        # Time may be left when a text has been read.
-        train_dataset=data.blocks(arguments.training.seed, repeats=arguments.training.budget_minutes is not None),
+        copy.copy(training),
+        # A time budget may outlast the text.
+        train_dataset=data.blocks(training.seed, repeats=training.budget_minutes is not None),
         eval_dataset=data.texts().get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
-        budget_minutes=arguments.training.budget_minutes,
+        budget_minutes=training.budget_minutes,
     )
-
-
-def _evaluate(
-    arguments: RunArguments, model: NgramMaskedMixin, data: MlmData, folder: RunFolder, settings: dict[str, Any]
-) -> MlmResult:
-    """The table, from the model as it was saved, and all that the run leaves."""
-    training, texts, scores = arguments.training, data.texts(), {}
-    # Trainer wants a text when it is made; each is given by name below.
-    with evaluation_trainer(arguments, model, next(iter(texts.values())), MlmTrainer) as trainer:
-        for split, text in texts.items():
-            trainer.evaluate(text, metric_key_prefix=split)
-            scores[split] = trainer.last_scores
-    result = MlmResult(
-        **describe(model),
-        settings=settings,
-        ensemble_lambda=None,
-        history=folder.history() if training.do_train else [],
-        scores=scores,
-        guesses=[],
-    )
-    if training.should_save:
-        result.guesses = _guesses(model, data.tokenizer, next(iter(texts.values())), arguments.report.num_examples)
-        if training.do_train:
-            save_training_plot([result], folder.path / "training.png")
-            save_model_card(result, folder.path / "README.md")
-            save_metrics(result, folder.path / "metrics.json")
-        if result.guesses:
-            print(f"\n--- {result.name}\n{as_text(guesses_table(result))}")
-    return result
 
 
 @torch.no_grad()
-def _guesses(
-    model: NgramMaskedMixin, tokenizer: PreTrainedTokenizerBase, text: MaskedText, number: int
-) -> list[tuple[str, str, str]]:
-    """Some masked words, with what stands around them and what the model would say."""
+def _guesses(model: NgramMaskedMixin, data: MlmData, number: int) -> list[tuple[str, str, str]]:
+    """Some masked words, with the words around them and the model's best guesses."""
+    tokenizer, text = data.tokenizer, next(iter(data.texts().values()))
     model.eval()
     guesses = []
     for i in range(len(text)):

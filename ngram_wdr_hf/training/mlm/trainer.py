@@ -14,7 +14,7 @@ from .budget import Budget, triangle
 
 
 class MasksAnew(TrainerCallback):
-    """Tells the data which epoch it is: accelerate does so only where there is one process."""
+    """Tell the data which epoch it is: accelerate does so only with one process."""
 
     def __init__(self, blocks: MaskedBlocks):
         self.blocks = blocks
@@ -45,7 +45,7 @@ class MlmTrainer(NgramTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         if self._budget() is None or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
-        # A run that goes on has a budget of its own by then, with the time that was used.
+        # Looked up at every step: resuming replaces the callback by one that knows the time used before.
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda _: triangle(self._budget().used))
         return self.lr_scheduler
 

@@ -1,9 +1,11 @@
 """The options of `train_nmt.py`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ..common.arguments import (
@@ -13,13 +15,14 @@ from ..common.arguments import (
     RunTrainingArguments,
     check_at_least,
     output_dir_field,
-    parse_arguments,
     preset_field,
     uses_fsdp,
 )
-from ..common.presets import NMT_PRESETS, Preset
+from ..common.command_line import parse_arguments
+from ..common.presets import Preset
+from .presets import NMT_PRESETS
 
-# What `--metric_for_best_model` can name besides the losses; the validation set is translated for it.
+# Metrics for `--metric_for_best_model` besides the losses; the validation set is translated for them.
 DECODED_METRICS = ("bleu", "chrf")
 SPLIT_FILES = ("train_file", "validation_file", "test_file")
 SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
@@ -29,7 +32,7 @@ SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test
 class NmtDataArguments:
     """Which sentence pairs, and how they are cut into tokens and batches."""
 
-    # The options that say which pairs they are.
+    # The options that choose the pairs.
     which_data: ClassVar[tuple[str, ...]] = (
         *SPLIT_PAIRS,
         *SPLIT_FILES,
@@ -41,77 +44,62 @@ class NmtDataArguments:
         "source_prefix",
         "validation_percentage",
     )
-    # Those that say what the model is used to.
+    # The options that belong to the model.
     of_the_model: ClassVar[tuple[str, ...]] = ("source_prefix",)
 
-    train_source: list[str] | None = field(
+    train_source: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": "Text files to translate from, one sentence a line. Without any data option: English and German "
-            "sentences of a small grammar."
-        },
+        help="Text files to translate from, one sentence a line. Without any data option: English and German "
+        "sentences of a small grammar.",
     )
-    train_target: list[str] | None = field(default=None, metadata={"help": "Their translations, line by line."})
-    validation_source: list[str] | None = field(
-        default=None, metadata={"help": "The same for early stopping, the best checkpoint and the best λ."}
+    train_target: list[str] | None = HfArg(default=None, help="Their translations, line by line.")
+    validation_source: list[str] | None = HfArg(
+        default=None, help="The same for early stopping, the best checkpoint and the best λ."
     )
-    validation_target: list[str] | None = field(default=None, metadata={"help": "Their translations."})
-    test_source: list[str] | None = field(default=None, metadata={"help": "The same for the final figures."})
-    test_target: list[str] | None = field(
-        default=None, metadata={"help": "Their translations; without them, the sentences are translated only."}
+    validation_target: list[str] | None = HfArg(default=None, help="Their translations.")
+    test_source: list[str] | None = HfArg(default=None, help="The same for the final figures.")
+    test_target: list[str] | None = HfArg(
+        default=None, help="Their translations; without them, the sentences are translated only."
     )
-    train_file: list[str] | None = field(
+    train_file: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": 'Instead of text files: JSON lines with both languages, `{"en": ..., "de": ...}`, or inside a '
-            "field `translation`."
-        },
+        help='Instead of text files: JSON lines with both languages, `{"en": ..., "de": ...}`, or inside a '
+        "field `translation`.",
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "JSON lines for validation."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "JSON lines for the final figures."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a translation set's name on the Hub, or a folder."}
+    validation_file: list[str] | None = HfArg(default=None, help="JSON lines for validation.")
+    test_file: list[str] | None = HfArg(default=None, help="JSON lines for the final figures.")
+    dataset_name: str | None = HfArg(
+        default=None, help="Instead of files: a translation set's name on the Hub, or a folder."
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "The dataset's configuration, if it has many."})
-    source_lang: str | None = field(
-        default=None, metadata={"help": "The field to translate from in JSON lines and datasets, such as `en`."}
+    dataset_config: str | None = HfArg(default=None, help="The dataset's configuration, if it has many.")
+    source_lang: str | None = HfArg(
+        default=None, help="The field to translate from in JSON lines and datasets, such as `en`."
     )
-    target_lang: str | None = field(default=None, metadata={"help": "The field to translate into, such as `de`."})
-    reverse: bool = field(default=False, metadata={"help": "Translate in the other direction."})
-    source_prefix: str | None = field(
+    target_lang: str | None = HfArg(default=None, help="The field to translate into, such as `de`.")
+    reverse: bool = HfArg(default=False, help="Translate in the other direction.")
+    source_prefix: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Put this before every source, as T5 wants: `translate English to German: `. Default: the run's."
-        },
+        help="Put this before every source, as T5 wants: `translate English to German: `. Default: the run's.",
     )
-    validation_percentage: float = field(
-        default=2.0, metadata={"help": "Without a validation set, so many of the training pairs are held out for it."}
+    validation_percentage: float = HfArg(
+        default=2.0, help="Without a validation set, so many of the training pairs are held out for it."
     )
-    tokenizer: str | None = field(
+    tokenizer: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "`bpe`: one byte-level BPE for both languages, trained on the pairs; or a pretrained tokenizer's "
-            "name or folder. Default: the model's own with `--model_name_or_path`, else `bpe`."
-        },
+        help="`bpe`: one byte-level BPE for both languages, trained on the pairs; or a pretrained tokenizer's "
+        "name or folder. Default: the model's own with `--model_name_or_path`, else `bpe`.",
     )
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Size of a trained tokenizer. Default: the preset's."}
+    vocab_size: int | None = HfArg(default=None, help="Size of a trained tokenizer. Default: the preset's.")
+    max_length: int | None = HfArg(
+        default=None, help="Drop training pairs of which a side has more tokens. Default: the preset's, or none."
     )
-    max_length: int | None = field(
-        default=None,
-        metadata={"help": "Drop training pairs of which a side has more tokens. Default: the preset's, or none."},
+    max_length_ratio: float | None = HfArg(
+        default=None, help="Drop training pairs of which a side is so many times as long. Default: the preset's."
     )
-    max_length_ratio: float | None = field(
-        default=None,
-        metadata={"help": "Drop training pairs of which a side is so many times as long. Default: the preset's."},
+    batch_tokens: int = HfArg(
+        default=4096, help="Tokens in a batch of each process, padding included, on the longer side of the pairs."
     )
-    batch_tokens: int = field(
-        default=4096,
-        metadata={"help": "Tokens in a batch of each process, padding included, on the longer side of the pairs."},
-    )
-    num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize. Default: one for each core."}
-    )
+    num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one for each core.")
 
     def __post_init__(self):
         kinds = [self._has(SPLIT_PAIRS), self._has(SPLIT_FILES), self.dataset_name is not None]
@@ -143,9 +131,8 @@ class NmtModelArguments(GenerativeModelArguments):
     }
 
     preset: str | None = preset_field(NMT_PRESETS)
-    bow_loss_weight: float | None = field(
-        default=None,
-        metadata={"help": "The weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper; 0 is off."},
+    bow_loss_weight: float | None = HfArg(
+        default=None, help="The weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper; 0 is off."
     )
 
     def __post_init__(self):
@@ -162,25 +149,18 @@ class NmtModelArguments(GenerativeModelArguments):
 class NmtReportArguments(GenerativeReportArguments):
     """What is translated and shown."""
 
-    num_beams: int | None = field(
+    num_beams: int | None = HfArg(
+        default=None, help="Beams of the search; 1 takes the best word each time. Default: the checkpoint's, else 5."
+    )
+    length_penalty: float | None = HfArg(
         default=None,
-        metadata={"help": "Beams of the search; 1 takes the best word each time. Default: the checkpoint's, else 5."},
+        help="The power of its length that a translation's score is divided by. Default: the checkpoint's, else 1.",
     )
-    length_penalty: float | None = field(
-        default=None,
-        metadata={
-            "help": "The power of its length that a translation's score is divided by. Default: the checkpoint's, "
-            "else 1."
-        },
+    num_examples: int = HfArg(default=5, help="How many translations to show side by side.")
+    translate: str | None = HfArg(
+        default=None, help="Translate this file, a sentence a line, with `--do_train false --model_name_or_path RUN`."
     )
-    num_examples: int = field(default=5, metadata={"help": "How many translations to show side by side."})
-    translate: str | None = field(
-        default=None,
-        metadata={"help": "Translate this file, a sentence a line, with `--do_train false --model_name_or_path RUN`."},
-    )
-    translate_to: str | None = field(
-        default=None, metadata={"help": "Where the translations go. Default: the standard output."}
-    )
+    translate_to: str | None = HfArg(default=None, help="Where the translations go. Default: the standard output.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -193,10 +173,8 @@ class NmtTrainingArguments(RunTrainingArguments):
     """Trainer's own options."""
 
     output_dir: str | None = output_dir_field("runs/nmt")
-    per_device_train_batch_size: int = field(
-        default=1, metadata={"help": "Always 1: a batch is made of `--batch_tokens` tokens."}
-    )
-    per_device_eval_batch_size: int = field(default=1, metadata={"help": "The same in evaluation."})
+    per_device_train_batch_size: int = HfArg(default=1, help="Always 1: a batch is made of `--batch_tokens` tokens.")
+    per_device_eval_batch_size: int = HfArg(default=1, help="The same in evaluation.")
 
     def __post_init__(self):
         if self.per_device_train_batch_size != 1 or self.per_device_eval_batch_size != 1:
@@ -211,7 +189,7 @@ def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArgume
 
 
 def check_nmt_arguments(arguments: RunArguments) -> None:
-    """What a translation run needs besides."""
+    """Check the options that only a translation run has."""
     report, training = arguments.report, arguments.training
     is_decoded = (training.metric_for_best_model or "").removeprefix("eval_") in DECODED_METRICS
     if is_decoded and uses_fsdp(training):

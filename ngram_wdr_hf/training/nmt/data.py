@@ -24,9 +24,10 @@ from ...data.pairs import (
 )
 from ...data.text import SPLITS
 from ...data.tokenizer import load_tokenizer, train_sentence_tokenizer
-from ..common.models import positions
-from ..common.presets import DEFAULT_PRESET, NMT_PRESETS
+from ..common.model import positions
+from ..common.presets import DEFAULT_PRESET
 from .arguments import NmtDataArguments, NmtModelArguments
+from .presets import NMT_PRESETS
 
 Tell = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from ..common.model import DEFAULT_NGRAM_SIZE, asked_fields, new_model, position
 from .arguments import NmtModelArguments
 
 DEFAULT_BEAMS = 5
-# How long a translation may be where the model has no end of its own.
+# The longest translation of a model without a limit of its own.
 DEFAULT_LENGTH = 512
 
 
@@ -21,8 +21,8 @@ def build_nmt_model(
     """A Marian by preset, or any encoder-decoder checkpoint that there are heads for."""
     fields = asked_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
     if arguments.model_name_or_path is not None:
-        ngram_size = DEFAULT_NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, ngram_size, **fields)
+        default_size = DEFAULT_NGRAM_SIZE if do_train else 1
+        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, default_size, **fields)
     return new_model(
         WDRNgramMarianMTModel,
         vocab_size=len(tokenizer),
@@ -47,6 +47,6 @@ def set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
     if report.length_penalty is not None:
         search.length_penalty = report.length_penalty
     if search.num_beams == 1:
-        # They belong to beams, and Transformers does not save them without.
+        # Transformers does not save these options of beam search without beams.
         search.length_penalty = search.early_stopping = None
     search.max_length = positions(model) or DEFAULT_LENGTH

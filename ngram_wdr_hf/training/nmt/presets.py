@@ -30,10 +30,7 @@ def _paper_nmt(**arguments: Any) -> dict[str, Any]:
 NMT_PRESETS = {
     "tiny": _marian(
         "for CPUs, minutes: 2 + 2 layers of 128",
-        128,
-        256,
-        4,
-        2,
+        *(128, 256, 4, 2),
         {"ngram_size": 3, "dropout": 0.1, "label_smoothing": 0.1},
         arguments={
             "learning_rate": 2e-3,
@@ -48,20 +45,14 @@ NMT_PRESETS = {
     ),
     "paper-small": _marian(
         "the paper's for IWSLT14 and WMT18: 6 + 6 layers of 512, d_ff 1024, dropout 0.3, N = 3",
-        512,
-        1024,
-        4,
-        6,
+        *(512, 1024, 4, 6),
         {"ngram_size": 3, "dropout": 0.3, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=5e-4, batch_tokens=4096),
         subword_vocab_size=10_000,
     ),
     "paper-base": _marian(
         "the paper's for WMT14: 6 + 6 layers of 512, d_ff 2048, dropout 0.1, N = 2",
-        512,
-        2048,
-        8,
-        6,
+        *(512, 2048, 8, 6),
         {"ngram_size": 2, "dropout": 0.1, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=1e-3, batch_tokens=25_000),
         # The paper's 77M parameters are those of two matrices of 32K subwords; here all embeddings are one.

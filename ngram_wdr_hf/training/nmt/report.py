@@ -8,7 +8,7 @@ from typing import Any
 
 from ...evaluation.bleu import TranslationScores
 from ...evaluation.scores import Scores
-from ..common.report import RunResult, as_markdown, as_text, plot_over_lambda, write_metrics, write_model_card
+from ..common.report import TaskResult, as_markdown, as_text, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -38,7 +38,7 @@ class Translated:
 
 
 @dataclass
-class NmtResult(RunResult):
+class NmtResult(TaskResult):
     """
     A finished translation run.
 
@@ -49,6 +49,11 @@ class NmtResult(RunResult):
         num_examples (`int`): How many of them are shown.
         search (`dict[str, Any]`): How they were found.
     """
+
+    kind = "A translation model"
+    pipeline_tag = "translation"
+    usage = USAGE
+    lambda_figure = "BLEU"
 
     scores: dict[str, Scores]
     translations: dict[str, dict[float, TranslationScores]]
@@ -62,30 +67,45 @@ class NmtResult(RunResult):
         spread = sorted(self.translated[::step], key=lambda sentence: sentence.plain == sentence.hypothesis)
         return spread[: self.num_examples]
 
-
-def save_metrics(result: NmtResult, path: Path) -> None:
-    splits = {}
-    for split, by_lambda in result.translations.items():
-        any_scores = next(iter(by_lambda.values()))
-        splits[split] = {
-            "lambda": list(by_lambda),
-            "bleu": [scores.bleu for scores in by_lambda.values()],
-            "chrf": [scores.chrf for scores in by_lambda.values()],
-            "bleu_signature": any_scores.bleu_signature,
-            "chrf_signature": any_scores.chrf_signature,
-            "num_sentences": any_scores.num_sentences,
-            **result.search,
-        }
-    for split, scores in result.scores.items():
-        splits.setdefault(split, {}).update(
-            {
-                "perplexity_lambda": scores.lambdas,
-                "token_perplexity": scores.perplexities(),
-                **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
-                "num_tokens": scores.num_tokens,
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        splits = {}
+        for split, by_lambda in self.translations.items():
+            any_scores = next(iter(by_lambda.values()))
+            splits[split] = {
+                "lambda": list(by_lambda),
+                "bleu": [scores.bleu for scores in by_lambda.values()],
+                "chrf": [scores.chrf for scores in by_lambda.values()],
+                "bleu_signature": any_scores.bleu_signature,
+                "chrf_signature": any_scores.chrf_signature,
+                "num_sentences": any_scores.num_sentences,
+                **self.search,
             }
+        for split, scores in self.scores.items():
+            splits.setdefault(split, {}).update(
+                {
+                    "perplexity_lambda": scores.lambdas,
+                    "token_perplexity": scores.perplexities(),
+                    **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
+                    "num_tokens": scores.num_tokens,
+                }
+            )
+        return splits
+
+    def tables(self) -> str:
+        tables = "\n\n".join(
+            f"{title}:\n\n{as_markdown(translation_table([self], name))}"
+            for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
         )
-    write_metrics(result, splits, path)
+        signatures = {f"`{s.bleu_signature}`" for tried in self.translations.values() for s in tried.values()}
+        return f"{tables}\n\n{' '.join(sorted(signatures))}; {self.search['num_beams']} beams."
+
+    def sample_text(self) -> str:
+        return "\n\n".join(f"```text\n{_side_by_side(self, sentence)}\n```" for sentence in self.examples())
+
+    def over_lambda(self) -> dict[str, dict[float, float]]:
+        # The other splits are not translated with every λ.
+        tried = self.translations.get("validation", {})
+        return {"validation": {value: scores.bleu for value, scores in tried.items()}} if tried else {}
 
 
 def save_translations(result: NmtResult, path: Path) -> None:
@@ -98,19 +118,18 @@ def save_translations(result: NmtResult, path: Path) -> None:
 
 def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]]:
     """`"bleu"` or `"chrf"` for every model, split and λ that was tried; a star marks the λ that was chosen."""
-    lambdas = sorted({value for result in results for tried in result.translations.values() for value in tried})
-    rows = [["model", "split", "sentences", *(f"λ={value:g}" for value in lambdas)]]
+    figures = []
     for result in results:
-        for split, by_lambda in result.translations.items():
-            cells = []
-            for value in lambdas:
-                mark = "*" if value == result.ensemble_lambda and result.head_parameters else ""
-                cells.append(f"{getattr(by_lambda[value], name):.2f}{mark}" if value in by_lambda else "")
-            rows.append([result.name, split, f"{next(iter(by_lambda.values())).num_sentences:,}", *cells])
-    return rows
+        splits = {}
+        for split, tried in result.translations.items():
+            by_lambda = {value: getattr(scores, name) for value, scores in tried.items()}
+            splits[split] = next(iter(tried.values())).num_sentences, by_lambda
+        figures.append(splits)
+    return lambda_table(results, "sentences", figures)
 
 
 def print_tables(results: Sequence[NmtResult]) -> None:
+    """Print BLEU and chrF of all models side by side."""
     tried = [
         scores for result in results for by_lambda in result.translations.values() for scores in by_lambda.values()
     ]
@@ -122,6 +141,7 @@ def print_tables(results: Sequence[NmtResult]) -> None:
 
 
 def print_examples(result: NmtResult) -> None:
+    """Print some translations of one model beside their references."""
     for sentence in result.examples():
         print(f"\n{_side_by_side(result, sentence)}")
 
@@ -132,32 +152,3 @@ def _side_by_side(result: NmtResult, sentence: Translated) -> str:
         lines[f"ensemble, λ={result.ensemble_lambda:g}"] = sentence.hypothesis
     width = max(map(len, lines))
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines.items() if text is not None)
-
-
-def save_lambda_plot(results: Sequence[NmtResult], path: Path) -> None:
-    """BLEU over λ on the validation set, where all of them were tried."""
-
-    def bleu(result: NmtResult, split: str) -> dict[float, float]:
-        return {value: scores.bleu for value, scores in result.translations[split].items()}
-
-    splits = [split for split in ("validation",) if all(split in result.translations for result in results)]
-    if splits:
-        plot_over_lambda(results, splits, bleu, "BLEU", path)
-
-
-def save_model_card(result: NmtResult, path: Path) -> None:
-    tables = "\n\n".join(
-        f"{title}:\n\n{as_markdown(translation_table([result], name))}"
-        for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
-    )
-    signatures = {f"`{s.bleu_signature}`" for by_lambda in result.translations.values() for s in by_lambda.values()}
-    samples = "\n\n".join(f"```text\n{_side_by_side(result, sentence)}\n```" for sentence in result.examples())
-    write_model_card(
-        result,
-        path,
-        kind="A translation model",
-        tags=["pipeline_tag: translation"],
-        usage=USAGE,
-        tables=f"{tables}\n\n{' '.join(sorted(signatures))}; {result.search['num_beams']} beams.",
-        samples=samples,
-    )

@@ -18,8 +18,8 @@ logger = logging.get_logger(__name__)
 @dataclass(frozen=True)
 class Translator:
     r"""
-    How sentences are translated. Each gets room for twice the tokens of the longest source beside it and ten more, so
-    that a translation which does not end, of a model that has not learned to, may depend on the batch.
+    How sentences are translated. A translation may have twice as many tokens as the longest source in its batch, plus
+    ten; one that does not end by itself can therefore depend on the batch.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's.
@@ -87,7 +87,7 @@ class Translator:
     def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble_lambda: float) -> list[str]:
         input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
         attention_mask = pad([[1] * len(ids) for ids in sources], 0).to(model.device)
-        # What is longer has lost its way.
+        # A longer translation does not end by itself.
         room = 2 * input_ids.shape[1] + 10
         generated = model.generate(
             input_ids=input_ids,
