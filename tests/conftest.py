@@ -4,17 +4,20 @@ import atexit
 import os
 import shutil
 import tempfile
-from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="ngram_wdr_hf_tests_")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Two processes that run tests side by side should not have two threads each on two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without the processor's matrix extensions: some virtual machines announce them and then trap.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 import pytest
 import torch
 from transformers.utils import logging
+
+pytest.register_assert_rewrite("tests.support")
 
 # Nothing is left behind, in the user's own cache or elsewhere.
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
@@ -33,14 +36,27 @@ def transformers_log(caplog):
     logging.disable_propagation()
 
 
+@pytest.fixture(params=["wdr", "simple"])
+def target(request) -> str:
+    """Both kinds of heads."""
+    return request.param
+
+
+@pytest.fixture(params=[0.0, 0.4])
+def ensemble_lambda(request) -> float:
+    """Without the ensemble, and with it."""
+    return request.param
+
+
+# Texts, pairs and trained models for the scripts. Their modules take long to import, and many tests need none of them.
+
+
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> dict[str, str]:
     """A training, a validation and a test text."""
-    from tests.support.clm_runs import write_text
+    from tests.support.clm_runs import write_texts
 
-    folder = tmp_path_factory.mktemp("texts")
-    lines = {"train": 300, "validation": 40, "test": 30}
-    return {name: str(write_text(folder / f"{name}.txt", count, i)) for i, (name, count) in enumerate(lines.items())}
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="session")
@@ -52,13 +68,62 @@ def files(texts) -> list[str]:
 @pytest.fixture(scope="session")
 def checkpoint(texts, tmp_path_factory) -> str:
     """A plain model with a tokenizer for the texts, and with dropout, whose random numbers a resumed run must find."""
-    from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+    from tests.support.clm_runs import save_plain_model
 
-    from tests.support.tiny import plain_model
+    return save_plain_model(texts, tmp_path_factory.mktemp("checkpoint"))
 
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])
-    tokenizer.save_pretrained(folder)
-    ends = {"bos_token_id": 1, "eos_token_id": 1}
-    plain_model(vocab_size=len(tokenizer), n_positions=16, resid_pdrop=0.1, **ends).save_pretrained(folder)
-    return str(folder)
+
+@pytest.fixture(scope="session")
+def pair_files(tmp_path_factory) -> dict[str, list[str]]:
+    """Sentence pairs: the arguments for the files of each split."""
+    from tests.support.nmt_runs import write_pairs
+
+    return write_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def pairs(pair_files) -> list[str]:
+    """All of them."""
+    return [argument for arguments in pair_files.values() for argument in arguments]
+
+
+@pytest.fixture(scope="session")
+def plain_checkpoints(tmp_path_factory) -> dict[str, str]:
+    """Plain encoder-decoder models that know nothing yet, and a tokenizer for the pairs; with dropout."""
+    from tests.support.nmt_runs import save_plain_models
+
+    return save_plain_models(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="session")
+def marian(plain_checkpoints) -> str:
+    """A plain Marian."""
+    return plain_checkpoints["marian"]
+
+
+@pytest.fixture(scope="session")
+def finished_clm(files, tmp_path_factory):
+    """A complete run of `train_clm.py`. Tests that change its folder work on a copy."""
+    from tests.support.clm_runs import QUICK, run
+    from tests.support.scripts import finish
+
+    return finish(run, tmp_path_factory.mktemp("finished_clm") / "run", *files, *QUICK)
+
+
+@pytest.fixture(scope="session")
+def finished_mlm(files, tmp_path_factory):
+    """A complete run of `train_mlm.py`."""
+    from tests.support.mlm_runs import QUICK, run
+    from tests.support.scripts import finish
+
+    return finish(run, tmp_path_factory.mktemp("finished_mlm") / "run", *files, *QUICK)
+
+
+@pytest.fixture(scope="session")
+def finished_nmt(marian, pairs, tmp_path_factory):
+    """A complete run of `train_nmt.py`, long enough to learn something."""
+    from tests.support.nmt_runs import LONGER, QUICK, run
+    from tests.support.scripts import finish
+
+    folder = tmp_path_factory.mktemp("finished_nmt") / "run"
+    return finish(run, folder, "--model_name_or_path", marian, *pairs, *QUICK, *LONGER)

@@ -21,8 +21,6 @@ from ..method.configuration import check_draft_vocab_size, check_fraction
 
 # Processors that remember what they were called with, and cannot take a draft back.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
-# Arguments of Transformers' assisted decoding that the heads have no use for.
-FOR_OTHER_DRAFTERS = ("assistant_model", "assistant_tokenizer", "inputs_tensor", "synced_gpus", "tokenizer")
 DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
 # Options of Transformers that are numbers of tokens, and the least they can be.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
@@ -189,19 +187,33 @@ class NgramGenerationMixin:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        synced_gpus: bool = False,
         streamer=None,
-        **kwargs,
+        inputs_tensor: torch.Tensor | None = None,
+        assistant_model=None,
+        assistant_tokenizer=None,
+        tokenizer=None,
+        **model_kwargs,
     ):
+        # Transformers reads which arguments this takes.
         prepared = (input_ids, logits_processor, stopping_criteria, generation_config)
         if not generation_config.use_mtp:
-            return super()._assisted_decoding(*prepared, streamer=streamer, **kwargs)
+            return super()._assisted_decoding(
+                *prepared,
+                synced_gpus=synced_gpus,
+                streamer=streamer,
+                inputs_tensor=inputs_tensor,
+                assistant_model=assistant_model,
+                assistant_tokenizer=assistant_tokenizer,
+                tokenizer=tokenizer,
+                **model_kwargs,
+            )
         stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
         if stateful:
             raise ValueError(
                 f"`use_mtp=True` takes rejected drafts back, and a {type(stateful[0]).__name__} remembers them: leave "
                 "it out, or use `use_mtp=False`."
             )
-        model_kwargs = {name: value for name, value in kwargs.items() if name not in FOR_OTHER_DRAFTERS}
         return SpeculativeDecoding(self, *prepared, streamer, model_kwargs).run()
 
     def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):

@@ -21,10 +21,10 @@ from ngram_wdr_hf.data.pair_batches import TOKENIZED, PairBatches
 from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
-
 from tests.support import reference
+from tests.support.options import END, PAD
 from tests.support.tiny import VOCAB_SIZE, plain_model, tiny_model
-from tests.support.trained import END, PAD, Language, trained_model, trained_seq2seq
+from tests.support.trained import Language, trained_model, trained_seq2seq
 
 WINDOW = 12
 SENTENCE_ENDS = [END, 5, 9]
@@ -211,7 +211,7 @@ def test_drafts_come_from_the_draft_vocabulary():
     model, text = exact(trained_model(4, "wdr")), windows(60)
     everything = head_diagnostics(model, text)
     vocabulary = [token for token, _ in Counter(text.stream[:].tolist()).most_common(12)]
-    model.set_draft_tokens(vocabulary)
+    model.ngram_set_draft_tokens(vocabulary)
     found = head_diagnostics(model, text)
     check_heads(found, *expected(model, text, 0.0, vocabulary)[:-1])
     assert found.num_accepted != everything.num_accepted

@@ -14,13 +14,11 @@ from ngram_wdr_hf.analysis import gradient_diversity, report
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
 from ngram_wdr_hf.analysis.trained_run import load_run, load_text
-from ngram_wdr_hf.training.common.arguments import run_script
+from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
 from ngram_wdr_hf.training.mlm.run import run_mlm
-
 from tests.support import clm_runs, nmt_runs
-
-pytest_plugins = ["tests.support.nmt_runs"]
+from tests.support.scripts import metrics_of
 
 ALL = 10_000
 VOID = ("meta", "img", "input", "br", "hr", "link", "path", "circle", "line", "rect")
@@ -107,10 +105,6 @@ def only(monkeypatch):
 @pytest.fixture(scope="module")
 def page_of_comparison(compared, tmp_path_factory) -> Page:
     return write(compared, tmp_path_factory.mktemp("page") / "report.html", split="test")
-
-
-def metrics_of(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
 
 def test_sections_of_a_language_model(page_of_comparison):

@@ -19,7 +19,7 @@ from ngram_wdr_hf.analysis import WDRMap, wdr_map
 from ngram_wdr_hf.analysis.token_labels import token_labels
 from ngram_wdr_hf.analysis.wdr_map_page import TEMPLATE
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
-
+from tests.support.processes import ROOT
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
 # What would break a page or a picture that does not take care.
@@ -362,7 +362,7 @@ def test_page_needs_nothing_else(found):
 
 
 def test_template_is_shipped():
-    root = Path(__file__).parents[2]
+    root = ROOT
     shipped = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     files = {path for pattern in shipped["ngram_wdr_hf"] for path in (root / "ngram_wdr_hf").glob(pattern)}
     assert TEMPLATE in files

@@ -1,19 +1,18 @@
 """The table in docs/backbones.md, line by line: what it says works does, and the rest is refused in a sentence."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from ngram_wdr_hf import with_ngram_heads
-
 from tests.support.architectures import ARCHITECTURES, REFUSED
+from tests.support.processes import ROOT
 from tests.support.tiny import left_pad, random_ids
 
 LENGTH = 5
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "backbones.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[list[str]]:

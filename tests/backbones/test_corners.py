@@ -14,7 +14,6 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ngram_wdr_hf import WDRNgramLlamaConfig, WDRNgramLlamaForCausalLM, with_ngram_heads
-
 from tests.support.backbones import tiny_backbone
 from tests.support.tiny import TRANSLATION_SIZES, left_pad, plain_seq2seq, random_ids, tiny_model
 

@@ -1,34 +1,30 @@
 """Every backbone: losses, gradients and logits against the slow reference, N = 1, checkpoints, a Trainer's step."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, Trainer, TrainingArguments
 
 import ngram_wdr_hf
 from ngram_wdr_hf.modeling.causal import NgramMixin
-
 from tests.support import reference
-from tests.support.backbones import BACKBONES, SOURCE, forward_inputs, plain_backbone, reference_inputs, stock_twin, tiny_backbone
+from tests.support.backbones import (
+    BACKBONES,
+    SOURCE,
+    assert_close,
+    forward_inputs,
+    plain_backbone,
+    plain_twin,
+    reference_inputs,
+    tiny_backbone,
+)
 from tests.support.masked import tiny_masked
+from tests.support.processes import run_without_package
 from tests.support.tiny import left_pad, random_ids
+from tests.support.training import ONE_STEP, gradients_by_backward
 
-# Many backbones normalize in float32, whatever the model's type is.
-TOLERANCES = {torch.float64: {"rtol": 1e-5, "atol": 1e-6}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
 # The second row is shorter, by a multiple of Reformer's chunks.
 LEFT_IDS, LEFT_MASK = left_pad([random_ids(1, 12)[0], random_ids(1, 8, seed=1)[0]])
 IDS, MASK = LEFT_IDS.flip(1), LEFT_MASK.flip(1)
-
-
-@pytest.fixture(params=BACKBONES)
-def name(request):
-    return request.param
-
-
-def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
-    torch.testing.assert_close(actual, expected, **TOLERANCES[actual.dtype], msg=lambda text: f"{what}: {text}")
 
 
 def labels_of(model: PreTrainedModel) -> torch.LongTensor:
@@ -45,17 +41,6 @@ def expected_loss(model: PreTrainedModel, labels: torch.LongTensor) -> tuple[tor
     return reference.training_loss(model, IDS, labels, MASK)
 
 
-def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    # By `backward`: reversible layers know no other way.
-    model.zero_grad()
-    loss.backward()
-    return {
-        key: torch.zeros_like(value) if value.grad is None else value.grad.clone()
-        for key, value in model.named_parameters()
-        if value.requires_grad
-    }
-
-
 def test_all_named_classes_are_here():
     models = {
         value
@@ -64,13 +49,13 @@ def test_all_named_classes_are_here():
     }
     assert {backbone.ours for backbone in BACKBONES.values()} == models
     for backbone in BACKBONES.values():
-        assert backbone.ours.backbone_class() is backbone.stock
+        assert backbone.ours.ngram_backbone_class() is backbone.stock
 
 
 @torch.no_grad()
 def test_the_reference_is_the_stock_class(name):
     model = tiny_backbone(name)
-    stock = stock_twin(name, model)
+    stock = plain_twin(name, model)
     hidden = reference.hidden_states(model, **reference_inputs(model, IDS, MASK))
     logits = stock(**forward_inputs(model, IDS, MASK)).logits
     assert_close(reference.logits_of(model, hidden), logits)
@@ -95,7 +80,7 @@ def test_training_loss_and_gradients(name, size, target, label_smoothing):
     assert_close(output.loss, expected)
     assert output.head_losses.shape == (size,) and not output.head_losses.requires_grad
     assert_close(output.head_losses, expected_nlls)
-    actual, wanted = gradients(model, output.loss), gradients(model, expected)
+    actual, wanted = gradients_by_backward(model, output.loss), gradients_by_backward(model, expected)
     assert all(wanted[f"ngram_heads.{n}.fc_in.weight"].abs().max() > 1e-3 for n in range(size - 1))
     for key, value in wanted.items():
         assert_close(actual[key], value, key)
@@ -125,7 +110,7 @@ def test_evaluation(name, size, target):
 @torch.no_grad()
 def test_one_gram_is_the_stock_class(name):
     model = tiny_backbone(name, ngram_size=1, ensemble_lambda=0.4)
-    stock = plain_backbone(name) if BACKBONES[name].begins_alike else stock_twin(name, model)
+    stock = plain_backbone(name) if BACKBONES[name].begins_alike else plain_twin(name, model)
     assert model.state_dict().keys() == stock.state_dict().keys()
     inputs, labels = forward_inputs(model, IDS, MASK), labels_of(model)
     assert torch.equal(model(**inputs).logits, stock(**inputs).logits)
@@ -168,7 +153,6 @@ def test_checkpoints(tmp_path, name):
 ELSEWHERE = """
 import sys
 
-sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
@@ -200,12 +184,7 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
         inputs[name] = {"input_ids": IDS, "attention_mask": MASK}
         expected[name] = model(**inputs[name]).logits
     torch.save(inputs, tmp_path / "inputs.pt")
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
-    command = [sys.executable, "-I", str(script), str(tmp_path)]
-    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+    run_without_package(ELSEWHERE, tmp_path, str(tmp_path))
     logits = torch.load(tmp_path / "logits.pt")
     assert logits.keys() == expected.keys()
     for name, value in logits.items():
@@ -213,20 +192,9 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
 
 
 def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
-    options = {
-        "per_device_train_batch_size": 2,
-        "max_steps": 1,
-        "learning_rate": 1.0,
-        "max_grad_norm": 0.0,
-        "optim": "sgd",
-        "report_to": "none",
-        "save_strategy": "no",
-        "use_cpu": True,
-        "disable_tqdm": True,
-    }
     rows = forward_inputs(model, IDS, MASK) | {"labels": labels_of(model)}
     data = [{key: value[i] for key, value in rows.items()} for i in range(2)]
-    trainer = Trainer(model, TrainingArguments(folder, **options, **arguments), train_dataset=data)
+    trainer = Trainer(model, TrainingArguments(folder, **{**ONE_STEP, **arguments}), train_dataset=data)
     trainer.train()
     return trainer
 
@@ -235,7 +203,7 @@ def test_a_step_of_the_trainer(tmp_path, name):
     """It goes against the gradients of the slow reference, also if activations are computed twice."""
     start, model = tiny_backbone(name), tiny_backbone(name)
     one_step(model, tmp_path)
-    expected = gradients(start, expected_loss(start.train(), labels_of(start))[0])
+    expected = gradients_by_backward(start, expected_loss(start.train(), labels_of(start))[0])
     before = dict(start.named_parameters())
     for key, gradient in expected.items():
         assert_close(model.get_parameter(key), before[key] - gradient, key)

@@ -4,25 +4,13 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
-from tests.support.backbones import BACKBONES, SOURCE, forward_inputs, tiny_backbone
-from tests.support.side_by_side import (
-    DRAFTS,
-    EVERYTHING,
-    NO_END,
-    assert_same_generation,
-    generate,
-    generate_both,
-    were_drafts_right,
-)
-from tests.backbones.test_named import assert_close
-from tests.support.tiny import left_pad, random_ids
+from tests.support.backbones import BACKBONES, SOURCE, assert_close, forward_inputs, tiny_backbone
+from tests.support.generation import differ
+from tests.support.options import DRAFTS, EVERYTHING, NO_END
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
+from tests.support.tiny import left_pad, random_ids, right_pad
 
 LENGTH = 12
-
-
-@pytest.fixture(params=BACKBONES)
-def name(request):
-    return request.param
 
 
 def new_cache(model: PreTrainedModel, kind: str) -> DynamicCache | StaticCache | EncoderDecoderCache | None:
@@ -41,8 +29,8 @@ def cached_logits(model: PreTrainedModel, ids: torch.LongTensor, pieces: list[in
     """Logits of every position, read through a cache in pieces of the given lengths."""
     cache, logits = new_cache(model, kind), []
     for piece in ids.split(pieces, dim=1):
-        output = model(**forward_inputs(model, piece), **{model.cache_name: cache}, use_cache=True)
-        cache = output[model.cache_name]
+        output = model(**forward_inputs(model, piece), **{model.ngram_cache_name: cache}, use_cache=True)
+        cache = output[model.ngram_cache_name]
         logits.append(output.logits)
     return torch.cat(logits, dim=1)
 
@@ -67,18 +55,8 @@ def test_cached_equals_uncached(name):
 def prompts(model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     """A batch for `generate`, padded on the side that the model wants, and its rows."""
     rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 4)]
-    ids, mask = left_pad(rows)
-    if model.config.is_encoder_decoder:
-        order = mask.argsort(dim=1, descending=True, stable=True)
-        ids, mask = ids.gather(1, order), mask.gather(1, order)
+    ids, mask = right_pad(rows) if model.config.is_encoder_decoder else left_pad(rows)
     return {"input_ids": ids, "attention_mask": mask}, rows
-
-
-def differ(output, other) -> bool:
-    """A different text, or other logits for the same one."""
-    return not torch.equal(output.sequences, other.sequences) or not torch.allclose(
-        torch.stack(output.logits), torch.stack(other.logits), atol=0.01
-    )
 
 
 def test_padded_prompts_are_prompts_alone(name):

@@ -1,97 +1,22 @@
 """Reformer with N-gram heads: any length in training, its own cache, and what its hashing lets through."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, ReformerConfig, ReformerModelWithLMHead
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
 
 from ngram_wdr_hf import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead, with_ngram_heads
 from ngram_wdr_hf.backbones.reformer import NgramReformerCache
-
 from tests.support import reference
+from tests.support.reformer import FULL, LAYERS, PAD, SIZES, plain_reformer, read_by_cache, slow, tiny_reformer
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
+from tests.support.training import gradients_by_backward
 
-PAD, FULL = 1, 24
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 8,
-    "attention_head_size": 4,
-    "num_attention_heads": 2,
-    "feed_forward_size": 16,
-    "axial_pos_shape": (4, 6),
-    "axial_pos_embds_dim": (4, 4),
-    "local_attn_chunk_length": 4,
-    "lsh_attn_chunk_length": 6,
-    "num_buckets": 4,
-    "hash_seed": 0,
-    "initializer_range": 0.5,
-    "hidden_dropout_prob": 0.0,
-    "local_attention_probs_dropout_prob": 0.0,
-    "pad_token_id": PAD,
-}
-LAYERS = {
-    "local": {"attn_layers": ["local", "local"]},
-    "lsh": {"attn_layers": ["lsh", "local"]},
-    "lsh twice": {"attn_layers": ["local", "lsh"], "num_hashes": 2},
-}
 # Axes give all positions at once in training; a table gives those that are asked for.
 POSITIONS = {"axes": {}, "table": {"axial_pos_embds": False}}
 LAMBDAS = [0.0, 0.4, 1.0]
 NO_END = {"eos_token_id": None, "max_new_tokens": 9}
-
-
-def tiny_reformer(layers: str = "local", **fields) -> WDRNgramReformerModelWithLMHead:
-    torch.manual_seed(0)
-    model = WDRNgramReformerModelWithLMHead(WDRNgramReformerConfig(**{**SIZES, **LAYERS[layers], **fields}))
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.double().eval()
-
-
-def plain_reformer(layers: str = "local", **fields) -> ReformerModelWithLMHead:
-    torch.manual_seed(0)
-    config = ReformerConfig(**{**SIZES, **LAYERS[layers], "is_decoder": True, **fields})
-    return ReformerModelWithLMHead(config).double().eval()
-
-
-def read_by_cache(model, field: str, ids: torch.Tensor, prompt_length: int, **kwargs) -> torch.Tensor:
-    """What comes out when a prompt is read at once, and the words after it one by one."""
-    output = model(ids[:, :prompt_length], use_cache=True, **kwargs)
-    found = [output[field]]
-    for token in ids[:, prompt_length:].split(1, dim=1):
-        output = model(token, past_buckets_states=output.past_buckets_states, use_cache=True, **kwargs)
-        found.append(output[field])
-    return torch.cat(found, dim=1)
-
-
-def slow(model: PreTrainedModel, length: int = 0, prompt_length: int | None = None) -> SimpleNamespace:
-    """
-    What the slow reference reads: the stock base model, which sees texts filled up to `length` with masked words, or
-    which reads what comes after a prompt word by word; and the output embedding.
-    """
-
-    def states(input_ids, attention_mask=None, position_ids=None):
-        if prompt_length is not None:
-            return read_by_cache(model.reformer, "last_hidden_state", input_ids, prompt_length)
-        size = input_ids.shape[1]
-        if length > size:
-            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            attention_mask = F.pad(mask, (0, length - size))
-            input_ids = F.pad(input_ids, (0, length - size), value=PAD)
-            position_ids = None if position_ids is None else F.pad(position_ids, (0, length - size), value=3)
-        inputs = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-        return model.reformer(input_ids, **inputs).last_hidden_state[:, :size]
-
-    return SimpleNamespace(
-        base_model=lambda *args, **kwargs: SimpleNamespace(last_hidden_state=states(*args, **kwargs)),
-        get_output_embeddings=model.get_output_embeddings,
-        ngram_heads=model.ngram_heads,
-        config=model.config,
-    )
 
 
 def full_length(layers: str, positions: str, length: int) -> int:
@@ -100,16 +25,6 @@ def full_length(layers: str, positions: str, length: int) -> int:
         return FULL
     multiple = 4 if layers == "local" else 12
     return length if length <= 4 else -(-length // multiple) * multiple
-
-
-def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """By `backward`: the reversible layers find theirs on the way, and hand none to `torch.autograd.grad`."""
-    model.zero_grad()
-    loss.backward()
-    return {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-        for name, parameter in model.named_parameters()
-    }
 
 
 def assert_training_matches(model: PreTrainedModel, length: int, batch: dict[str, torch.Tensor]) -> None:
@@ -121,7 +36,7 @@ def assert_training_matches(model: PreTrainedModel, length: int, batch: dict[str
     torch.testing.assert_close(output.head_losses, expected_nlls)
     # In a text too short for a head, the reference has no use for it.
     expected = expected + 0 * sum(parameter.sum() for parameter in model.parameters())
-    actual, wanted = gradients(model, output.loss), gradients(model, expected)
+    actual, wanted = gradients_by_backward(model, output.loss), gradients_by_backward(model, expected)
     for name in wanted:
         torch.testing.assert_close(actual[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
 
@@ -176,7 +91,7 @@ def test_gradients_are_those_of_the_loss(layers):
     # Simple heads: of WDR heads' predictions, the loss takes a part as constant.
     model, ids = tiny_reformer(layers, ngram_target="simple").train(), random_ids(2, 11)
     directions = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
-    grads = gradients(model, model(ids, labels=ids).loss)
+    grads = gradients_by_backward(model, model(ids, labels=ids).loss)
     for part in ("embeddings", "layers.0.attention", "layers.1", "encoder.layer_norm", "decoder", "ngram_heads"):
         names = [name for name in directions if part in name]
 
@@ -389,7 +304,7 @@ def test_one_gram_is_the_stock_model(layers):
     full = random_ids(2, FULL)
     losses = [model.train()(full, labels=full).loss for model in (ours, stock)]
     torch.testing.assert_close(*losses, check_dtype=False)
-    actual, expected = (gradients(model, loss) for model, loss in zip((ours, stock), losses, strict=True))
+    actual, expected = (gradients_by_backward(model, loss) for model, loss in zip((ours, stock), losses, strict=True))
     for name in expected:
         torch.testing.assert_close(actual[name], expected[name], rtol=1e-5, atol=1e-6)
 

@@ -14,11 +14,10 @@ from ngram_wdr_hf import (
     WDRNgramTensorizedTransformerLMHeadModel,
 )
 from ngram_wdr_hf.backbones import tensorized_model
-
 from tests.support import reference
-from tests.modeling.test_ensemble import cached_logits
-from tests.method.test_loss import gradients
+from tests.support.generation import cached_logits
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
+from tests.support.training import gradients
 
 PLACES = 12
 SIZES = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": PLACES, "hidden_size": 8, "num_hidden_layers": 2}

@@ -2,9 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import ngram_wdr_hf
 from ngram_wdr_hf import backbones, with_ngram_heads
-
+from tests.support.processes import run_python
 from tests.support.tiny import SIZES, T5_SIZES, TRANSLATION_SIZES, VOCAB_SIZE, random_ids
 
 SMALL = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -167,10 +164,8 @@ def test_in_another_process(tmp_path):
         expected = (inputs_of(ours), logits(ours, ensemble_lambda=0.5), f"WDRNgram{name}")
         torch.save(expected, tmp_path / name / "expected.pt")
         (tmp_path / name / "model.pkl").write_bytes(pickle.dumps(ours))
-    command = [sys.executable, "-c", ELSEWHERE, *(str(tmp_path / name) for name in names)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == [f"WDRNgram{name}" for name in names]
+    printed = run_python("-c", ELSEWHERE, *(str(tmp_path / name) for name in names))
+    assert printed.split() == [f"WDRNgram{name}" for name in names]
 
 
 @pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "MBartForConditionalGeneration"])

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -10,8 +9,9 @@ from torch.utils.data import DataLoader
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
-from ngram_wdr_hf.data.stream import StreamedBlocks, TokenStream
+from ngram_wdr_hf.data.stream import StreamedBlocks
 from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer, train_word_tokenizer
+from tests.support.masked import some_ids, stream_of
 
 WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"]
 
@@ -19,12 +19,6 @@ WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_masked_tokenizer([" ".join(WORDS)] * 3, 500)
-
-
-def some_ids(tokenizer, length: int, seed: int = 0) -> torch.Tensor:
-    ordinary = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
-    generator = torch.Generator().manual_seed(seed)
-    return torch.tensor(ordinary)[torch.randint(len(ordinary), (length,), generator=generator)]
 
 
 def masked(masking, ids, seed=0):
@@ -104,10 +98,6 @@ def test_a_span_meets_one_fate(tokenizer):
     for number in range(int(spans.max()) + 1):
         is_hidden = changed[spans == number] == tokenizer.mask_token_id
         assert is_hidden.all() or not is_hidden.any()
-
-
-def stream_of(tokenizer, length: int) -> TokenStream:
-    return TokenStream([some_ids(tokenizer, length).numpy().astype(np.int32)], num_words=length)
 
 
 def test_training_blocks_are_masked_anew_in_every_epoch(tokenizer):

@@ -7,73 +7,18 @@ import pickle
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from datasets import Dataset
-from tokenizers import Tokenizer, models
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.grammar import english_german
 from ngram_wdr_hf.data.pair_batches import (
-    TOKENIZED,
     PairBatches,
     cut_into_batches,
-    encode_sources,
     keep_lengths,
     only,
     pad,
     side_lengths,
     tokenize_pairs,
 )
-from ngram_wdr_hf.data.pairs import texts_of_pairs
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
-from ngram_wdr_hf.evaluation.scores import score
-
-from tests.support.reference import head_prediction, hidden_states, logits_of
-from tests.support.tiny import VOCAB_SIZE, tiny_seq2seq
-
-PAD, IGNORED = 1, -100
-LAMBDAS = [0.0, 0.3, 1.0]
-SENTENCES = [
-    "",
-    "a",
-    "the cat saw the dog",
-    "Die Mädchen grüßen übermorgen Öl und Äpfel.",
-    "naïve café, 日本語, עברית, 🤗👩‍👩‍👧",
-    "two  spaces, a tab\t.",
-    "do n't , ca n't . `` ''",
-    "\x00\x7f\x85\xa0\u2028\ufffd",
-    "".join(map(chr, range(0x21, 0x300))),
-]
-
-
-@pytest.fixture(scope="module")
-def grammar() -> Dataset:
-    return english_german({"train": 400})["train"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(grammar) -> PreTrainedTokenizerFast:
-    return train_sentence_tokenizer(texts_of_pairs(grammar), 500)
-
-
-def tokens_of(lengths, seed: int = 0) -> Dataset:
-    """Random pairs of these lengths; no two rows are alike."""
-    chance = np.random.default_rng(seed)
-    ids = [[chance.integers(2, VOCAB_SIZE, length).tolist() for length in pair] for pair in lengths]
-    assert len({str(pair) for pair in ids}) == len(ids)
-    rows = {
-        "input_ids": [source for source, _ in ids],
-        "labels": [target for _, target in ids],
-        "num_words": [i + 1 for i in range(len(ids))],
-        "is_truncated": [False] * len(ids),
-    }
-    return Dataset.from_dict(rows, TOKENIZED)
-
-
-def random_lengths(count: int, longest: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(1, longest + 1, (count, 2))
+from tests.support.pairs import IGNORED, PAD, pairs_of, random_lengths, tokens_of
 
 
 def realistic_lengths(count: int, seed: int = 0) -> np.ndarray:
@@ -92,130 +37,12 @@ def unpadded(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], list[int]]
     ]
 
 
-def pairs_of(rows: Dataset) -> list[tuple[list[int], list[int]]]:
-    return list(zip(rows["input_ids"][:], rows["labels"][:], strict=True))
-
-
 def all_pairs(batches) -> list[tuple[list[int], list[int]]]:
     return [pair for batch in batches for pair in unpadded(batch)]
 
 
 def same(batch, other) -> bool:
     return batch.keys() == other.keys() and all(torch.equal(batch[name], other[name]) for name in batch)
-
-
-@pytest.mark.parametrize("text", SENTENCES)
-def test_sentences_are_ended_and_decode_back_exactly(tokenizer, text):
-    ids = tokenizer(text)["input_ids"]
-    assert ids[-1] == tokenizer.eos_token_id and ids.count(tokenizer.eos_token_id) == 1
-    assert tokenizer.pad_token_id not in ids
-    # A first word is tokenized as any other, with a space before it, which is no part of the text.
-    assert tokenizer.decode(ids, skip_special_tokens=True).removeprefix(" ") == text
-    assert tokenizer(text_target=text)["input_ids"] == ids
-    assert tokenizer([text, "a"])["input_ids"][0] == ids
-
-
-@pytest.mark.parametrize("word", ["the", "Haus", "über", "🤗", "unheard-of", "1"])
-def test_a_word_has_the_same_tokens_everywhere(tokenizer, word):
-    tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
-    first, inside, last = (
-        tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f"{word} a", f"a {word} a", f"a {word}")
-    )
-    a = tokenizer("a", add_special_tokens=False)["input_ids"]
-    assert (first, inside, last) == (tokens + a, a + tokens + a, a + tokens)
-
-
-def test_one_vocabulary_for_both_languages(grammar, tokenizer):
-    assert len(tokenizer) == 500
-    assert tokenizer.pad_token == "<pad>" and tokenizer.eos_token == "<eos>"
-    assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    alone = train_sentence_tokenizer(grammar["source"][:], 500)
-    mean_length = [np.mean([len(ids) for ids in t(grammar["target"][:])["input_ids"]]) for t in (tokenizer, alone)]
-    # Trained on German, too, it cuts German into fewer pieces.
-    assert mean_length[0] < 0.8 * mean_length[1]
-
-
-def test_tokenizer_needs_a_token_for_each_byte():
-    assert len(train_sentence_tokenizer(["a b"], 258)) == 258
-    with pytest.raises(
-        InputError, match=r"^A BPE tokenizer has at least 258 tokens, .*`--vocab_size`, which is 257\.$"
-    ):
-        train_sentence_tokenizer(["a b"], 257)
-
-
-def test_tokenizer_survives_saving(tmp_path, tokenizer):
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.get_vocab() == tokenizer.get_vocab()
-    assert loaded.eos_token_id == tokenizer.eos_token_id and loaded.pad_token_id == tokenizer.pad_token_id
-    ids = tokenizer(SENTENCES)["input_ids"]
-    assert loaded(SENTENCES)["input_ids"] == loaded(text_target=SENTENCES)["input_ids"] == ids
-    assert loaded.batch_decode(ids) == tokenizer.batch_decode(ids)
-    # By this, tokenized pairs are found again.
-    assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
-
-
-class TwoLanguages:
-    """A tokenizer that tells sources from targets: a token is a word's length, negative for targets; 0 ends."""
-
-    is_fast = False
-
-    def __call__(self, text=None, text_target=None, **options):
-        sign, texts = (1, text) if text_target is None else (-1, text_target)
-        room = options["max_length"] - 1 if options.get("truncation") else None
-        return {"input_ids": [[*[sign * len(word) for word in line.split()][:room], 0] for line in texts]}
-
-
-@pytest.mark.parametrize(
-    ("longest", "sources", "targets", "is_truncated"),
-    [
-        (None, [[1, 2, 3, 4, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [False, False]),
-        (5, [[1, 2, 3, 4, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [False, False]),
-        (4, [[1, 2, 3, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [True, False]),
-        (3, [[1, 2, 0], [5, 0]], [[-1, 0], [-1, -2, 0]], [True, True]),
-        (1, [[0], [0]], [[0], [0]], [True, True]),
-    ],
-)
-def test_tokenized_pairs(longest, sources, targets, is_truncated):
-    rows = Dataset.from_dict({"source": ["a bb ccc dddd", "eeeee"], "target": ["a", " a bb  ccc "]})
-    tokens = tokenize_pairs(rows, TwoLanguages(), "train", longest)
-    assert tokens.to_dict() == {
-        "input_ids": sources,
-        "labels": targets,
-        "num_words": [1, 3],
-        "is_truncated": is_truncated,
-    }
-    assert encode_sources(rows["source"][:], TwoLanguages(), "test", longest)[0] == sources
-
-
-def test_prefix_stands_before_sources_only():
-    rows = Dataset.from_dict({"source": ["ccc", ""], "target": ["a", "bb"]})
-    tokens = tokenize_pairs(rows, TwoLanguages(), "train", prefix="to German: ")
-    assert tokens["input_ids"][:] == [[2, 7, 3, 0], [2, 7, 0]]
-    assert tokens["labels"][:] == [[-1, 0], [-2, 0]] and tokens["num_words"][:] == [1, 1]
-    assert encode_sources(["ccc"], TwoLanguages(), "test", prefix="to German: ") == ([[2, 7, 3, 0]], 0)
-    # Cut, it keeps its place.
-    assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == ([[2, 7, 0]], 1)
-
-
-def test_processes_give_the_same_tokens(grammar, tokenizer):
-    rows = grammar.select([*range(400)] * 5)
-    tokens = tokenize_pairs(rows, tokenizer, "train", longest=12)
-    assert tokens.to_dict() == tokenize_pairs(rows, tokenizer, "train", longest=12, num_workers=2).to_dict()
-    ids = tokenizer(grammar["target"][:])["input_ids"]
-    assert tokens["labels"][:400] == [row if len(row) <= 12 else [*row[:11], row[-1]] for row in ids]
-    assert {row[-1] for row in tokens["labels"][:]} == {tokenizer.eos_token_id}
-    assert tokens["num_words"][:400] == [len(text.split()) for text in grammar["target"][:]]
-
-
-def test_tokenizer_of_another_language():
-    no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
-    for pair in ({"source": ["a"], "target": ["b"]}, {"source": ["b"], "target": ["a"]}):
-        with pytest.raises(InputError, match=r"^The tokenizer cannot read the validation set \("):
-            tokenize_pairs(Dataset.from_dict(pair), tokenizer, "validation")
-    with pytest.raises(InputError, match=r"^The tokenizer cannot read the test set \("):
-        encode_sources(["b"], tokenizer, "test")
 
 
 LENGTHS = [(1, 1), (4, 2), (2, 4), (5, 2), (2, 5), (9, 8), (3, 1)]
@@ -383,79 +210,3 @@ def test_pad():
     padded = pad([[5, 6, 7], [], [8]], 3)
     assert padded.tolist() == [[5, 6, 7], [3, 3, 3], [8, 3, 3]] and padded.dtype == torch.long
     assert pad([[]], 3).shape == (1, 0)
-
-
-@pytest.fixture(scope="module")
-def pairs() -> Dataset:
-    """Targets of a single token among them, of which no head has anything to say."""
-    return tokens_of([*random_lengths(25, 9), (3, 1), (1, 1), (1, 2), (14, 3)])
-
-
-@torch.no_grad()
-def slow_scores(model, tokens: Dataset):
-    """The NLL of all targets for each λ, and the mean NLL of the next word and of each head; one pair at a time."""
-    sums = [0.0] * len(LAMBDAS)
-    head_nlls = [[] for _ in range(model.config.ngram_size)]
-    for source, target in pairs_of(tokens):
-        source, target = torch.tensor([source]), torch.tensor([target])
-        for i, value in enumerate(LAMBDAS):
-            loss = model(source, labels=target, ensemble_lambda=value).loss
-            sums[i] += float(loss) * target.shape[1]
-        decoder_ids = torch.cat([torch.tensor([[model.config.decoder_start_token_id]]), target], dim=1)
-        hidden = hidden_states(model, decoder_ids[:, :-1], encoder_ids=source)
-        for n in range(model.config.ngram_size):
-            for t in range(target.shape[1] - n):
-                state = hidden[0, t] if n == 0 else head_prediction(model, hidden, decoder_ids, 0, t, n)
-                head_nlls[n].append(float(F.cross_entropy(logits_of(model, state), target[0, t + n])))
-    return sums, [np.mean(nlls) for nlls in head_nlls]
-
-
-@pytest.mark.parametrize("target", ["wdr", "simple"])
-def test_scores_are_those_of_single_pairs(pairs, target):
-    model = tiny_seq2seq("marian", torch.float64, ngram_size=3, ngram_target=target)
-    sums, head_nlls = slow_scores(model, pairs)
-    assert np.ptp(sums) > 1
-    model.train()
-    num_tokens = int(side_lengths(pairs)[:, 1].sum())
-    for batch_tokens in (1, 20, 64, 100_000):
-        batches = PairBatches(pairs, batch_tokens, PAD)
-        calls = []
-        # Windows at a time mean nothing here.
-        scores = score(model, batches, LAMBDAS, batch_size=7, on_batch=lambda calls=calls: calls.append(None))
-        assert len(calls) == len(batches) and model.training
-        assert scores.nll_sums == pytest.approx(sums, rel=1e-9)
-        assert scores.head_nlls == pytest.approx(head_nlls, rel=1e-9)
-        assert (scores.num_tokens, scores.num_words) == (num_tokens, batches.num_words)
-        assert scores.perplexities() == pytest.approx([math.exp(total / num_tokens) for total in sums])
-        words = batches.num_words
-        assert scores.perplexities("word") == pytest.approx([math.exp(total / words) for total in sums])
-        assert scores.best_lambda == LAMBDAS[int(np.argmin(sums))]
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 50])
-def test_scores_do_not_depend_on_the_number_of_processes(pairs, num_processes):
-    model = tiny_seq2seq("marian", torch.float64, ngram_size=3)
-    # A pair a batch: a prime number, which no number of processes divides.
-    batches = PairBatches(pairs, 1, PAD)
-    assert len(batches) == 29
-    alone = score(model, batches, LAMBDAS, 1)
-    shares, calls = [], []
-    for index in range(num_processes):
-        called, sums = [], []
-
-        def keep(tensor, sums=sums):
-            sums.append(tensor.clone())
-            return tensor
-
-        score(model, batches, LAMBDAS, 1, index, num_processes, keep, lambda called=called: called.append(None))
-        shares.append(sums)
-        calls.append(len(called))
-    # As many batches everywhere, or processes would wait for each other.
-    assert set(calls) == {math.ceil(len(batches) / num_processes)}
-    together = iter([sum(parts) for parts in zip(*shares, strict=True)])
-    scores = score(model, batches, LAMBDAS, 1, 0, num_processes, lambda _: next(together))
-    assert scores.nll_sums == pytest.approx(alone.nll_sums, rel=1e-9)
-    assert scores.head_nlls == pytest.approx(alone.head_nlls, rel=1e-9)
-    assert (scores.num_tokens, scores.num_words) == (alone.num_tokens, alone.num_words)
-    # One share alone is less.
-    assert all(float(sums[0][0]) < alone.nll_sums[0] for sums in shares)

@@ -19,11 +19,10 @@ from ngram_wdr_hf.data.pairs import (
     reverse,
     texts_of_pairs,
 )
+from ngram_wdr_hf.training.nmt import data as nmt_data
 from ngram_wdr_hf.training.nmt.arguments import NmtDataArguments
 from ngram_wdr_hf.training.nmt.data import load_pairs
-from ngram_wdr_hf.training.nmt.run import data as nmt_data
-
-from tests.data.test_stream import write
+from tests.support.texts import write
 
 ENGLISH_GERMAN = Languages("en", "de")
 PAIRS = [("the cat", "die Katze"), ("a dog", "ein Hund"), ("übermorgen 🤗", "日本語")]

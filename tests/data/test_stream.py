@@ -13,42 +13,15 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data import stream
-from ngram_wdr_hf.data.stream import (
-    StreamedBlocks,
-    TokenStream,
-    TrainingBlocks,
-    tokenize,
-)
+from ngram_wdr_hf.data.stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_files
 from ngram_wdr_hf.data.tokenizer import start_token_id, texts_of, train_bpe_tokenizer, train_word_tokenizer
-
-TEXT = "the cat saw the <unk> dog\n\n the dog\tsaw it \n \nit saw the <unk>\n"
-START = 1
-
-
-def write(path: Path, content: str | bytes) -> str:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
-
-
-def write_lines(path: Path, count: int, seed: int = 0) -> str:
-    """Lines of a few words, some of them empty."""
-    chance = random.Random(seed)
-    lines = (" ".join(chance.choices("abcdefghijkl", k=chance.randrange(8))) for _ in range(count))
-    return write(path, "".join(f"{line}\n" for line in lines))
-
-
-def load(path: str, streaming: bool = False) -> Dataset | IterableDataset:
-    return load_text_files({"train": [path]}, streaming)["train"]
+from tests.support.texts import TEXT, load, stream_of, write, write_lines
 
 
 def slow_tokens(text: str) -> list[str]:
     """As PTB and WikiText are scored."""
     return [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
-
-
-def stream_of(tokens, pieces: int = 1) -> TokenStream:
-    return TokenStream(np.array_split(np.asarray(tokens, dtype=np.int32), pieces), len(tokens))
 
 
 def tokens_of(rows, tokenizer, **options) -> list[str]:

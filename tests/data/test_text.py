@@ -13,8 +13,7 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_dataset
 from ngram_wdr_hf.data.tokenizer import texts_of, train_word_tokenizer
-
-from tests.data.test_stream import START, TEXT, load, write
+from tests.support.texts import START, TEXT, load, write
 
 
 def write_folder(folder: Path, kind: str) -> dict[str, list[str]]:

@@ -6,9 +6,8 @@ from transformers import EncoderDecoderCache, GenerationConfig, QuantizedCache, 
 from transformers.generation import SynthIDTextWatermarkingConfig
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-
-from tests.support.side_by_side import generate, prompts
-from tests.support.tiny import VOCAB_SIZE, plain_model, tiny_model, tiny_seq2seq
+from tests.support.side_by_side import generate
+from tests.support.tiny import VOCAB_SIZE, plain_model, prompts, tiny_model, tiny_seq2seq
 
 
 def refusal(inputs=None, model=None, **options) -> str:

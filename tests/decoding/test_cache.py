@@ -4,20 +4,9 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from tests.support.side_by_side import (
-    DRAFTS,
-    EVERYTHING,
-    NO_END,
-    PAD,
-    assert_same_generation,
-    generate,
-    generate_both,
-    model_of,
-    prompts,
-    row_lengths,
-    were_drafts_right,
-)
-from tests.support.tiny import SEQ2SEQ, random_ids
+from tests.support.options import DRAFTS, EVERYTHING, NO_END, PAD
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
+from tests.support.tiny import SEQ2SEQ, model_of, prompts, random_ids
 
 NAMES = ["gpt2", "marian", "t5"]
 

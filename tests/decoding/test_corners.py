@@ -8,9 +8,10 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import StoppingCriteria
 
 from tests.support.backbones import tiny_backbone
-from tests.support.side_by_side import DRAFTS, NO_END, PAD, assert_same_generation, generate, generate_both, model_of, prompts
+from tests.support.options import DRAFTS, NO_END, PAD
+from tests.support.side_by_side import assert_same_generation, generate, generate_both
 from tests.support.side_by_side import were_drafts_right as were_right
-from tests.support.tiny import tiny_model
+from tests.support.tiny import model_of, prompts, tiny_model
 
 
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])

@@ -1,8 +1,6 @@
 """The tokens that the heads choose their drafts from: chosen, saved, loaded, and of no consequence for the text."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,26 +9,27 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2LMHead
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.decoding.drafter import Drafter
-
-from tests.support.side_by_side import (
-    DRAFTS,
-    EVERYTHING,
-    NO_END,
-    assert_same_generation,
-    generate,
-    generate_both,
+from tests.support.options import DRAFTS, EVERYTHING, NO_END
+from tests.support.processes import run_without_package
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
+from tests.support.tiny import (
+    SIZES,
+    VOCAB_SIZE,
     model_of,
+    plain_model,
+    plain_seq2seq,
     prompts,
-    were_drafts_right,
+    random_ids,
+    tiny_model,
+    tiny_seq2seq,
 )
-from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
 TOKENS = [22, 7, 30, 5, 36, 2]
 
 
 def model_with_tokens(tokens=TOKENS, **fields) -> WDRNgramGPT2LMHeadModel:
     model = tiny_model(**fields)
-    model.set_draft_tokens(tokens)
+    model.ngram_set_draft_tokens(tokens)
     return model
 
 
@@ -66,7 +65,7 @@ def test_set_draft_tokens(tokens):
 def test_set_twice():
     model = model_with_tokens(draft_vocab_size=9)
     assert_tokens(model)
-    model.set_draft_tokens([3])
+    model.ngram_set_draft_tokens([3])
     assert_tokens(model, [3])
 
 
@@ -86,7 +85,7 @@ def test_drafts_are_of_the_chosen_tokens_and_the_text_of_any(name, batch_size, c
     # Every second one of the tokens that come, and one that does not.
     tokens = [*list(dict.fromkeys(text))[::2], 3]
     assert set(text) - set(tokens)
-    model.set_draft_tokens(tokens)
+    model.ngram_set_draft_tokens(tokens)
     options = {**EVERYTHING, **NO_END, **DRAFTS, "prompt_lookup_num_tokens": copied}
     speculative = generate(model, inputs, **options)
     assert_same_generation(free, speculative, ends=())
@@ -154,7 +153,7 @@ def test_round_trip(tmp_path, load, dtype):
 @pytest.mark.parametrize("name", ["marian", "bart", "t5"])
 def test_round_trip_of_encoder_decoder_models(tmp_path, name):
     model = tiny_seq2seq(name, torch.float64)
-    model.set_draft_tokens(TOKENS)
+    model.ngram_set_draft_tokens(TOKENS)
     model.save_pretrained(tmp_path / "ours")
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours", dtype=torch.float64)
     assert_tokens(loaded)
@@ -229,7 +228,7 @@ def test_without_heads(tmp_path):
 def test_tokens_for_a_model_without_heads():
     model = tiny_model(ngram_size=1)
     with pytest.raises(ValueError, match="`ngram_size`"):
-        model.set_draft_tokens(TOKENS)
+        model.ngram_set_draft_tokens(TOKENS)
     assert list(model.state_dict()) == list(plain_model().state_dict())
 
 
@@ -237,7 +236,7 @@ def test_tokens_for_a_model_without_heads():
 def test_bad_tokens(tokens):
     model = model_with_tokens()
     with pytest.raises(ValueError) as error:
-        model.set_draft_tokens(tokens)
+        model.ngram_set_draft_tokens(tokens)
     message = str(error.value)
     assert message.endswith(".") and "\n" not in message
     assert f"different ids from 0 to {VOCAB_SIZE - 1}" in message or "`draft_vocab_size`" in message
@@ -248,7 +247,7 @@ def test_bad_tokens(tokens):
 @pytest.mark.parametrize("tokens", [[1.5, 2.5], torch.tensor([1.5, 2.5]), [True, False]])
 def test_tokens_that_are_no_whole_numbers(tokens):
     with pytest.raises(ValueError, match=f"different ids from 0 to {VOCAB_SIZE - 1}"):
-        tiny_model().set_draft_tokens(tokens)
+        tiny_model().ngram_set_draft_tokens(tokens)
 
 
 def test_vocabulary_of_a_decoder():
@@ -256,8 +255,8 @@ def test_vocabulary_of_a_decoder():
     fields = {"decoder_vocab_size": 20, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
     model = tiny_seq2seq("marian", torch.float64, **fields)
     with pytest.raises(ValueError, match="different ids from 0 to 19"):
-        model.set_draft_tokens([3, 20])
-    model.set_draft_tokens([3, 19, 7])
+        model.ngram_set_draft_tokens([3, 20])
+    model.ngram_set_draft_tokens([3, 19, 7])
     plain, speculative = generate_both(model, prompts(3, "marian"))
     assert_same_generation(plain, speculative)
 
@@ -272,9 +271,9 @@ def test_tokens_that_a_smaller_vocabulary_lacks():
     model = model_with_tokens([5, 36, 3])
     model.resize_token_embeddings(20)
     inputs = {"input_ids": random_ids(1, 5) % 20}
-    with pytest.raises(ValueError, match="`set_draft_tokens`"):
+    with pytest.raises(ValueError, match="`ngram_set_draft_tokens`"):
         generate(model, inputs, **DRAFTS)
-    model.set_draft_tokens([5, 3])
+    model.ngram_set_draft_tokens([5, 3])
     assert torch.equal(generate(model, inputs, **DRAFTS), generate(model, inputs))
 
 
@@ -297,7 +296,6 @@ ELSEWHERE = """
 import json
 import sys
 
-sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -315,10 +313,5 @@ assert torch.equal(output.sequences, plain) and sum(output.speculation.num_accep
 
 def test_loads_where_the_package_is_not_installed(tmp_path):
     model_with_tokens(ensemble_lambda=0.4).save_pretrained(tmp_path / "ours")
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
-    command = [sys.executable, "-I", str(script), str(tmp_path / "ours")]
-    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": ""}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert [json.loads(line) for line in run.stdout.splitlines()] == [["torch.int64", *TOKENS]] * 2
+    printed = run_without_package(ELSEWHERE, tmp_path, str(tmp_path / "ours"))
+    assert [json.loads(line) for line in printed] == [["torch.int64", *TOKENS]] * 2

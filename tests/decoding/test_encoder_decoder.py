@@ -1,40 +1,20 @@
 """`generate(use_mtp=True)` of encoder-decoder models, greedy: token for token the text of plain decoding."""
 
-from collections import Counter, defaultdict
-
 import pytest
 import torch
 
+from tests.support.drafting import assert_drafts_change_nothing, plain, speculate
+from tests.support.options import ALWAYS, END, NO_END, PAD
 from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, left_pad
-from tests.support.trained import END, PAD, POSITIONS, Language, pad, trained_seq2seq
+from tests.support.trained import POSITIONS, Language, pad, trained_seq2seq
 
 START = 1
-NO_END = {"eos_token_id": None, "pad_token_id": PAD}
-NEW_TOKENS = 16
 # 100 sources, for two λ with each model and target.
 BATCH_SIZES = (4, 16, 1, 16, 15, 16, 16, 16)
-ALWAYS = {"draft_threshold": 0.0}
-HEADS_ONLY = {"prompt_lookup_num_tokens": 0}
-DRAFTING = {
-    "as it pays": {},
-    "heads only, as it pays": HEADS_ONLY,
-    "always": ALWAYS,
-    "heads only, always": {**HEADS_ONLY, **ALWAYS},
-}
 
 
 @pytest.fixture(params=SEQ2SEQ)
 def name(request):
-    return request.param
-
-
-@pytest.fixture(params=["wdr", "simple"])
-def target(request):
-    return request.param
-
-
-@pytest.fixture(params=[0.0, 0.4])
-def ensemble_lambda(request):
     return request.param
 
 
@@ -45,48 +25,10 @@ def sources(count: int, seed: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
 
 
-def plain(model, inputs, **options) -> torch.Tensor:
-    return model.generate(**inputs, do_sample=False, **{"max_new_tokens": NEW_TOKENS, **options})
-
-
-def speculate(model, inputs, returns=True, **options):
-    """The sequences, and the statistics if all is to be returned. If not, rows that have ended leave the batch."""
-    output = plain(model, inputs, use_mtp=True, return_dict_in_generate=returns, **options)
-    return (output.sequences, output.speculation) if returns else (output, None)
-
-
 def test_same_text_as_plain_decoding(name, target, ensemble_lambda):
-    model = trained_seq2seq(name, target)
-    counts = defaultdict(Counter)
-    num_unevenly_ended = num_cut = 0
-    for i, batch_size in enumerate(BATCH_SIZES):
-        inputs = sources(batch_size, seed=2000 + 100 * int(10 * ensemble_lambda) + i)
-        expected = plain(model, inputs, ensemble_lambda=ensemble_lambda)
-        new = expected[:, 1:]
-        lengths = (new != PAD).sum(1)
-        has_ended = (new == END).any(1)
-        num_unevenly_ended += len(lengths[has_ended].unique()) > 1
-        num_cut += int((~has_ended).sum())
-        # Two of the ways for every batch: the last two for the first two batches, the first two for the next, ...
-        for j, drafting in enumerate(list(DRAFTING)[2:] if i // 2 % 2 == 0 else list(DRAFTING)[:2]):
-            returns = (i + j) % 2 == 1
-            options = {"ensemble_lambda": ensemble_lambda, **DRAFTING[drafting]}
-            sequences, statistics = speculate(model, inputs, returns, **options)
-            assert torch.equal(sequences, expected), (drafting, batch_size)
-            if returns:
-                assert statistics.num_tokens == lengths.sum()
-                accepted = sum(statistics.num_accepted)
-                counts[drafting]["accepted"] += accepted
-                counts[drafting]["rejected"] += sum(statistics.num_drafted) - accepted
-                counts[drafting]["copied"] += statistics.num_copied
-    # All that can happen has happened.
-    assert num_unevenly_ended > 3
-    assert num_cut > 5
-    for drafting in ("always", "heads only, always"):
-        count = counts[drafting]
-        assert count["accepted"] > 0, drafting
-        assert count["rejected"] > 0, drafting
-        assert (count["copied"] > 0) == (drafting == "always")
+    seed = 2000 + 100 * int(10 * ensemble_lambda)
+    batches = (sources(batch_size, seed + i) for i, batch_size in enumerate(BATCH_SIZES))
+    assert_drafts_change_nothing(trained_seq2seq(name, target), batches, ensemble_lambda)
 
 
 @pytest.mark.parametrize("returns", [True, False])
@@ -94,10 +36,10 @@ def test_batch_equals_rows_alone(name, returns, ensemble_lambda):
     model = trained_seq2seq(name, "wdr")
     inputs = sources(8, seed=1)
     options = {"ensemble_lambda": ensemble_lambda, "returns": returns, **ALWAYS}
-    sequences, _ = speculate(model, inputs, **options)
+    sequences, _ = speculate(model, **inputs, **options)
     lengths = set()
     for ids, text in zip(inputs["input_ids"], sequences, strict=True):
-        alone = speculate(model, {"input_ids": ids[ids != PAD][None]}, **options)[0][0]
+        alone = speculate(model, ids[ids != PAD][None], **options)[0][0]
         assert torch.equal(text[: len(alone)], alone)
         assert (text[len(alone) :] == PAD).all()
         lengths.add(len(alone))
@@ -113,12 +55,12 @@ def test_decoder_prompts(name, target, ensemble_lambda):
     for i, prompt in enumerate((texts[:1, :3].repeat(8, 1), texts[:, :1], texts[:, :9])):
         prompt = torch.nn.functional.pad(prompt.masked_fill(prompt == END, 5), (1, 0), value=START)
         inputs = {**sources(8, seed=20 + i), "decoder_input_ids": prompt}
-        expected = plain(model, inputs, ensemble_lambda=ensemble_lambda)
+        expected = plain(model, **inputs, ensemble_lambda=ensemble_lambda)
         assert torch.equal(expected[:, : prompt.shape[1]], prompt)
-        sequences, statistics = speculate(model, inputs, ensemble_lambda=ensemble_lambda, **ALWAYS)
+        sequences, statistics = speculate(model, **inputs, ensemble_lambda=ensemble_lambda, **ALWAYS)
         assert torch.equal(sequences, expected)
         num_accepted += sum(statistics.num_accepted)
-        sequences, _ = speculate(model, inputs, returns=False, ensemble_lambda=ensemble_lambda, **ALWAYS)
+        sequences, _ = speculate(model, **inputs, returns=False, ensemble_lambda=ensemble_lambda, **ALWAYS)
         assert torch.equal(sequences, expected)
     assert num_accepted > 0
 
@@ -131,12 +73,12 @@ def test_padded_decoder_prompts(name, returns, ensemble_lambda):
     ids, mask = left_pad(prompts)
     assert len({len(prompt) for prompt in prompts}) > 3
     inputs = {**sources(8, seed=5), "decoder_input_ids": ids, "decoder_attention_mask": mask}
-    expected = plain(model, inputs, ensemble_lambda=ensemble_lambda)
-    sequences, _ = speculate(model, inputs, returns, ensemble_lambda=ensemble_lambda, **ALWAYS)
+    expected = plain(model, **inputs, ensemble_lambda=ensemble_lambda)
+    sequences, _ = speculate(model, **inputs, returns=returns, ensemble_lambda=ensemble_lambda, **ALWAYS)
     assert torch.equal(sequences, expected)
     # The mask matters.
     del inputs["decoder_attention_mask"]
-    assert not torch.equal(plain(model, inputs, ensemble_lambda=ensemble_lambda), expected)
+    assert not torch.equal(plain(model, **inputs, ensemble_lambda=ensemble_lambda), expected)
 
 
 @pytest.mark.parametrize("returns", [True, False])
@@ -145,9 +87,9 @@ def test_no_room_for_all_heads(name, max_new_tokens, returns, ensemble_lambda):
     model = trained_seq2seq(name, "simple")
     inputs = sources(6, seed=6)
     options = {"ensemble_lambda": ensemble_lambda, "max_new_tokens": max_new_tokens}
-    expected = plain(model, inputs, **options)
+    expected = plain(model, **inputs, **options)
     assert expected.shape[1] == 1 + max_new_tokens
-    sequences, statistics = speculate(model, inputs, returns, **options, **ALWAYS)
+    sequences, statistics = speculate(model, **inputs, returns=returns, **options, **ALWAYS)
     assert torch.equal(sequences, expected)
     if returns:
         # Two tokens come from the forward passes themselves, the first and that which checks the drafts.
@@ -160,7 +102,7 @@ def test_up_to_the_last_position(name, target, returns, ensemble_lambda):
     """The last token is not read, so that a text can have one token more than there are positions."""
     model = trained_seq2seq(name, target)
     batch, row = sources(8, seed=9), sources(1, seed=10)
-    texts = plain(model, batch, **NO_END, ensemble_lambda=ensemble_lambda, max_new_tokens=POSITIONS)
+    texts = plain(model, **batch, **NO_END, ensemble_lambda=ensemble_lambda, max_new_tokens=POSITIONS)
     # A token that about half of the rows have is an end that the others never come to.
     end = min(range(2, VOCAB_SIZE), key=lambda token: abs(int((texts == token).any(1).sum()) - 4))
     some_end = {**NO_END, "eos_token_id": end}
@@ -170,10 +112,10 @@ def test_up_to_the_last_position(name, target, returns, ensemble_lambda):
         (row, POSITIONS + 1, NO_END),
     ):
         options = {**ends, "ensemble_lambda": ensemble_lambda, "max_new_tokens": None, "max_length": max_length}
-        expected = plain(model, inputs, **options)
+        expected = plain(model, **inputs, **options)
         assert expected.shape[1] == max_length
         assert bool((expected[:, -1] == PAD).any()) == (ends is some_end)
-        sequences, statistics = speculate(model, inputs, returns, **options, **ALWAYS)
+        sequences, statistics = speculate(model, **inputs, returns=returns, **options, **ALWAYS)
         assert torch.equal(sequences, expected)
         if returns:
             assert statistics.tokens_per_forward > 1

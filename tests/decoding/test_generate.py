@@ -8,22 +8,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GenerationConfig, TextStreamer, pipeline
 from transformers.generation import BaseStreamer, GenerationMixin
 
-from tests.support.side_by_side import (
-    DRAFTS,
-    END,
-    EVERYTHING,
-    NO_END,
-    PAD,
-    assert_same_generation,
-    generate,
-    generate_both,
-    letter_tokenizer,
-    model_of,
-    prompts,
-    row_lengths,
-    were_drafts_right,
-)
-from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model
+from tests.support.candidate_generator import NgramCandidateGenerator
+from tests.support.options import DRAFTS, END, EVERYTHING, NO_END, PAD
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
+from tests.support.tiny import left_pad, model_of, plain_model, prompts, random_ids, tiny_model
+from tests.support.tokenizers import letter_tokenizer
 
 NAMES = ["gpt2", "marian", "bart", "t5"]
 
@@ -290,6 +279,11 @@ def test_other_drafts_are_those_of_transformers(drafts):
 def test_the_heads_in_the_loop_of_transformers(do_sample, monkeypatch):
     model, widths = model_of("gpt2"), []
     monkeypatch.setattr(type(model), "_assisted_decoding", GenerationMixin._assisted_decoding)
+
+    def our_drafter(generation_config, *args, logits_processor, **kwargs):
+        return NgramCandidateGenerator(model, generation_config, logits_processor)
+
+    monkeypatch.setattr(model, "_get_candidate_generator", our_drafter)
     model.transformer.register_forward_hook(lambda _, args, output: widths.append(output[0].shape[1]))
     tokens = generate(model, prompts(1), do_sample=do_sample, **NO_END, **DRAFTS)
     assert tokens.shape == (1, 26) and len(widths) < 20 and max(widths[1:]) > 1

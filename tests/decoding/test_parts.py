@@ -7,20 +7,16 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from ngram_wdr_hf.decoding import prompt_lookup
-from ngram_wdr_hf.decoding.acceptance import (
-    DraftKind,
-    DraftPace,
-    SpeculationStatistics,
-    accept_by_sampling,
-    accept_greedily,
-)
+from ngram_wdr_hf.decoding.acceptance import accept_by_sampling, accept_greedily
 from ngram_wdr_hf.decoding.drafter import Drafter
+from ngram_wdr_hf.decoding.pace import DraftKind, DraftPace
 from ngram_wdr_hf.decoding.prompt_lookup import Copy, TextMemory
 from ngram_wdr_hf.decoding.rows import TextRows
-from ngram_wdr_hf.method.differences import conjugate
-from ngram_wdr_hf.method.heads import RunningConjugate, predict_from_past
-
-from tests.decoding.test_sampling import LEAST_P, WRONG_P, p_value
+from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
+from ngram_wdr_hf.method.differences import conjugate, conjugate_of
+from ngram_wdr_hf.method.heads import NgramPredictions
+from ngram_wdr_hf.method.logits import logits_of, target_embeddings
+from tests.support.chance import LEAST_P, WRONG_P, p_value
 from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
 
 
@@ -99,15 +95,20 @@ def test_sampling_without_drafts():
     assert p_value(tokens[:, 0].bincount(minlength=3), probabilities) > LEAST_P
 
 
-def test_running_conjugate():
+def predicted_from_past(heads, hidden_states, embeddings):
+    """What each head predicted n positions before, at all positions."""
+    runs = torch.arange(1, hidden_states.shape[1] + 1).expand(len(hidden_states), -1)
+    return NgramPredictions.from_past(heads, hidden_states, embeddings, runs).embeddings[1:]
+
+
+def test_conjugate_of_tokens_as_they_come():
     """Of n words, the term of level n, as the arithmetic and the training have it."""
     embeddings = torch.randn(2, 6, 5, dtype=torch.float64)
     silent = [torch.zeros_like] * 4
-    from_past = predict_from_past(silent, torch.zeros_like(embeddings), embeddings)
+    from_past = predicted_from_past(silent, torch.zeros_like(embeddings), embeddings)
     for start in range(6):
-        running = RunningConjugate()
         for n in range(1, 6 - start + 1):
-            term = running.add(embeddings[:, start + n - 1])
+            term = conjugate_of([embeddings[:, start + n - 1 - i] for i in range(n)])
             torch.testing.assert_close(term, conjugate(embeddings, n)[:, start])
             # Head n spoke at the time before `start`, of the word after time `start + n - 1`.
             if n <= 4 and start > 0:
@@ -132,7 +133,7 @@ def text_of(ids, max_length=60, processors=()):
 def test_heads_draft_what_they_say_of_the_drafted_text(target, name, draft_vocab_size):
     make = tiny_model if name == "gpt2" else lambda *args, **fields: tiny_seq2seq("bart", *args, **fields)
     model = make(torch.float64, ngram_size=5, ngram_target=target)
-    model.set_draft_tokens(torch.randperm(VOCAB_SIZE)[:20])
+    model.ngram_set_draft_tokens(torch.randperm(VOCAB_SIZE)[:20])
     ids = random_ids(3, 6)
     # The hidden state before the last token, of which any will do.
     hidden_states = torch.randn(3, 6 + 4, model.config.hidden_size, dtype=torch.float64)
@@ -140,13 +141,13 @@ def test_heads_draft_what_they_say_of_the_drafted_text(target, name, draft_vocab
         text_of(ids), hidden_states[:, 4], ids[:, -1]
     )
     assert drafts.tokens.shape == (3, 4) and not drafts.probabilities
-    said = predict_from_past(
-        model.ngram_heads, hidden_states, model._target_embeddings(torch.cat([ids, drafts.tokens], dim=1))
+    said = predicted_from_past(
+        model.ngram_heads, hidden_states, target_embeddings(model, torch.cat([ids, drafts.tokens], dim=1))
     )
     allowed = torch.arange(VOCAB_SIZE) if draft_vocab_size is None else model.draft_token_ids[:draft_vocab_size]
     for n in range(1, 5):
         # Head n spoke at time 4 about the word after time 4 + n, and its first word is the one after time n.
-        logits = model._logits(said[n - 1][:, 4], None, 0.0)[:, allowed]
+        logits = logits_of(model, said[n - 1][:, 4])[:, allowed]
         assert torch.equal(drafts.tokens[:, n - 1], allowed[logits.argmax(-1)])
         confidences = logits.float().softmax(-1).amax(-1).tolist()
         assert [row[n - 1] for row in drafts.kinds] == [DraftKind.of_head(c) for c in confidences]

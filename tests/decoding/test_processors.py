@@ -6,22 +6,10 @@ from transformers import LogitsProcessor, MaxLengthCriteria, MaxTimeCriteria, St
 from transformers.generation import WatermarkingConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-
-from tests.support.side_by_side import (
-    DRAFTS,
-    END,
-    EVERYTHING,
-    NO_END,
-    PAD,
-    assert_same_generation,
-    generate,
-    generate_both,
-    letter_tokenizer,
-    model_of,
-    prompts,
-    row_lengths,
-    were_drafts_right,
-)
+from tests.support.options import DRAFTS, END, EVERYTHING, NO_END, PAD
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
+from tests.support.tiny import model_of, prompts
+from tests.support.tokenizers import letter_tokenizer
 
 
 def allowed(row: int, ids: torch.Tensor) -> list[int]:

@@ -31,7 +31,6 @@ from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.history import NgramHistoryLayer, history_of
 from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_be_cut
 from ngram_wdr_hf.decoding.rows import TextRows
-
 from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model
 
 WINDOW = 6

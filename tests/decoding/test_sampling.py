@@ -1,7 +1,6 @@
 """Sampling with drafts: the probability of every text is that of plain sampling, by counting all of them."""
 
 import itertools
-from operator import itemgetter
 
 import pytest
 import torch
@@ -17,9 +16,11 @@ from transformers.generation import (
 )
 
 from ngram_wdr_hf.decoding import loop
-from ngram_wdr_hf.decoding.acceptance import DraftPace, accept_by_sampling
-from ngram_wdr_hf.decoding.drafter import Drafter, NgramCandidateGenerator
-
+from ngram_wdr_hf.decoding.acceptance import accept_by_sampling
+from ngram_wdr_hf.decoding.drafter import Drafter
+from ngram_wdr_hf.decoding.pace import DraftPace
+from tests.support.candidate_generator import NgramCandidateGenerator
+from tests.support.chance import LEAST_P, WRONG_P, p_value
 from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model, tiny_seq2seq
 
 # Three tokens, of which five are generated, so that three heads can draft: 243 texts.
@@ -29,25 +30,6 @@ PROMPTS = [[1, 2, 0, 1, 2, 0, 1], [2, 2, 1]]
 NUM_ROWS, NUM_BATCHES = 250, 6
 SMALL = {"vocab_size": VOCAB_SIZE, "n_layer": 1, "n_embd": 8, "n_head": 1, "ngram_size": 4, "initializer_range": 0.6}
 HEADS_ONLY = {"prompt_lookup_num_tokens": 0}
-# A right distribution may look as unlikely as that; a wrong one has to look far worse.
-LEAST_P, WRONG_P = 1e-4, 1e-6
-
-
-def p_value(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
-    """How often counts as far off as these, or further, come from the rows of `probabilities`: Pearson's test."""
-    if counts[probabilities == 0].any():
-        return 0.0
-    expected = probabilities.double() * counts.sum(dim=-1, keepdim=True)
-    groups = [[0.0, 0.0]]
-    pairs = zip(counts.flatten().tolist(), expected.flatten().tolist(), strict=True)
-    for count, number in sorted(pairs, key=itemgetter(1)):
-        # What is rare is counted together, so that five or more are expected.
-        if groups[-1][1] >= 5:
-            groups.append([0.0, 0.0])
-        groups[-1] = [groups[-1][0] + count, groups[-1][1] + number]
-    statistic = sum((count - number) ** 2 / number for count, number in groups)
-    freedom = len(groups) - counts.shape[:-1].numel()
-    return torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)).item()
 
 
 def all_texts() -> torch.Tensor:
@@ -61,7 +43,7 @@ def exact_probabilities(model, prompt, processors=(), ensemble_lambda=0.0, end=N
     texts, processors = all_texts(), LogitsProcessorList(processors)
     ids = torch.cat([torch.tensor(prompt).expand(len(texts), -1), texts], dim=1)
     inputs = {name: value.expand(len(texts), -1) for name, value in inputs.items()}
-    logits = model(**inputs, **{f"{model.text_prefix}input_ids": ids}, ensemble_lambda=ensemble_lambda).logits
+    logits = model(**inputs, **{f"{model.ngram_text_prefix}input_ids": ids}, ensemble_lambda=ensemble_lambda).logits
     total, has_ended = torch.ones(len(texts)).double(), torch.zeros(len(texts), dtype=torch.bool)
     for place in range(len(prompt), ids.shape[1]):
         probabilities = processors(ids[:, :place], logits[:, place - 1].clone()).double().softmax(-1)
@@ -245,7 +227,14 @@ def transformers_loop(monkeypatch):
 
     def use(model):
         get = model._get_candidate_generator
-        spy = lambda *args, **kwargs: drafters.append(get(*args, **kwargs)) or drafters[-1]  # noqa: E731
+
+        def spy(generation_config, *args, logits_processor, **kwargs):
+            if generation_config.use_mtp:
+                drafters.append(NgramCandidateGenerator(model, generation_config, logits_processor))
+            else:
+                drafters.append(get(generation_config, *args, logits_processor=logits_processor, **kwargs))
+            return drafters[-1]
+
         monkeypatch.setattr(type(model), "_assisted_decoding", GenerationMixin._assisted_decoding)
         monkeypatch.setattr(model, "_get_candidate_generator", spy)
         return drafters

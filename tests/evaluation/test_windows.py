@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ngram_wdr_hf.data.stream import IGNORE_INDEX, EvaluationWindows, evaluation_windows
+from ngram_wdr_hf.data.stream import EvaluationWindows, evaluation_windows
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
-
+from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from tests.support.reference import ensembled_logits, head_prediction
-from tests.data.test_stream import START, TEXT, stream_of
+from tests.support.texts import START, TEXT, stream_of
 from tests.support.tiny import random_ids, tiny_model
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from ngram_wdr_hf.method.bag_of_words import bag_of_words_nll
-
 from tests.support import reference
-from tests.modeling.test_encoder_decoder_loss import BATCHES, NAMES, TOLERANCE, assert_same_gradients, gradients, text_of
 from tests.support.tiny import SEQ2SEQ, plain_seq2seq, tiny_seq2seq
+from tests.support.training import assert_same_gradients, gradients
+from tests.support.translation import BATCHES, NAMES, TOLERANCE, text_of
 
 # A word twice, a word thrice, holes at both ends, a single word and no word at all.
 TARGETS = torch.tensor(

@@ -1,73 +1,20 @@
 """The training loss and all its gradients, against the slow reference in float64."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngram_wdr_hf import conjugate
 from ngram_wdr_hf.method import loss as loss_module
-from ngram_wdr_hf.method.heads import predict_from_past
+from ngram_wdr_hf.method.heads import NgramPredictions
 from ngram_wdr_hf.method.logits import LogitLayer
-
 from tests.support import reference
+from tests.support.batches import BATCHES
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids, tiny_model
+from tests.support.training import LargestTensor, gradients
 
 SIZES = [1, 2, 3, 4, 5]
 TARGETS = ["wdr", "simple"]
-
-
-def batches() -> dict[str, dict]:
-    ids = random_ids(2, 9)
-    padded, left_mask = left_pad([random_ids(1, 9)[0], random_ids(1, 5, seed=1)[0]])
-    right_mask = left_mask.flip(1)
-    right_padded = torch.where(right_mask == 1, random_ids(2, 9, seed=2), 1)
-    holes = ids.clone()
-    holes[0, 3] = holes[1, 5:7] = holes[1, 1] = -100
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6, 0, 1]])
-    inner_mask = torch.tensor([[1, 1, 1, 0, 0, 1, 1, 1, 1], [1] * 9])
-    return {
-        "plain": {"input_ids": ids, "labels": ids},
-        "right padding": {
-            "input_ids": right_padded,
-            "attention_mask": right_mask,
-            "labels": right_padded.masked_fill(right_mask == 0, -100),
-        },
-        "left padding": {
-            "input_ids": padded,
-            "attention_mask": left_mask,
-            "labels": padded.masked_fill(left_mask == 0, -100),
-        },
-        "padding inside, labels everywhere": {"input_ids": ids, "attention_mask": inner_mask, "labels": ids},
-        "holes": {"input_ids": ids, "labels": holes},
-        "packed": {"input_ids": ids, "labels": ids, "position_ids": positions, "use_cache": False},
-        "packed, first words masked": {
-            "input_ids": ids,
-            "labels": ids.masked_fill(positions == 0, -100),
-            "position_ids": positions,
-            "use_cache": False,
-        },
-        "shorter than N": {"input_ids": ids[:, :3], "labels": ids[:, :3]},
-        "one token": {"input_ids": ids[:, :1], "labels": ids[:, :1]},
-        "no labels at all": {"input_ids": ids, "labels": torch.full_like(ids, -100)},
-    }
-
-
-BATCHES = batches()
-
-
-def gradients(model, loss) -> dict[str, torch.Tensor]:
-    parameters = dict(model.named_parameters())
-    grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(parameter) if grad is None else grad
-        for (name, parameter), grad in zip(parameters.items(), grads, strict=True)
-    }
 
 
 def assert_loss_matches(model, batch, num_items=None):
@@ -226,7 +173,7 @@ def test_bias_of_the_logit_layer():
     targets[1][0, 2] = targets[2][1] = -100
     weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(11, dtype=torch.float64, requires_grad=True)
-    loss, nlls = loss_module.ngram_loss(rows, targets, LogitLayer(weight, bias), label_smoothing=0.3)
+    loss, nlls = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight, bias), label_smoothing=0.3)
     sums = [
         F.cross_entropy((row @ weight.T + bias).flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=0.3)
         for row, target in zip(rows, targets, strict=True)
@@ -245,10 +192,12 @@ def test_half_precision_is_near_full(dtype):
     rows = [torch.randn(3000, 16, requires_grad=True) for _ in range(2)]
     targets = [torch.randint(0, VOCAB_SIZE, (3000,)) for _ in range(2)]
     weight = (3 * torch.randn(VOCAB_SIZE, 16)).requires_grad_()
-    full, full_nlls = loss_module.ngram_loss(rows, targets, LogitLayer(weight), label_smoothing=0.1)
+    full, full_nlls = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight), label_smoothing=0.1)
     assert full * 3000 > 30000
     halves = [row.to(dtype) for row in rows]
-    half, half_nlls = loss_module.ngram_loss(halves, targets, LogitLayer(weight.to(dtype)), label_smoothing=0.1)
+    half, half_nlls = loss_module.ngram_loss(
+        NgramPredictions(halves, targets), LogitLayer(weight.to(dtype)), label_smoothing=0.1
+    )
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, full, rtol=2e-3, atol=0)
     torch.testing.assert_close(half_nlls, full_nlls, rtol=2e-3, atol=0)
@@ -256,30 +205,17 @@ def test_half_precision_is_near_full(dtype):
     assert F.cosine_similarity(full_grad.flatten(), half_grad.flatten(), dim=0) > 0.9999
 
 
-AUTOCAST = """
-import torch
-from tests.method.test_loss import BATCHES, tiny_model
-
-model = tiny_model(label_smoothing=0.1).train()
-full = model(**BATCHES["plain"]).loss
-with torch.autocast("cpu", dtype=torch.bfloat16):
-    half = model(**BATCHES["plain"]).loss
-half.backward()
-assert half.dtype == torch.float32
-torch.testing.assert_close(half, full, rtol=3e-2, atol=0)
-assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-"""
-
-
 def test_float16_gradients_neither_overflow_nor_vanish():
     rows = [(10 + torch.randn(16384, 16)).half().requires_grad_() for _ in range(2)]
     targets = [torch.randint(0, 2, (16384,)) for _ in range(2)]
     weight = torch.randn(VOCAB_SIZE, 16).half().requires_grad_()
-    loss, _ = loss_module.ngram_loss(rows, targets, LogitLayer(weight))
+    loss, _ = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight))
     # As gradient scaling does it: everything is multiplied by a large number, and divided again afterwards.
     actual = torch.autograd.grad(loss * 256, [weight, *rows])
     full = [tensor.detach().float().requires_grad_() for tensor in (weight, *rows)]
-    expected = torch.autograd.grad(loss_module.ngram_loss(full[1:], targets, LogitLayer(full[0]))[0] * 256, full)
+    expected = torch.autograd.grad(
+        loss_module.ngram_loss(NgramPredictions(full[1:], targets), LogitLayer(full[0]))[0] * 256, full
+    )
     for grad, wanted in zip(actual, expected, strict=True):
         assert grad.isfinite().all()
         assert (grad.float() - wanted).norm() < 1e-2 * wanted.norm()
@@ -297,30 +233,21 @@ def test_heads_and_public_arithmetic_agree():
     """What a head predicts is its output plus the conjugate term of the words in between."""
     model = tiny_model(torch.float64, ngram_size=5)
     states, embeddings = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 9, 16, dtype=torch.float64)
-    predictions = predict_from_past(model.ngram_heads, states, embeddings)
+    runs = torch.arange(1, 10).expand(2, -1)
+    predictions = NgramPredictions.from_past(model.ngram_heads, states, embeddings, runs).embeddings[1:]
     for n, (head, prediction) in enumerate(zip(model.ngram_heads, predictions, strict=True), start=1):
         torch.testing.assert_close(prediction, head(states[:, :-n]) + conjugate(embeddings, n)[:, 1 : 10 - n])
 
 
 def test_autocast():
-    # Apart, and without the processor's matrix extensions: some virtual machines announce them and then trap.
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    root = Path(__file__).parents[2]
-    run = subprocess.run([sys.executable, "-c", AUTOCAST], cwd=root, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the largest number of elements that an operation returned."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        return result
+    model = tiny_model(label_smoothing=0.1).train()
+    full = model(**BATCHES["plain"]).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model(**BATCHES["plain"]).loss
+    half.backward()
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, full, rtol=3e-2, atol=0)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("size", [1, 4])

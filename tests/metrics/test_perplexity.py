@@ -1,44 +1,20 @@
 """The perplexity metric, loaded by `evaluate` as a user would load it."""
 
 import math
-import random
-from pathlib import Path
 
 import evaluate
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer
 from ngram_wdr_hf.metrics import PERPLEXITY
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
-
 from tests.support import reference
-from tests.support.tiny import plain_model, tiny_model
-
-WORDS = [f"word{i}" for i in range(30)]
-CONTEXT = 16
-
-
-def random_lines(*lengths: int, seed: int = 0) -> str:
-    """Lines of so many words each."""
-    generator = random.Random(seed)
-    return "".join(" ".join(generator.choices(WORDS, k=length)) + "\n" for length in lengths)
-
-
-def word_tokenizer() -> PreTrainedTokenizerBase:
-    return train_word_tokenizer([" ".join(WORDS) + "\n"])
-
-
-def save_checkpoint(folder: Path, tokenizer: PreTrainedTokenizerBase, make=tiny_model, **fields):
-    """A tiny model for the tokenizer, and both in the folder."""
-    fields = {"n_positions": CONTEXT, "pad_token_id": None, **fields}
-    model = make(vocab_size=len(tokenizer), **fields)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return model
+from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
+from tests.support.tiny import plain_model
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +26,7 @@ def metric():
 def checkpoint(tmp_path_factory):
     """A model whose own λ is 0.4, and its folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    return save_checkpoint(folder, word_tokenizer(), ensemble_lambda=0.4), str(folder)
+    return save_checkpoint(folder, tokenizer_of_words(), ensemble_lambda=0.4), str(folder)
 
 
 @torch.no_grad()
@@ -81,7 +57,7 @@ def test_equals_a_loop_over_positions(metric, checkpoint, options, ensemble_lamb
     if "stride" in options:
         # With a stride of one, a longer text is a loop over positions too.
         texts.append(random_lines(12, 9, 11, seed=3))
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of_words()
     end = tokenizer.eos_token_id
     ids = [tokenizer(text)["input_ids"] for text in texts]
     # A text that does not end in a line break is ended.
@@ -133,7 +109,7 @@ def test_equals_train_clm(metric, tmp_path, stride):
 
 
 def test_plain_gpt2_is_scored_as_it_is(metric, tmp_path):
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of_words()
     model = save_checkpoint(tmp_path, tokenizer, plain_model)
     text = random_lines(8)
     ids = torch.tensor([[tokenizer.eos_token_id, *tokenizer(text)["input_ids"]]])
@@ -152,7 +128,7 @@ def test_batch_size_does_not_matter(metric, checkpoint):
 
 def test_text_without_a_start_token(metric, tmp_path):
     """Then the first token is context only, and one token is not enough."""
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of_words()
     tokenizer.eos_token = None
     model = save_checkpoint(tmp_path, tokenizer, ensemble_lambda=0.4)
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id is None

@@ -5,7 +5,6 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel
-
 from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
 
 

@@ -1,25 +1,14 @@
 """Checkpoints: nothing is lost on the way to a folder and back, and nothing is made up."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-
+from tests.support.checkpoints import assert_same_state, rewrite_config, rewrite_weights
+from tests.support.processes import run_without_package
 from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
-
-
-def assert_same_state(model, other):
-    state, expected = model.state_dict(), other.state_dict()
-    assert set(state) == set(expected)
-    for name, value in expected.items():
-        assert state[name].dtype == value.dtype and torch.equal(state[name], value), name
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -123,16 +112,6 @@ def test_plain_class_loads_our_trunk(tmp_path):
     assert torch.equal(plain(ids).logits, model(ids).logits)
 
 
-def rewrite_weights(folder: Path, keep) -> None:
-    path = folder / "model.safetensors"
-    save_file({name: value for name, value in load_file(path).items() if keep(name)}, path, metadata={"format": "pt"})
-
-
-def rewrite_config(folder: Path, **fields) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
 def assert_refused(folder, message, **kwargs):
     for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
         with pytest.raises(ValueError, match=message):
@@ -194,7 +173,6 @@ def test_damaged_weights(tmp_path):
 ELSEWHERE = """
 import sys
 
-sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -214,16 +192,11 @@ for path in (folder, again):
 def test_loads_where_the_package_is_not_installed(tmp_path):
     model = tiny_model(ensemble_lambda=0.4)
     model.save_pretrained(tmp_path / "ours")
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
-    command = [sys.executable, "-I", str(script), str(tmp_path / "ours"), str(tmp_path / "again")]
-    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": ""}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+    printed = run_without_package(ELSEWHERE, tmp_path, str(tmp_path / "ours"), str(tmp_path / "again"))
     ids = torch.tensor([[5, 6, 7, 8]])
     expected = [model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist()]
     expected.append(model.generate(ids, max_new_tokens=12, do_sample=False, ensemble_lambda=0.0)[0].tolist())
     assert expected[0] != expected[1]
     expected.append(round(model.train()(ids, labels=ids).loss.item(), 5))
     # A checkpoint saved by the code it came with loads again.
-    assert run.stdout.splitlines() == [str(line) for line in expected] * 2
+    assert printed == [str(line) for line in expected] * 2

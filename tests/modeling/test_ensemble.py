@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from transformers import DynamicCache, StaticCache
 
 from tests.support import reference
-from tests.method.test_loss import BATCHES
+from tests.support.batches import BATCHES
+from tests.support.generation import cached_logits
 from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model
 
 SIZES = [1, 2, 3, 4, 5]
@@ -84,26 +85,6 @@ def test_number_of_trainer_items_divides_the_evaluation_loss():
     ids = random_ids(2, 9)
     mean = model(ids, labels=ids).loss
     torch.testing.assert_close(model(ids, labels=ids, num_items_in_batch=torch.tensor(4)).loss, mean * 16 / 4)
-
-
-def cached_logits(model, ids, chunks, cache=None, attention_mask=None, position_ids=None, **kwargs):
-    """Logits of every position, read through a cache in chunks of the given lengths."""
-    cache = DynamicCache() if cache is None else cache
-    logits, start = [], 0
-    for length in chunks:
-        end = start + length
-        output = model(
-            ids[:, start:end],
-            past_key_values=cache,
-            attention_mask=None if attention_mask is None else attention_mask[:, :end],
-            position_ids=None if position_ids is None else position_ids[:, start:end],
-            use_cache=True,
-            **kwargs,
-        )
-        logits.append(output.logits)
-        start = end
-    assert start == ids.shape[1]
-    return torch.cat(logits, dim=1)
 
 
 CHUNKS = [[12], [1] * 12, [5, 1, 1, 5], [1, 2, 3, 6], [11, 1]]

@@ -1,42 +1,25 @@
 """`generate` with the ensemble: every strategy and feature, against recomputation from the first token on."""
 
-import string
-
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
 from transformers import (
     AutoTokenizer,
-    CompileConfig,
+    ContinuousBatchingConfig,
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
     MaxTimeCriteria,
-    PreTrainedTokenizerFast,
     TextStreamer,
     pipeline,
 )
 from transformers.generation import WatermarkingConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-
 from tests.support import reference
-from tests.support.tiny import VOCAB_SIZE, left_pad, plain_model, random_ids, tiny_model
-
-NO_END = {"eos_token_id": None, "pad_token_id": 1}
-
-
-def generate(model, ids, seed=0, **kwargs):
-    torch.manual_seed(seed)
-    kwargs = {"max_new_tokens": 8, "do_sample": False, **kwargs}
-    return model.generate(ids, return_dict_in_generate=True, output_scores=True, output_logits=True, **kwargs)
-
-
-def assert_same_generation(actual, expected, tolerance=1e-4):
-    assert torch.equal(actual.sequences, expected.sequences)
-    for name in ("scores", "logits"):
-        for score, wanted in zip(actual[name], expected[name], strict=True):
-            torch.testing.assert_close(score, wanted, rtol=0, atol=tolerance)
+from tests.support.generation import assert_same_generation, assert_threads_change_nothing, generate
+from tests.support.options import NO_END, STRATEGIES, cache_options
+from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model
+from tests.support.tokenizers import letter_tokenizer
 
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
@@ -75,16 +58,6 @@ def test_beam_search_equals_slow_beam_search(size, target):
     assert torch.equal(output.sequences, torch.stack([tokens for _, tokens in slow]))
     torch.testing.assert_close(output.sequences_scores, torch.tensor([score for score, _ in slow]))
 
-
-STRATEGIES = {
-    "greedy": {},
-    "sampling": {"do_sample": True},
-    "beam search": {"num_beams": 3},
-    "beam sampling": {"num_beams": 3, "do_sample": True},
-    "several sequences": {"do_sample": True, "num_return_sequences": 3},
-    "several beams": {"num_beams": 4, "num_return_sequences": 2},
-    "early stopping beams": {"num_beams": 3, "early_stopping": True, "length_penalty": 0.5},
-}
 
 FEATURES = {
     "temperature, top-k, top-p": {"do_sample": True, "temperature": 0.7, "top_k": 10, "top_p": 0.8},
@@ -154,15 +127,7 @@ def test_caches(cache, name):
     ids, mask = left_pad([random_ids(1, 7)[0], random_ids(1, 3, seed=1)[0]])
     options = {"attention_mask": mask, **STRATEGIES[name]}
     expected = generate(model, ids, **options, use_cache=False)
-    if "chunked" in cache:
-        options["prefill_chunk_size"] = 3
-    if "static" in cache:
-        options["cache_implementation"] = "static"
-    if "compiled" in cache:
-        options["compile_config"] = CompileConfig(backend="eager", mode=None, fullgraph=True)
-        options["compile_config"]._compile_all_devices = True
-    elif "cache_implementation" not in options:
-        options["cache_implementation"] = "dynamic"
+    options |= {"cache_implementation": "dynamic", **cache_options(cache)}
     assert_same_generation(generate(model, ids, **options), expected)
 
 
@@ -242,18 +207,8 @@ def test_logit_layer_runs_once_for_each_new_token():
     assert rows == [(3, 1)] * 5
 
 
-@pytest.fixture
-def tokenizer(tmp_path):
-    """A letter a token."""
-    tokens = ["<eos>", "<pad>", *string.ascii_letters][:VOCAB_SIZE]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
-    backend.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", pad_token="<pad>", padding_side="left")
-    fast.save_pretrained(tmp_path)
-    return AutoTokenizer.from_pretrained(tmp_path)
-
-
-def test_stop_strings_and_streamer(tokenizer, capsys):
+def test_stop_strings_and_streamer(capsys):
+    tokenizer = letter_tokenizer()
     model = tiny_model(ensemble_lambda=0.4)
     ids = random_ids(1, 5)
     free = model.generate(ids, max_new_tokens=8, do_sample=False, **NO_END)
@@ -271,7 +226,9 @@ def test_stop_strings_and_streamer(tokenizer, capsys):
     assert word in capsys.readouterr().out
 
 
-def test_pipeline(tokenizer):
+def test_pipeline(tmp_path):
+    letter_tokenizer().save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     model = tiny_model(ensemble_lambda=0.4)
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer)
     texts = generator(["hello", "dj"], max_new_tokens=5, do_sample=False, batch_size=2, return_full_text=False)
@@ -286,7 +243,9 @@ def test_continuous_batching():
     model = tiny_model()
     prompts = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
     settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
-    outputs = model.generate_batch(prompts, generation_config=settings)
+    # By default, the cache takes most of the memory that there is.
+    small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
+    outputs = model.generate_batch(prompts, generation_config=settings, continuous_batching_config=small)
     for prompt, output in zip(prompts, outputs.values(), strict=True):
         alone = model.generate(torch.tensor([prompt]), generation_config=settings)[0, len(prompt) :]
         assert output.generated_tokens == alone.tolist()
@@ -329,22 +288,7 @@ def test_processor_called_by_hand():
 
 
 def test_threads_get_what_each_gets_alone():
-    from concurrent.futures import ThreadPoolExecutor
-
-    model = tiny_model()
-    jobs = [(random_ids(2, 5, seed=i), 0.1 * i, 1 + 2 * (i % 2)) for i in range(8)]
-
-    def run(job):
-        ids, ensemble_lambda, num_beams = job
-        processor = NgramEnsembleLogitsProcessor(model, ensemble_lambda)
-        return model.generate(
-            ids, logits_processor=[processor], max_new_tokens=20, num_beams=num_beams, do_sample=False
-        )
-
-    alone = [run(job) for job in jobs]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(run, jobs))
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    assert_threads_change_nothing(tiny_model(), 8, max_new_tokens=20)
 
 
 def test_uninterrupted_generation_from_one_cache_object():

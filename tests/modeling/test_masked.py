@@ -7,7 +7,6 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, Trainer, TrainingArguments
 
 from ngram_wdr_hf import WDRNgramBertConfig, with_ngram_heads
-
 from tests.support.masked import (
     OURS,
     PAD,
@@ -88,14 +87,14 @@ def test_label_smoothing_and_the_count_of_trainer(compose):
 def test_a_difference_predicted_right_is_the_masked_word():
     """With heads that say `(-1)^n Δ_n e` exactly, every head's logits are those of the masked word's own embedding."""
     from ngram_wdr_hf import wdr
-    from ngram_wdr_hf.modeling.masked import next_words_term
+    from ngram_wdr_hf.method.differences import conjugate_of
 
     torch.manual_seed(0)
     embeddings = torch.randn(9, 5, dtype=torch.float64)
     for n in range(1, 5):
         differences = (-1) ** n * wdr(embeddings, n)
         following = [embeddings[k : len(embeddings) - n + k] for k in range(1, n + 1)]
-        found = differences[: len(embeddings) - n] + next_words_term(following)
+        found = differences[: len(embeddings) - n] + conjugate_of(following)
         torch.testing.assert_close(found, embeddings[: len(embeddings) - n])
 
 

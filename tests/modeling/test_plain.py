@@ -7,9 +7,9 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-
-from tests.method.test_loss import BATCHES, gradients
+from tests.support.batches import BATCHES
 from tests.support.tiny import SIZES, left_pad, plain_model, random_ids, tiny_model
+from tests.support.training import gradients
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -14,11 +13,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.modeling.bundle import bundle
+from tests.support.checkpoints import assert_same_state
 from tests.support.clm_runs import QUICK
-from tests.modeling.test_checkpoints import assert_same_state
+from tests.support.processes import ROOT
 from tests.support.tiny import tiny_model
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -115,18 +116,12 @@ def with_hub(address: str, tmp_path: Path, *command: str) -> subprocess.Complete
     )
 
 
+CODE = "modeling_wdr_ngram.py"
 PUSH = """
 import sys
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 WDRNgramGPT2LMHeadModel.from_pretrained(sys.argv[1]).push_to_hub("me/tiny")
 """
-
-
-def needed_files(module: str) -> set[str]:
-    """The file of a module and of all that it imports from beside it."""
-    text = (ROOT / "ngram_wdr_hf" / f"{module}.py").read_text(encoding="utf-8")
-    siblings = re.findall(r"^from \.(\w+) import", text, flags=re.MULTILINE)
-    return {f"{module}.py"}.union(*map(needed_files, siblings))
 
 
 def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
@@ -135,20 +130,37 @@ def test_push_to_hub_carries_heads_and_code(hub, tmp_path):
     model.save_pretrained(tmp_path / "model")
     run = with_hub(address, tmp_path, "-c", PUSH, str(tmp_path / "model"))
     assert run.returncode == 0, run.stderr
-    package = ROOT / "ngram_wdr_hf"
-    code = needed_files("gpt2_wdr_ngram")
-    assert len(code) > 5
-    assert set(files) >= {"config.json", "generation_config.json", "model.safetensors"} | code
-    assert all(files[name] == (package / name).read_bytes() for name in code)
+    assert set(files) >= {"config.json", "generation_config.json", "model.safetensors", CODE}
+    assert [name for name in files if name.endswith(".py")] == [CODE]
+    assert files[CODE].decode("utf-8") == bundle(WDRNgramGPT2LMHeadModel)
     received = tmp_path / "received"
     received.mkdir()
     for name, content in files.items():
         (received / name).write_bytes(content)
     assert json.loads(files["config.json"])["auto_map"] == {
-        "AutoConfig": "gpt2_wdr_ngram.WDRNgramConfig",
-        "AutoModelForCausalLM": "gpt2_wdr_ngram.WDRNgramGPT2LMHeadModel",
+        "AutoConfig": "modeling_wdr_ngram.WDRNgramConfig",
+        "AutoModelForCausalLM": "modeling_wdr_ngram.WDRNgramGPT2LMHeadModel",
     }
     assert_same_state(AutoModelForCausalLM.from_pretrained(received), model)
+
+
+SAVE_AND_PUSH = """
+import sys
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+model = WDRNgramGPT2LMHeadModel.from_pretrained(sys.argv[1])
+part = model.config if sys.argv[2] == "configuration" else model
+part.save_pretrained(sys.argv[1], push_to_hub=True, repo_id="me/tiny")
+"""
+
+
+@pytest.mark.parametrize("what", ["configuration", "model"])
+def test_saving_can_push_the_code(hub, tmp_path, what):
+    """To a folder that has the file already, of which Transformers pushes what has changed."""
+    address, files = hub
+    tiny_model().save_pretrained(tmp_path / "model")
+    run = with_hub(address, tmp_path, "-c", SAVE_AND_PUSH, str(tmp_path / "model"), what)
+    assert run.returncode == 0, run.stderr
+    assert set(files) >= {"config.json", CODE} and ("model.safetensors" in files) == (what == "model")
 
 
 def test_a_finished_run_is_pushed(hub, texts, tmp_path):

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 
 import evaluate
 import lm_eval
@@ -13,12 +11,13 @@ from datasets import Dataset
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows
 
-from ngram_wdr_hf.data.stream import IGNORE_INDEX, EvaluationWindows, TokenStream, tokenize
+from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream, tokenize
 from ngram_wdr_hf.data.tokenizer import start_token_id
 from ngram_wdr_hf.evaluation.scores import score
+from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from ngram_wdr_hf.metrics import PERPLEXITY
-
-from tests.metrics.test_perplexity import CONTEXT, random_lines, save_checkpoint, word_tokenizer
+from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
+from tests.support.processes import run_python
 
 # Longer than the model's context, not by whole windows; shorter; as long; longer by one; of several lines.
 LINES = [
@@ -48,7 +47,7 @@ metric_list:
 def checkpoint(tmp_path_factory):
     """A model whose own λ is 0.4, and its folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    return save_checkpoint(folder, word_tokenizer(), ensemble_lambda=0.4), str(folder)
+    return save_checkpoint(folder, tokenizer_of_words(), ensemble_lambda=0.4), str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def run(tasks: str, name: str, folder: str, batch_size: int = 3, **model_args) -
 
 
 def our_log_likelihoods(model, ensemble_lambda: float, window_size: int = CONTEXT) -> list[float]:
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of_words()
     found = []
     for text in TEXTS:
         rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
@@ -139,9 +138,8 @@ results = lm_eval.simple_evaluate(
 assert "ngram_wdr_hf" not in sys.modules
 print("\\nsum", sum(sample["filtered_resps"][0] for sample in results["samples"]["texts"]))
 """
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    total = float(re.search(r"^sum (\S+)$", process.stdout, flags=re.MULTILINE)[1])
+    printed = run_python("-c", script)
+    total = float(re.search(r"^sum (\S+)$", printed, flags=re.MULTILINE)[1])
     assert total == pytest.approx(sum(our_log_likelihoods(checkpoint[0], 0.4)), rel=1e-5)
 
 

@@ -1,13 +1,14 @@
 """The notebooks run from top to bottom, without the network, and are kept with what they showed."""
 
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from tests.support.processes import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["01_quickstart", "02_wdr_targets", "03_gradient_diversity", "04_ensemble_and_speculation", "05_translation"]
 # Seconds for a cell, and for a whole notebook on two quiet cores; here, others may be at work.
 PATIENCE = 600

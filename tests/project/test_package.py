@@ -5,17 +5,15 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import torch
 from packaging.requirements import Requirement
 
 from ngram_wdr_hf.backbones.registry import _NAMED
-
+from tests.support.processes import ROOT, run_python
 from tests.support.tiny import plain_model
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -31,27 +29,9 @@ def test_import_costs_no_more_than_the_backbones():
     loaded = []
     backbones = ", ".join(cls.__name__ for cls in _NAMED if cls.__module__.startswith("transformers."))
     for statement in (f"from transformers import AutoModelForCausalLM, {backbones}", "import ngram_wdr_hf"):
-        run = subprocess.run(
-            [sys.executable, "-c", script.format(statement)], cwd=ROOT, capture_output=True, text=True
-        )
-        assert run.returncode == 0, run.stderr
-        loaded.append(set(run.stdout.split()))
+        loaded.append(set(run_python("-c", script.format(statement)).split()))
     surplus = {name for name in loaded[1] - loaded[0] if name.split(".")[0] != "ngram_wdr_hf"}
     assert surplus == set()
-
-
-def test_checkpoint_code_can_travel():
-    """Transformers copies the files beside a checkpoint: one flat folder, siblings imported by one dot and a name."""
-    for path in (ROOT / "ngram_wdr_hf").glob("*_wdr_ngram.py"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            imported = re.match(r"\s*(?:from|import)\s+(\S+)", line)
-            if imported and line.lstrip() == line:
-                module = imported[1]
-                is_sibling = module.startswith(".") and (path.parent / f"{module[1:]}.py").exists()
-                root = module.split(".")[0]
-                assert is_sibling or root in {"torch", "transformers", *sys.stdlib_module_names}, (
-                    f"{path.name}: {line}"
-                )
 
 
 def test_ci_is_the_readmes_test_command():

@@ -1,6 +1,6 @@
 """
 Every class that there is a file for, one entry each, and tiny models of them in float64. A new backbone needs an entry
-here, and is then in all tests of `test_backbones.py` and `test_backbones_generate.py`.
+here, and is then in all tests of `tests/backbones/test_named*.py`.
 """
 
 from dataclasses import dataclass, field
@@ -25,9 +25,8 @@ from transformers import (
 )
 
 import ngram_wdr_hf as ours
-
 from tests.support.tiny import SIZES as GPT2_SIZES
-from tests.support.tiny import T5_SIZES, TRANSLATION_SIZES, VOCAB_SIZE, random_ids
+from tests.support.tiny import T5_SIZES, TRANSLATION_SIZES, VOCAB_SIZE, random_ids, stock_twin
 
 TOKENS = {"vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 DECODER_SIZES = {
@@ -170,12 +169,9 @@ def plain_backbone(name: str, seed: int = 0, **fields) -> PreTrainedModel:
     return _build(BACKBONES[name].stock, {**BACKBONES[name].sizes, **fields}, seed)
 
 
-def stock_twin(name: str, model: PreTrainedModel) -> PreTrainedModel:
+def plain_twin(name: str, model: PreTrainedModel) -> PreTrainedModel:
     """The stock model with the same weights, all but the heads'."""
-    plain = plain_backbone(name, seed=1)
-    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
-    assert not missing and all(key.startswith("ngram_heads.") for key in unexpected)
-    return plain
+    return stock_twin(model, plain_backbone(name, seed=1))
 
 
 def _build(model_class: type[PreTrainedModel], fields: dict[str, Any], seed: int) -> PreTrainedModel:
@@ -210,3 +206,11 @@ def reference_inputs(
     """The same as the arguments of the slow reference."""
     source = {"encoder_ids": SOURCE[: len(ids)]} if model.config.is_encoder_decoder else {}
     return {"input_ids": ids, "attention_mask": mask, **source}
+
+
+# Many backbones normalize in float32, whatever the model's type is.
+TOLERANCES = {torch.float64: {"rtol": 1e-5, "atol": 1e-6}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
+    torch.testing.assert_close(actual, expected, **TOLERANCES[actual.dtype], msg=lambda text: f"{what}: {text}")

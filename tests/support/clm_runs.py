@@ -3,23 +3,16 @@
 import random
 from pathlib import Path
 
+from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.report import ClmResult
 from ngram_wdr_hf.training.clm.run import run_clm
+from tests.support.processes import ROOT
+from tests.support.scripts import QUICK_BLOCKS, as_arguments
+from tests.support.tiny import plain_model
 
-SCRIPT = Path(__file__).parents[2] / "train_clm.py"
-QUICK = {
-    "max_steps": 4,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "warmup_steps": 0,
-    "block_size": 16,
-    "per_device_train_batch_size": 4,
-    "sample_tokens": 8,
-    "disable_tqdm": "true",
-}
-QUICK = [argument for name, value in QUICK.items() for argument in (f"--{name}", str(value))]
+SCRIPT = ROOT / "train_clm.py"
+QUICK = as_arguments(**QUICK_BLOCKS, sample_tokens=8)
 
 
 def write_text(path: Path, lines: int, seed: int) -> Path:
@@ -32,9 +25,20 @@ def write_text(path: Path, lines: int, seed: int) -> Path:
     return path
 
 
+def write_texts(folder: Path) -> dict[str, str]:
+    """A file for each split."""
+    lines = {"train": 300, "validation": 40, "test": 30}
+    return {name: str(write_text(folder / f"{name}.txt", count, i)) for i, (name, count) in enumerate(lines.items())}
+
+
+def save_plain_model(texts: dict[str, str], folder: Path) -> str:
+    """A plain model with dropout and a tokenizer for the texts."""
+    tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])
+    tokenizer.save_pretrained(folder)
+    ends = {"bos_token_id": 1, "eos_token_id": 1}
+    plain_model(vocab_size=len(tokenizer), n_positions=16, resid_pdrop=0.1, **ends).save_pretrained(folder)
+    return str(folder)
+
+
 def run(*arguments: str) -> list[ClmResult]:
     return run_clm(parse_clm_arguments(arguments, "train_clm.py"))
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

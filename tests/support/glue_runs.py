@@ -13,11 +13,11 @@ from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer, train_word_tok
 from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
 from ngram_wdr_hf.training.glue.report import GlueResult
 from ngram_wdr_hf.training.glue.run import run_glue
-
 from tests.support.backbones import LLAMA_SIZES, REFORMER_SIZES
+from tests.support.processes import ROOT
 from tests.support.tiny import plain_model, tiny_model, tiny_seq2seq
 
-SCRIPT = Path(__file__).parents[2] / "finetune_glue.py"
+SCRIPT = ROOT / "finetune_glue.py"
 MOODS = {1: ["charming", "moving"], 0: ["bleak", "dull"]}
 OTHERS = ["film", "plot", "actor", "scene", "often"]
 WORDS = [*MOODS[1], *MOODS[0], *OTHERS]

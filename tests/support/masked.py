@@ -2,12 +2,13 @@
 
 from math import comb
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
 
 from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
-
+from ngram_wdr_hf.data.stream import TokenStream
 from tests.support.reference import documents
 from tests.support.tiny import VOCAB_SIZE, random_ids
 
@@ -96,3 +97,13 @@ def reference_loss(losses, count=None):
     count = len(losses[0]) if count is None else count
     sums = [sum(terms) / count for terms in losses]
     return sums[0] if len(sums) == 1 else sums[0] / 2 + sum(sums[1:]) / (2 * (len(sums) - 1))
+
+
+def some_ids(tokenizer, length: int, seed: int = 0) -> torch.Tensor:
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.tensor(ordinary)[torch.randint(len(ordinary), (length,), generator=generator)]
+
+
+def stream_of(tokenizer, length: int) -> TokenStream:
+    return TokenStream([some_ids(tokenizer, length).numpy().astype(np.int32)], num_words=length)

@@ -70,6 +70,26 @@ def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
     return prediction
 
 
+def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor]]], num_items=None):
+    """The loss and the mean NLLs of the next word and each head, from all that they predict and the targets of it."""
+    zero = model.get_output_embeddings().weight.new_zeros(())
+    sums, nlls = [], []
+    for pairs in predictions:
+        if not pairs:
+            sums.append(zero)
+            nlls.append(zero)
+            continue
+        states, targets = map(torch.stack, zip(*pairs, strict=True))
+        logits = logits_of(model, states)
+        sums.append(F.cross_entropy(logits, targets, reduction="sum", label_smoothing=model.config.label_smoothing))
+        nlls.append(F.cross_entropy(logits, targets).detach())
+    divisor = max(len(predictions[0]), 1) if num_items is None else num_items
+    loss = sums[0] / divisor
+    if len(sums) > 1:
+        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (len(sums) - 1))
+    return loss, torch.stack(nlls)
+
+
 def training_loss(
     model, input_ids, labels, attention_mask=None, position_ids=None, num_items=None, detach=True, **inputs
 ):
@@ -78,9 +98,8 @@ def training_loss(
     hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     size = model.config.ngram_size
     numbers = documents(batch_size, length, attention_mask, position_ids)
-    sums, nlls, counts = [], [], []
+    predictions = [[] for _ in range(size)]
     for n in range(size):
-        total, nll, count = hidden.new_zeros(()), hidden.new_zeros(()), 0
         for b in range(batch_size):
             for t in range(length - 1 - n):
                 target = labels[b, t + 1 + n]
@@ -91,18 +110,8 @@ def training_loss(
                 if target == -100 or not (same_document or size == 1):
                     continue
                 prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, input_ids, b, t, n, detach)
-                logits = logits_of(model, prediction)
-                total = total + F.cross_entropy(logits, target, label_smoothing=model.config.label_smoothing)
-                nll = nll + F.cross_entropy(logits, target).detach()
-                count += 1
-        sums.append(total)
-        nlls.append(nll / max(count, 1))
-        counts.append(count)
-    divisor = max(counts[0], 1) if num_items is None else num_items
-    loss = sums[0] / divisor
-    if size > 1:
-        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (size - 1))
-    return loss, torch.stack(nlls)
+                predictions[n].append((prediction, target))
+    return combined_loss(model, predictions, num_items)
 
 
 def ensembled_logits(
@@ -167,9 +176,8 @@ def translation_loss(
     hidden = hidden_states(model, decoder_ids, decoder_mask, **inputs)
     size = model.config.ngram_size
     numbers = documents(batch_size, length, decoder_mask)
-    sums, nlls, counts = [], [], []
+    predictions = [[] for _ in range(size)]
     for n in range(size):
-        total, nll, count = hidden.new_zeros(()), hidden.new_zeros(()), 0
         for b in range(batch_size):
             for t in range(length - n):
                 same_document = all(numbers[b][i] == numbers[b][t] != -1 for i in range(t, t + n + 1))
@@ -177,18 +185,8 @@ def translation_loss(
                 if labels[b, t + n] == -100 or not (same_document or size == 1):
                     continue
                 prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, decoder_ids, b, t, n, detach)
-                logits, target = logits_of(model, prediction), labels[b, t + n]
-                total = total + F.cross_entropy(logits, target, label_smoothing=model.config.label_smoothing)
-                nll = nll + F.cross_entropy(logits, target).detach()
-                count += 1
-        sums.append(total)
-        nlls.append(nll / max(count, 1))
-        counts.append(count)
-    divisor = max(counts[0], 1) if num_items is None else num_items
-    loss = sums[0] / divisor
-    if size > 1:
-        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (size - 1))
-    return loss, torch.stack(nlls)
+                predictions[n].append((prediction, labels[b, t + n]))
+    return combined_loss(model, predictions, num_items)
 
 
 def translation_nll(logits, labels, decoder_mask=None):

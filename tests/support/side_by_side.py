@@ -1,34 +1,11 @@
 """Plain and speculative decoding of the same prompts, side by side."""
 
-import string
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, left_pad, random_ids, tiny_model, tiny_seq2seq
-
-END, PAD = 0, 1
-NO_END = {"eos_token_id": None, "pad_token_id": PAD}
-# A price of 0 makes the heads draft all the time.
-DRAFTS = {"use_mtp": True, "draft_threshold": 0.0}
-EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-LENGTHS = (6, 3, 1, 4)
-
-
-def prompts(batch_size: int, name: str = "gpt2") -> dict[str, torch.Tensor]:
-    """Of different lengths, padded on the side that the model wants."""
-    ids, mask = left_pad([random_ids(1, length, seed=length)[0] for length in LENGTHS[:batch_size]], PAD)
-    if name in SEQ2SEQ:
-        order = mask.argsort(dim=1, descending=True, stable=True)
-        ids, mask = ids.gather(1, order), mask.gather(1, order)
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def model_of(name: str, **fields) -> PreTrainedModel:
-    return tiny_seq2seq(name, torch.float64, **fields) if name in SEQ2SEQ else tiny_model(torch.float64, **fields)
+from tests.support.options import DRAFTS, END, EVERYTHING
 
 
 def generate(model, inputs: dict[str, Any], **options):
@@ -63,11 +40,3 @@ def assert_same_generation(plain, speculative, ends: Sequence[int] = (END,), tol
 def were_drafts_right(output) -> bool:
     """Whether some drafts stood and others did not."""
     return 0 < sum(output.speculation.num_accepted) < sum(output.speculation.num_drafted)
-
-
-def letter_tokenizer() -> PreTrainedTokenizerFast:
-    """A letter a token."""
-    tokens = ["<eos>", "<pad>", *string.ascii_letters][:VOCAB_SIZE]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", pad_token="<pad>", padding_side="left")

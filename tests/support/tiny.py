@@ -39,8 +39,6 @@ SIZES = {
     "eos_token_id": 0,
     "pad_token_id": 1,
 }
-
-
 # Encoder-decoder models: ours, the stock one, and their sizes.
 TRANSLATION_SIZES = {
     "vocab_size": VOCAB_SIZE,
@@ -110,6 +108,13 @@ def plain_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, 
     return model_class(config_class(**{**sizes, **fields})).to(dtype).eval()
 
 
+def stock_twin(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:
+    """The stock model `plain` with the weights of ours, all but the heads'."""
+    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and all(key.startswith("ngram_heads.") for key in unexpected)
+    return plain
+
+
 def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> WDRNgramGPT2LMHeadModel:
     torch.manual_seed(seed)
     model = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**{**SIZES, **fields}))
@@ -136,3 +141,20 @@ def left_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Ten
     ids = torch.stack([torch.cat([row.new_full((length - len(row),), pad_token_id), row]) for row in rows])
     mask = torch.stack([torch.arange(length) >= length - len(row) for row in rows]).long()
     return ids, mask
+
+
+def right_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for what an encoder reads."""
+    ids, mask = left_pad([row.flip(0) for row in rows], pad_token_id)
+    return ids.flip(1), mask.flip(1)
+
+
+def prompts(batch_size: int, name: str = "gpt2") -> dict[str, torch.Tensor]:
+    """Of different lengths, padded on the side that the model wants."""
+    pad = right_pad if name in SEQ2SEQ else left_pad
+    ids, mask = pad([random_ids(1, length, seed=length)[0] for length in (6, 3, 1, 4)[:batch_size]])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def model_of(name: str, **fields) -> PreTrainedModel:
+    return tiny_seq2seq(name, torch.float64, **fields) if name in SEQ2SEQ else tiny_model(torch.float64, **fields)

@@ -13,10 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
-
+from tests.support.options import END, PAD
 from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, tiny_model
 
-END, PAD = 0, 1
 WIDTH, POSITIONS = 32, 40
 NUM_WORDS, NUM_LAST_WORDS, LONGEST_SENTENCE = 12, 3, 10
 

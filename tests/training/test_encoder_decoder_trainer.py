@@ -5,36 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
-from transformers import (
-    DataCollatorForSeq2Seq,
-    PreTrainedTokenizerFast,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from tests.support import reference
-from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, random_ids, tiny_seq2seq
+from tests.support.processes import ROOT, launch
+from tests.support.tiny import SEQ2SEQ, random_ids, tiny_seq2seq
+from tests.support.tokenizers import word_tokenizer
+from tests.support.training import ONE_STEP, change, gradients
 
-ROOT = Path(__file__).parents[2]
 # Sources and translations of very different lengths.
 LENGTHS = [(5, 9), (2, 3), (7, 6), (3, 2), (4, 8), (1, 9), (6, 1), (3, 4)]
-SETTINGS = {
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "max_steps": 1,
-    "logging_steps": 1,
-    "learning_rate": 1.0,
-    "lr_scheduler_type": "constant",
-    "max_grad_norm": 0.0,
-    "optim": "sgd",
-    "report_to": "none",
-    "save_strategy": "no",
-    "use_cpu": True,
-    "disable_tqdm": True,
-}
+SETTINGS = {**ONE_STEP, "per_device_eval_batch_size": 8, "logging_steps": 1}
 
 
 @pytest.fixture(params=SEQ2SEQ)
@@ -56,10 +37,7 @@ def rows(count: int = 8) -> list[dict[str, list[int]]]:
 
 
 def collator(model) -> DataCollatorForSeq2Seq:
-    tokens = {token: i for i, token in enumerate(["<eos>", "<pad>", *(f"w{i}" for i in range(2, VOCAB_SIZE))])}
-    backend = Tokenizer(models.WordLevel(tokens, unk_token="<eos>"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", pad_token="<pad>")
-    return DataCollatorForSeq2Seq(tokenizer, model=model)
+    return DataCollatorForSeq2Seq(word_tokenizer(), model=model)
 
 
 def trainer_of(model, folder, data=None, kind=Seq2SeqTrainer, **arguments) -> Trainer:
@@ -67,20 +45,6 @@ def trainer_of(model, folder, data=None, kind=Seq2SeqTrainer, **arguments) -> Tr
     make = TrainingArguments if kind is Trainer else Seq2SeqTrainingArguments
     data = rows() if data is None else data
     return kind(model, make(folder, **arguments), data_collator=collator(model), train_dataset=data, eval_dataset=data)
-
-
-def change(model, trained) -> dict[str, torch.Tensor]:
-    """One step of plain gradient descent at rate 1 moves each parameter by its gradient."""
-    before = dict(model.named_parameters())
-    return {name: (before[name] - parameter).detach() for name, parameter in trained.named_parameters()}
-
-
-def gradients(model, loss) -> dict[str, torch.Tensor]:
-    """Zero for what has none: Marian's positions are fixed."""
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-    zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    return zeros | dict(zip(parameters, found, strict=True))
 
 
 def reference_batch(model, data) -> dict[str, torch.Tensor]:
@@ -311,9 +275,6 @@ run_marian(Path(sys.argv[1]), 4)
 
 
 def test_two_processes_are_one_with_twice_the_batch(tmp_path):
-    # What the workers need not import.
-    from tests.training.test_distributed import launch
-
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()

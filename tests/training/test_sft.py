@@ -4,25 +4,16 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, TrainingArguments
+from transformers import TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from ngram_wdr_hf.training.sft import NgramSFTTrainer
-
-from tests.method.test_loss import gradients
-from tests.training.test_trainer import change
-from tests.support.tiny import VOCAB_SIZE, plain_model, random_ids, tiny_model
+from tests.support.tiny import plain_model, random_ids, tiny_model
+from tests.support.tokenizers import word_tokenizer
+from tests.support.training import ONE_STEP, change, gradients
 
 # Of each row, how many tokens are the prompt's and how many the completion's, without the end-of-text token.
 LENGTHS = [(3, 4), (1, 7), (5, 1), (2, 2), (4, 6)]
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = ["<eos>", "<pad>", *(f"w{i}" for i in range(2, VOCAB_SIZE))]
-    model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<eos>"))
-    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<eos>", pad_token="<pad>")
 
 
 def documents() -> list[tuple[list[int], list[int]]]:
@@ -65,26 +56,12 @@ def padded_batch() -> dict[str, torch.Tensor]:
 
 
 def trainer_of(model, tmp_path, trainer_class=NgramSFTTrainer, arguments=None, **others) -> SFTTrainer:
-    arguments = {
-        "per_device_train_batch_size": 8,
-        "max_steps": 1,
-        "learning_rate": 1.0,
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "optim": "sgd",
-        "logging_steps": 1,
-        "report_to": "none",
-        "save_strategy": "no",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        **(arguments or {}),
-    }
+    arguments = {**ONE_STEP, "logging_steps": 1, "bf16": False, **(arguments or {})}
     return trainer_class(
         model,
         SFTConfig(tmp_path, **arguments),
         train_dataset=prompts_and_completions(),
-        processing_class=tokenizer(),
+        processing_class=word_tokenizer(),
         **others,
     )
 
@@ -218,7 +195,7 @@ def test_a_model_by_name_and_plain_arguments(tmp_path):
     tiny_model().save_pretrained(tmp_path / "model")
     arguments = TrainingArguments(tmp_path, max_steps=1, report_to="none", save_strategy="no", use_cpu=True)
     trainer = NgramSFTTrainer(
-        str(tmp_path / "model"), arguments, train_dataset=prompts_and_completions(), processing_class=tokenizer()
+        str(tmp_path / "model"), arguments, train_dataset=prompts_and_completions(), processing_class=word_tokenizer()
     )
     trainer.train()
     moved = change(tiny_model(), trainer.model)

@@ -8,10 +8,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
-
 from tests.support import reference
-from tests.method.test_loss import gradients
 from tests.support.tiny import random_ids, tiny_model
+from tests.support.training import ONE_STEP, change, gradients
 
 # Rows of very different lengths, some of whose words are no targets.
 LENGTHS = [9, 3, 6, 2, 8, 9, 1, 4]
@@ -29,28 +28,10 @@ def rows() -> list[dict]:
 
 
 def train(model, tmp_path, data=None, **arguments) -> Trainer:
-    arguments = {
-        "per_device_train_batch_size": 8,
-        "max_steps": 1,
-        "learning_rate": 1.0,
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "optim": "sgd",
-        "report_to": "none",
-        "save_strategy": "no",
-        "use_cpu": True,
-        "disable_tqdm": True,
-        **arguments,
-    }
+    arguments = {**ONE_STEP, **arguments}
     trainer = Trainer(model, TrainingArguments(tmp_path, **arguments), train_dataset=rows() if data is None else data)
     trainer.train()
     return trainer
-
-
-def change(model, trained) -> dict[str, torch.Tensor]:
-    """One step of plain gradient descent at rate 1 moves each parameter by its gradient."""
-    before = dict(model.named_parameters())
-    return {name: before[name] - parameter for name, parameter in trained.named_parameters()}
 
 
 @pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.1, "ngram_target": "simple"}, {"ngram_size": 1}])

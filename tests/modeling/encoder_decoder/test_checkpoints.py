@@ -1,8 +1,5 @@
 """Checkpoints of encoder-decoder models: nothing is lost on the way to a folder and back, and nothing is made up."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -10,10 +7,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-
-from tests.modeling.test_checkpoints import assert_same_state, rewrite_config, rewrite_weights
-from tests.modeling.test_encoder_decoder_loss import BATCHES, NAMES, VARIANTS, fit
+from tests.support.checkpoints import assert_same_state, rewrite_config, rewrite_weights
+from tests.support.processes import run_without_package
 from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, plain_seq2seq, random_ids, tiny_seq2seq
+from tests.support.translation import BATCHES, NAMES, VARIANTS, fit
 
 SOURCE = random_ids(2, 6, seed=5)
 TARGET = random_ids(2, 7, seed=6)
@@ -230,7 +227,6 @@ def test_resized_decoder_embeddings(tmp_path):
 ELSEWHERE = """
 import sys
 
-sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
@@ -256,12 +252,7 @@ def test_loads_where_the_package_is_not_installed(tmp_path):
     models = {name: tiny_seq2seq(name, seed=seed, ensemble_lambda=0.9) for name, seed in seeds.items()}
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
-    command = [sys.executable, "-I", str(script), ",".join(NAMES), str(tmp_path)]
-    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+    printed = run_without_package(ELSEWHERE, tmp_path, ",".join(NAMES), str(tmp_path))
     ids = torch.tensor([[5, 6, 7, 8]])
     expected = []
     for model in models.values():
@@ -274,7 +265,7 @@ def test_loads_where_the_package_is_not_installed(tmp_path):
         lines = [*(str(tokens.tolist()) for tokens in said), str(round(model.train()(ids, labels=ids).loss.item(), 5))]
         # A checkpoint saved by the code it came with loads again.
         expected += lines * 2
-    assert run.stdout.splitlines() == expected
+    assert printed == expected
 
 
 LORA_TARGETS = {"marian": ["q_proj", "v_proj"], "bart": ["q_proj", "v_proj"], "t5": ["q", "v"]}

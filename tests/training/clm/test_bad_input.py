@@ -1,17 +1,15 @@
 """What `train_clm.py` cannot use gets one sentence and the exit code 2, and nothing is overwritten."""
 
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertLMHeadModel, ViTConfig, ViTModel
 
-import ngram_wdr_hf.training.common.models
+import ngram_wdr_hf.training.common.model
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
-
-from tests.support.clm_runs import QUICK, SCRIPT, contents, run
+from tests.support.clm_runs import QUICK, SCRIPT
+from tests.support.scripts import cut_in_half, failing
 from tests.support.tiny import VOCAB_SIZE, plain_seq2seq, tiny_model
 
 BERT_SIZES = {
@@ -25,30 +23,8 @@ BERT_SIZES = {
 
 @pytest.fixture
 def fails(capsys, monkeypatch, tmp_path):
-    """Runs the script as the shell would, in this process; returns its one sentence."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> str:
-        before = contents(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        printed = capsys.readouterr().err
-        assert stopped.value.code == 2 and "Traceback" not in printed
-        assert contents(tmp_path) == before
-        last = printed.strip().split("\n")[-1]
-        assert "error: " in last
-        return last
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def finished(files, tmp_path_factory) -> Path:
-    """A run that is complete."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    run(*files, "--output_dir", str(folder), *QUICK)
-    return folder
+    """Runs the script as the shell would; returns its one sentence."""
+    return failing(SCRIPT, tmp_path, monkeypatch, capsys)
 
 
 def test_files(fails, files, texts, tmp_path):
@@ -68,22 +44,29 @@ def test_files(fails, files, texts, tmp_path):
     assert "either `--dataset_name` or text files" in fails(*files, "--dataset_name", "wikitext")
 
 
-def test_a_vocabulary_that_is_not_covered(fails, finished, files, tmp_path):
+def test_a_vocabulary_that_is_not_covered(fails, finished_clm, files, tmp_path):
     (tmp_path / "german.txt").write_text("die Katze sieht heute einen Hund und einen Vogel\n" * 5)
-    arguments = ["--do_train", "false", "--model_name_or_path", str(finished)]
+    arguments = ["--do_train", "false", "--model_name_or_path", str(finished_clm.folder)]
     assert "does not cover the test text: 90% of its tokens" in fails(*arguments, "--test_file", "german.txt")
     words = Path(files[1]).read_text() + " ".join(map(str, range(100)))
     larger = train_word_tokenizer([words])
     larger.save_pretrained(tmp_path / "larger")
-    message = fails("--model_name_or_path", str(finished), "--tokenizer", "larger", *files, *QUICK)
+    message = fails("--model_name_or_path", str(finished_clm.folder), "--tokenizer", "larger", *files, *QUICK)
     assert f"The tokenizer has {len(larger)} tokens" in message
     (tmp_path / "german_train.txt").write_text("die Katze sieht heute einen Hund und einen Vogel\n" * 20)
-    arguments = ["--model_name_or_path", str(finished), "--train_file", "german_train.txt", *files[2:], *QUICK]
+    arguments = [
+        "--model_name_or_path",
+        str(finished_clm.folder),
+        "--train_file",
+        "german_train.txt",
+        *files[2:],
+        *QUICK,
+    ]
     assert "does not cover the train text" in fails(*arguments, "--streaming")
 
 
-def test_a_folder_that_is_not_free(fails, finished, files, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
+def test_a_folder_that_is_not_free(fails, finished_clm, files, tmp_path):
+    shutil.copytree(finished_clm.folder, tmp_path / "run")
     message = fails(*files, "--output_dir", "run", *QUICK, "--ngram_size", "3")
     assert "holds a run with other settings (ngram_size: None there, 3 here)" in message
     (tmp_path / "thesis").mkdir()
@@ -93,16 +76,16 @@ def test_a_folder_that_is_not_free(fails, finished, files, tmp_path):
     assert "file is a file: choose another `--output_dir`" in fails(*files, "--output_dir", "file", *QUICK)
     (tmp_path / "run" / "run.yaml").write_text("")
     assert "run.yaml is damaged" in fails(*files, "--output_dir", "run", *QUICK)
-    shutil.copy(finished / "run.yaml", tmp_path / "run")
+    shutil.copy(finished_clm.folder / "run.yaml", tmp_path / "run")
     (tmp_path / "run" / "tokenizer.json").write_text("{")
     assert "There is no usable tokenizer in run" in fails(*files, "--output_dir", "run", *QUICK)
 
 
-def test_what_cannot_be_compared(fails, checkpoint, finished, files):
+def test_what_cannot_be_compared(fails, checkpoint, finished_clm, files):
     message = fails("--model_name_or_path", checkpoint, "--train_mode", "heads", *files, *QUICK, "--compare")
     assert "leave out `--train_mode heads`" in message
-    assert "has heads already" in fails("--model_name_or_path", str(finished), *files, *QUICK, "--compare")
-    message = fails("--model_name_or_path", str(finished), "--do_train", "false", "--compare")
+    assert "has heads already" in fails("--model_name_or_path", str(finished_clm.folder), *files, *QUICK, "--compare")
+    message = fails("--model_name_or_path", str(finished_clm.folder), "--do_train", "false", "--compare")
     assert "leave out `--do_train false`" in message
 
 
@@ -112,7 +95,7 @@ def test_lambda_grid(fails, files, grid):
 
 
 def test_lora_without_peft(fails, checkpoint, files, monkeypatch):
-    monkeypatch.setattr(ngram_wdr_hf.training.common.models, "find_spec", lambda name: None)
+    monkeypatch.setattr(ngram_wdr_hf.training.common.model, "find_spec", lambda name: None)
     message = fails("--model_name_or_path", checkpoint, "--train_mode", "lora", *files, *QUICK)
     assert "needs the package peft: install it with `pip install peft`" in message
 
@@ -124,13 +107,12 @@ def test_lora_with_fsdp(fails, checkpoint, files, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_corrupt_checkpoint(fails, finished, files, tmp_path, name):
+def test_a_corrupt_checkpoint(fails, finished_clm, files, tmp_path, name):
     folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    # Not finished, and its last checkpoint cut off in the middle.
+    shutil.copytree(finished_clm.folder, folder)
+    # Not finished_clm, and its last checkpoint cut off in the middle.
     (folder / "trainer_state.json").unlink()
-    path = folder / "checkpoint-4" / name
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    cut_in_half(folder / "checkpoint-4" / name)
     message = fails(*files, "--output_dir", "run", *QUICK)
     assert "checkpoint-4 is damaged" in message and "delete it" in message
     message = fails(*files, "--output_dir", "new", *QUICK, "--resume_from_checkpoint", "run/checkpoint-4")
@@ -143,11 +125,11 @@ def test_a_corrupt_checkpoint(fails, finished, files, tmp_path, name):
     assert "checkpoint-4 is not there or not complete" in message
 
 
-def test_models(fails, checkpoint, finished, files, tmp_path):
+def test_models(fails, checkpoint, finished_clm, files, tmp_path):
     assert "There is no usable tokenizer in nowhere" in fails("--model_name_or_path", "nowhere", *files, *QUICK)
-    message = fails("--model_name_or_path", str(finished), "--ngram_size", "3", *files, *QUICK)
+    message = fails("--model_name_or_path", str(finished_clm.folder), "--ngram_size", "3", *files, *QUICK)
     assert "was saved with `ngram_size=4`" in message
-    shutil.copytree(finished, tmp_path / "cut_off")
+    shutil.copytree(finished_clm.folder, tmp_path / "cut_off")
     (tmp_path / "cut_off" / "model.safetensors").write_bytes(b"")
     message = fails("--model_name_or_path", "cut_off", *files, "--output_dir", "new", *QUICK)
     assert "The weights of cut_off are damaged" in message

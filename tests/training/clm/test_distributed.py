@@ -3,16 +3,11 @@
 import json
 import os
 import random
-import subprocess
-import sys
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState, PartialState
@@ -28,12 +23,10 @@ from transformers import AutoModelForCausalLM
 import ngram_wdr_hf
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
-
+from tests.support.processes import CONFIGURATIONS, ROOT, in_two_processes, launch
+from tests.support.scripts import metrics_of
 from tests.support.tiny import random_ids, tiny_model
 
-ROOT = Path(__file__).parents[2]
-CONFIGURATIONS = ROOT / "examples" / "accelerate"
-PATIENCE = 300
 BLOCK_SIZE = 24
 SETTINGS = {
     "max_steps": 20,
@@ -97,55 +90,9 @@ def run_here(texts: dict[str, str], folder: Path, **settings) -> None:
     run_clm(parse_clm_arguments(options(texts, folder, **settings), "train_clm.py"))
 
 
-def launch(script: Path, *arguments: str) -> tuple[int, str]:
-    """`accelerate launch` with two processes: its exit code and all that was printed."""
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-    )
-    try:
-        output, _ = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        # Told to end, the launcher ends what it launched, which would otherwise wait forever.
-        process.terminate()
-        output, _ = process.communicate(timeout=PATIENCE)
-        pytest.fail(f"Still running after {PATIENCE} seconds:\n{output}")
-    return process.returncode, output
-
-
-def in_two_processes(function, folder: Path, *arguments) -> None:
-    """Calls `function(rank, folder, *arguments)` in two processes that know each other through a file in `folder`."""
-    # Processes forked from one that has done nothing but the imports, which take longer than the tests.
-    mp.set_forkserver_preload([__name__])
-    context = mp.start_processes(
-        _join, (function, folder, *arguments), nprocs=2, join=False, start_method="forkserver"
-    )
-    deadline = time.monotonic() + PATIENCE
-    try:
-        while not context.join(timeout=1):
-            assert time.monotonic() < deadline, f"Still running after {PATIENCE} seconds."
-    finally:
-        for process in context.processes:
-            process.kill()
-
-
-def _join(rank: int, function, folder: Path, *arguments) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder / 'processes'}"
-    dist.init_process_group("gloo", store, rank=rank, world_size=2, timeout=timedelta(seconds=PATIENCE))
-    function(rank, folder, *arguments)
-    dist.destroy_process_group()
-
-
 def assert_same_run(folder: Path, expected: Path) -> None:
     """The same losses at every step, of every head, the same evaluations, the same figures and weights."""
-    log, expected_log = (metrics(path)["history"] for path in (folder, expected))
+    log, expected_log = (metrics_of(path)["history"] for path in (folder, expected))
     names = [
         f"{prefix}{name}_loss" for prefix in ("", "eval_") for name in ("next_word", "head_1", "head_2", "head_3")
     ]
@@ -155,19 +102,17 @@ def assert_same_run(folder: Path, expected: Path) -> None:
     assert curves[0] == {name: pytest.approx(curve, abs=1e-4, rel=1e-5) for name, curve in curves[1].items()}
     assert all(curves[0][f"head_{n}_loss"][-1] < curves[0][f"head_{n}_loss"][0] - 0.05 for n in (1, 2, 3))
 
-    (split,), (expected_split,) = (metrics(path)["splits"].values() for path in (folder, expected))
+    (split,), (expected_split,) = (metrics_of(path)["splits"].values() for path in (folder, expected))
     assert split == {name: pytest.approx(value, rel=1e-5) for name, value in expected_split.items()}
     # One process has a window more than the other.
     assert -(-split["num_tokens"] // BLOCK_SIZE) % 2 == 1
 
     model, expected_model = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, expected))
-    assert model.config.ensemble_lambda == expected_model.config.ensemble_lambda == metrics(folder)["ensemble_lambda"]
+    assert (
+        model.config.ensemble_lambda == expected_model.config.ensemble_lambda == metrics_of(folder)["ensemble_lambda"]
+    )
     assert len(model.ngram_heads) == 3
     torch.testing.assert_close(model.state_dict(), expected_model.state_dict(), atol=1e-5, rtol=1e-5)
-
-
-def metrics(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
 
 def test_two_processes_are_one_with_twice_the_batch(one_process, two_processes):
@@ -263,9 +208,8 @@ def assert_our_code(folder: Path) -> None:
     """Sharding makes the model's class one of torch's, which a checkpoint must not ask for."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["WDRNgramGPT2LMHeadModel"]
-    assert config["auto_map"]["AutoModelForCausalLM"] == "gpt2_wdr_ngram.WDRNgramGPT2LMHeadModel"
-    package = Path(ngram_wdr_hf.__file__).parent
-    assert {path.name for path in folder.glob("*.py")} <= {path.name for path in package.glob("*.py")}
+    assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_wdr_ngram.WDRNgramGPT2LMHeadModel"
+    assert [path.name for path in folder.glob("*.py")] == ["modeling_wdr_ngram.py"]
 
 
 def train_sharded(rank: int, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:

@@ -3,10 +3,6 @@
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run_folder import RunFolder
-
-from tests.support.clm_runs import QUICK, SCRIPT, contents, run
+from tests.support.clm_runs import QUICK, SCRIPT, run
+from tests.support.processes import run_and_kill
+from tests.support.scripts import as_arguments, contents, metrics_of
 
 LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json"]
 LEAVES += ["training.png"]
@@ -32,7 +29,7 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     for name in LEAVES:
         assert (folder / name).stat().st_size > 0, name
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = metrics_of(folder)
     validation = metrics["splits"]["validation"]
     assert validation["lambda"] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     # 40 sentences of 8 words (three with names of two) and an end.
@@ -66,32 +63,28 @@ def tensorboard_tags(folder: Path) -> str:
     return " ".join(EventAccumulator(str(events)).Reload().Tags()["scalars"])
 
 
-def test_the_model_card_tells_how_to_load(files, tmp_path, monkeypatch):
-    run(*files, "--output_dir", str(tmp_path / "run"), *QUICK)
-    monkeypatch.chdir(tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "run" / "README.md").read_text(), flags=re.DOTALL)
+def test_the_model_card_tells_how_to_load(finished_clm, monkeypatch):
+    monkeypatch.chdir(finished_clm.folder.parent)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (finished_clm.folder / "README.md").read_text(), flags=re.DOTALL)
     scope = {}
     exec(snippet.replace("THIS_FOLDER", "run"), scope)
     assert type(scope["model"]).__name__ == "WDRNgramGPT2LMHeadModel" and len(scope["tokenizer"]) > 10
 
 
-def test_the_same_command_again_trains_nothing(files, tmp_path, capsys):
-    command = [*files, "--output_dir", str(tmp_path / "run"), *QUICK]
-    first = run(*command)
+def test_the_same_command_again_trains_nothing(finished_clm, tmp_path, capsys):
+    shutil.copytree(finished_clm.folder, tmp_path / "run")
     weights = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
-    capsys.readouterr()
-    again = run(*command)
-    assert again[0].scores == first[0].scores
+    (again,) = run(*finished_clm.command, "--output_dir", str(tmp_path / "run"))
+    assert again.scores == finished_clm.result.scores
     assert "step " not in capsys.readouterr().out
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == weights
 
 
-def test_compare(files, tmp_path, capsys):
+def test_compare(finished_clm, tmp_path, capsys):
     folder = tmp_path / "run"
-    run(*files, "--output_dir", str(folder), *QUICK)
+    shutil.copytree(finished_clm.folder, folder)
     weights = (folder / "model.safetensors").read_bytes()
-    capsys.readouterr()
-    results = run(*files, "--output_dir", str(folder), *QUICK, "--compare")
+    results = run(*finished_clm.command, "--output_dir", str(folder), "--compare")
     assert [result.name for result in results] == ["wdr N=4", "plain", "simple N=4"]
     assert (folder / "model.safetensors").read_bytes() == weights
     assert (folder / "comparison.png").exists() and (folder / "comparison_training.png").exists()
@@ -109,12 +102,10 @@ def test_compare_with_a_plain_model(files, tmp_path):
     assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
 
 
-def test_evaluation_alone(files, texts, tmp_path, capsys, monkeypatch):
+def test_evaluation_alone(finished_clm, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "run"
-    (trained,) = run(*files, "--output_dir", str(folder), *QUICK)
+    folder, trained = finished_clm.folder, finished_clm.result
     before = contents(folder)
-    capsys.readouterr()
     (result,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"])
     assert result.scores["test"].nll_sums == pytest.approx(trained.scores["test"].nll_sums)
     assert re.search(r"wdr N=4 +test", capsys.readouterr().out)
@@ -132,8 +123,7 @@ def test_evaluation_alone(files, texts, tmp_path, capsys, monkeypatch):
     assert held_out[0].scores["validation"].num_words == sum(
         len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-15:]
     )
-    assert contents(folder) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert contents(folder) == before and not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])
@@ -223,11 +213,11 @@ def test_early_stopping_keeps_the_best(files, tmp_path):
     folder = tmp_path / "run"
     options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "2", "--max_steps", "40"]
     run(*files, "--output_dir", str(folder), *QUICK, *options)
-    history = json.loads((folder / "metrics.json").read_text())["history"]
+    history = metrics_of(folder)["history"]
     evaluations = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     best = evaluations.index(min(evaluations))
     assert len(evaluations) == best + 3 < 20
-    kept = json.loads((folder / "metrics.json").read_text())["splits"]["validation"]["perplexity"][0]
+    kept = metrics_of(folder)["splits"]["validation"]["perplexity"][0]
     assert kept == pytest.approx(torch.tensor(min(evaluations)).exp().item(), rel=1e-4)
 
 
@@ -276,23 +266,12 @@ def test_patience_survives_an_interruption(files, tmp_path, last_step):
 def test_killed_and_started_again(checkpoint, files, tmp_path, train_mode):
     """The final weights are those of a run that was not interrupted."""
     options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
-    options += ["--max_steps", "80", "--eval_steps", "10", "--learning_rate", "1e-2"]
+    options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
     run(*options, "--output_dir", str(tmp_path / "whole"))
     broken = tmp_path / "broken"
-    command = [sys.executable, str(SCRIPT), *options, "--output_dir", str(broken)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (broken / "checkpoint-20" / "trainer_state.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (broken / "model.safetensors").exists()
-    # As if it had been killed while writing, too.
-    (broken / "checkpoint-70").mkdir()
-    (broken / "checkpoint-70" / "trainer_state.json").write_text('{"epoch": 1')
+    run_and_kill(SCRIPT, broken, options)
     run(*options, "--output_dir", str(broken))
-    history = json.loads((broken / "metrics.json").read_text())["history"]
-    assert [entry["step"] for entry in history if "eval_loss" in entry] == list(range(10, 81, 10))
+    history = metrics_of(broken)["history"]
+    assert [entry["step"] for entry in history if "eval_loss" in entry] == [10, 20, 30, 40]
     weights = [WDRNgramGPT2LMHeadModel.from_pretrained(folder).state_dict() for folder in (tmp_path / "whole", broken)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

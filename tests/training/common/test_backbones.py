@@ -1,9 +1,6 @@
 """The training scripts with other models than GPT-2 and Marian: the paper's other two, and any checkpoint."""
 
-import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,23 +8,17 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ngram_wdr_hf import (
-    WDRNgramReformerModelWithLMHead,
-    WDRNgramTensorizedTransformerLMHeadModel,
-    with_ngram_heads,
-)
+from ngram_wdr_hf import WDRNgramReformerModelWithLMHead, WDRNgramTensorizedTransformerLMHeadModel, with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.model import build_clm_model
+from ngram_wdr_hf.training.clm.presets import CLM_PRESETS
 from ngram_wdr_hf.training.common.arguments import USUAL_GRID
-from ngram_wdr_hf.training.common.models import build_clm_model
-from ngram_wdr_hf.training.common.presets import CLM_PRESETS
-
 from tests.support import nmt_runs
-from tests.support.clm_runs import QUICK, SCRIPT, contents, run
+from tests.support.clm_runs import QUICK, SCRIPT, run
+from tests.support.scripts import failing, metrics_of
 from tests.support.tiny import plain_seq2seq
-
-pytest_plugins = ["tests.support.nmt_runs"]
 
 PAPER = {
     # N, λ of simple heads, λ of WDR heads, tokens in a batch, layers
@@ -249,26 +240,15 @@ def test_translation_with_another_model(name, plain_checkpoints, pairs, tmp_path
     assert type(ours).__name__ == f"WDRNgram{name}" and len(ours.ngram_heads) == 2
     losses = [entry["loss"] for entry in result.history if "loss" in entry]
     assert losses[-1] < losses[0]
-    assert json.loads((folder / "metrics.json").read_text())["splits"].keys() == {"validation", "test"}
+    assert metrics_of(folder)["splits"].keys() == {"validation", "test"}
     (again,) = nmt_runs.run("--do_train", "false", "--model_name_or_path", str(folder), "--num_beams", "2")
     assert len(again.scores) == 2
 
 
 @pytest.fixture
 def fails(capsys, monkeypatch, tmp_path):
-    """Runs a script as the shell would, in this process; returns its one sentence."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(script: Path, *arguments: str) -> str:
-        before = contents(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(script), run_name="__main__")
-        printed = capsys.readouterr().err
-        assert stopped.value.code == 2 and "Traceback" not in printed and contents(tmp_path) == before
-        return printed.strip().split("\n")[-1]
-
-    return call
+    """Runs a script as the shell would; returns its one sentence."""
+    return lambda script, *arguments: failing(script, tmp_path, monkeypatch, capsys)(*arguments)
 
 
 def test_models_for_the_other_script(fails, plain_folders, plain_checkpoints, files, pairs, tmp_path):

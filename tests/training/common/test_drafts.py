@@ -9,10 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ngram_wdr_hf.data.errors import InputError
-
 from tests.support import clm_runs, nmt_runs
-
-pytest_plugins = ["tests.support.nmt_runs"]
 
 
 def test_samples(files, tmp_path, capsys):

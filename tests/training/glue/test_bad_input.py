@@ -1,8 +1,6 @@
 """What `finetune_glue.py` cannot use gets one sentence and the exit code 2, and nothing is written."""
 
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
 from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
-
 from tests.support.backbones import tiny_backbone
-from tests.support.clm_runs import contents
 from tests.support.glue_runs import QUICK, SCRIPT, WORDS, run, tiny_checkpoint, tokenizer_for, write_task
+from tests.support.scripts import failing
 from tests.support.tiny import plain_seq2seq
 
 
@@ -30,21 +27,8 @@ def here(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def fails(here, capsys, monkeypatch):
-    """Runs the script as the shell would, in this process; returns its one sentence."""
-
-    def call(*arguments: str) -> str:
-        before = contents(here)
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        printed = capsys.readouterr().err
-        assert stopped.value.code == 2 and "Traceback" not in printed
-        assert contents(here) == before
-        last = printed.strip().split("\n")[-1]
-        assert "error: " in last
-        return last
-
-    return call
+    """Runs the script as the shell would; returns its one sentence."""
+    return failing(SCRIPT, here, monkeypatch, capsys)
 
 
 MODEL = ["--model_name_or_path", "model", *QUICK]

@@ -16,12 +16,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ngram_wdr_hf.data.glue import GLUE_TASKS, GlueExamples, load_glue_dataset, read_glue_file
-from ngram_wdr_hf.training.glue.model import encode, load_classifier, padding_collator
+from ngram_wdr_hf.training.glue.data import encode, padding_collator
+from ngram_wdr_hf.training.glue.model import load_classifier
 from ngram_wdr_hf.training.glue.report import GlueResult
-
-from tests.support.clm_runs import contents
 from tests.support.glue_runs import OTHERS, QUICK, run, tiny_checkpoint, tokenizer_for, write_task
-from tests.training.test_distributed import in_two_processes
+from tests.support.processes import in_two_processes
+from tests.support.scripts import contents
 
 KINDS = {
     "gpt2": "GPT2ForSequenceClassification",

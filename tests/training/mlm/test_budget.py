@@ -3,10 +3,9 @@
 import pytest
 from transformers import TrainingArguments
 
+from ngram_wdr_hf.training.mlm import budget as module
 from ngram_wdr_hf.training.mlm.budget import Budget, triangle
-from ngram_wdr_hf.training.mlm.run import budget as module
 from ngram_wdr_hf.training.mlm.trainer import MlmTrainer
-
 from tests.support.masked import masked_batch, tiny_masked
 
 

@@ -1,8 +1,7 @@
 """`train_mlm.py`, from its arguments to what it leaves."""
 
-import json
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -13,37 +12,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
 from ngram_wdr_hf.evaluation.scores import score_masked
-from ngram_wdr_hf.training.common.arguments import run_script
-from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
-from ngram_wdr_hf.training.mlm.run import run_mlm
+from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.trainer import MasksAnew, MlmTrainer
-
-from tests.support.masked import plain_masked, tiny_masked
-from tests.training.test_distributed import launch
-from tests.data.test_masking import stream_of
-
-SCRIPT = Path(__file__).parents[3] / "train_mlm.py"
-QUICK = {
-    "max_steps": 4,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "warmup_steps": 0,
-    "block_size": 16,
-    "vocab_size": 300,
-    "per_device_train_batch_size": 4,
-    "num_examples": 3,
-    "disable_tqdm": "true",
-}
-QUICK = [argument for name, value in QUICK.items() for argument in (f"--{name}", str(value))]
-
-
-def run(*arguments: str):
-    return run_mlm(parse_mlm_arguments(arguments, "train_mlm.py"))
-
-
-def metrics_of(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+from tests.support.masked import plain_masked, stream_of, tiny_masked
+from tests.support.mlm_runs import QUICK, SCRIPT, run
+from tests.support.processes import launch
+from tests.support.scripts import metrics_of
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -88,9 +62,8 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
         assert scores.perplexity == pytest.approx(result.scores[split].perplexity, rel=1e-5)
 
 
-def test_scores_are_those_of_the_masked_words(tmp_path, files):
-    folder = tmp_path / "run"
-    run(*files, "--output_dir", str(folder), *QUICK)
+def test_scores_are_those_of_the_masked_words(finished_mlm):
+    folder = finished_mlm.folder
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     text = MaskedText(stream_of(tokenizer, 75), 16, Masking(tokenizer))
@@ -166,10 +139,9 @@ def test_compare(files, tmp_path, capsys):
     assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
 
 
-def test_from_a_plain_checkpoint(files, tmp_path, monkeypatch):
+def test_from_a_plain_checkpoint(finished_mlm, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(*files, *QUICK, "--output_dir", str(tmp_path / "first"))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
+    tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
     tokenizer.save_pretrained(tmp_path / "plain")
     plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
     (result,) = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--output_dir", "default")
@@ -294,18 +266,17 @@ def test_options_that_make_no_sense(files, tmp_path, options, message):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
 
 
-def test_checkpoints_of_another_kind(files, checkpoint, tmp_path):
+def test_checkpoints_of_another_kind(finished_mlm, files, checkpoint, tmp_path):
     message = "give a masked language model (BERT or ModernBERT), for train_mlm.py"
     with pytest.raises(InputError, match=re.escape("has no `mask_token`")):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", checkpoint)
-    run(*files, *QUICK, "--output_dir", str(tmp_path / "first"))
     with pytest.raises(InputError, match=re.escape(message)):
-        options = ["--model_name_or_path", checkpoint, "--tokenizer", str(tmp_path / "first")]
+        options = ["--model_name_or_path", checkpoint, "--tokenizer", str(finished_mlm.folder)]
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
     from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
     from ngram_wdr_hf.training.clm.run import run_clm
 
-    command = [*files, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", str(tmp_path / "first")]
+    command = [*files, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", str(finished_mlm.folder)]
     with pytest.raises(InputError, match=re.escape("give a causal language model, for train_clm.py")):
         run_clm(parse_clm_arguments(command, "train_clm.py"))
     tiny_masked("bert").save_pretrained(tmp_path / "no_tokenizer")
@@ -343,8 +314,12 @@ def test_two_processes(files, tmp_path, monkeypatch):
     )
 
 
-def test_help_and_an_error(capsys):
-    shown = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, timeout=120)
-    assert shown.returncode == 0 and "--wdr_compose" in shown.stdout and "--use_mtp" not in shown.stdout
+def test_help_and_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert "--wdr_compose" in shown and "--use_mtp" not in shown
     assert run_script(lambda arguments: run(*arguments), ["--masking", "none"]) == 2
     assert capsys.readouterr().err == "error: `--masking` must be one of token, span, got 'none'.\n"

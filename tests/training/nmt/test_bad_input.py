@@ -1,43 +1,27 @@
 """What `train_nmt.py` cannot use gets one sentence and the exit code 2, and nothing is overwritten."""
 
 import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer
-
-from tests.support.nmt_runs import QUICK, SCRIPT, contents, toy_pairs, write_sides
+from tests.support.nmt_runs import QUICK, SCRIPT, toy_pairs, write_sides
+from tests.support.scripts import cut_in_half, failing
 from tests.support.tiny import plain_model, plain_seq2seq
-
-pytest_plugins = ["tests.support.nmt_runs"]
-
-
-def one_sentence(printed: str) -> str:
-    """The error, which is the last line and the only one; what comes before are bars and warnings of libraries."""
-    assert "Traceback" not in printed
-    *before, last = printed.strip().split("\n")
-    assert last.startswith("error: ") and last.endswith((".", "]")) and not any("error" in line for line in before)
-    return last
 
 
 @pytest.fixture
 def fails(capsys, monkeypatch, tmp_path):
-    """Runs the script as the shell would, in this process; returns its one sentence."""
-    monkeypatch.chdir(tmp_path)
+    """Runs the script as the shell would; returns its one sentence."""
+    fail = failing(SCRIPT, tmp_path, monkeypatch, capsys)
 
     def call(*arguments: str) -> str:
-        before = contents(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        assert stopped.value.code == 2
-        assert contents(tmp_path) == before
-        return one_sentence(capsys.readouterr().err)
+        sentence = fail(*arguments)
+        assert sentence.startswith("error: ") and sentence.endswith((".", "]"))
+        return sentence
 
     return call
 
@@ -133,10 +117,6 @@ def test_a_damaged_checkpoint_to_go_on_from(fails, finished_nmt, tmp_path, name)
     cut_in_half(Path("run/checkpoint-150") / name)
     message = fails(*finished_nmt.command, "--output_dir", "run")
     assert "checkpoint-150 is damaged" in message and "delete it" in message
-
-
-def cut_in_half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def test_models(fails, finished_nmt, marian, pairs, tmp_path):

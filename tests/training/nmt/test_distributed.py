@@ -9,11 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from tests.support.nmt_runs import QUICK, SCRIPT, SIZES, as_arguments, metrics_of, run, translations_of
-from tests.training.test_distributed import launch
+from tests.support.nmt_runs import QUICK, SCRIPT, SIZES, run, translations_of
+from tests.support.processes import launch
+from tests.support.scripts import as_arguments, metrics_of
 from tests.support.tiny import plain_seq2seq
-
-pytest_plugins = ["tests.support.nmt_runs"]
 
 OPTIONS = as_arguments(
     max_steps=40,

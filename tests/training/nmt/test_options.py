@@ -1,22 +1,31 @@
 """Options of `train_nmt.py` that depend on each other, and on the run that is evaluated."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 import yaml
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.pair_batches import tokenize_pairs
 from ngram_wdr_hf.data.pairs import PAIRS
 from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.common.settings import check_together, with_data_of_run
-from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
-from ngram_wdr_hf.training.nmt.data import find_nmt_tokenizer
-from ngram_wdr_hf.training.nmt.run import _set_search
-
+from ngram_wdr_hf.training.common.settings import best_metric, check_together, others, with_data_of_run
+from ngram_wdr_hf.training.nmt.arguments import (
+    NmtDataArguments,
+    NmtModelArguments,
+    NmtReportArguments,
+    NmtTrainingArguments,
+    parse_nmt_arguments,
+)
+from ngram_wdr_hf.training.nmt.data import find_nmt_tokenizer, load_pairs
+from ngram_wdr_hf.training.nmt.model import build_nmt_model, set_search
+from tests.support.nmt_runs import SCRIPT
+from tests.support.processes import run_python
 from tests.support.tiny import tiny_seq2seq
 
 
@@ -41,7 +50,7 @@ def test_a_frozen_backbone_is_not_judged_by_what_it_says(metric):
         check_together(parse(*frozen, metric))
     arguments = parse(*frozen, "eval_loss")
     check_together(arguments)
-    assert arguments.training.metric_for_best_model == "heads_loss"
+    assert best_metric(arguments) == "heads_loss"
 
 
 @pytest.mark.parametrize("options", [["--ngram_target", "none"], ["--ngram_size", "1"], ["--compare"]])
@@ -65,12 +74,12 @@ def test_bleu_is_no_metric_of_a_language_model():
 def test_one_beam_can_be_saved(tmp_path):
     model = tiny_seq2seq("bart")
     model.generation_config.early_stopping = True
-    _set_search(parse("--num_beams", "1", "--length_penalty", "0.6"), model)
+    set_search(parse("--num_beams", "1", "--length_penalty", "0.6"), model)
     model.save_pretrained(tmp_path)
     assert model.generation_config.num_beams == 1
-    _set_search(parse(), model)
+    set_search(parse(), model)
     assert model.generation_config.num_beams == 1
-    _set_search(parse("--num_beams", "4", "--length_penalty", "0.6"), model)
+    set_search(parse("--num_beams", "4", "--length_penalty", "0.6"), model)
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
 
 
@@ -92,3 +101,91 @@ def test_cutting_does_not_change_the_tokenizer():
     assert tokens["is_truncated"][:] == [True] and len(tokens["input_ids"][0]) == 3
     assert tokenizer.backend_tokenizer.to_str() == before
     assert torch.tensor(tokens["input_ids"][0])[-1] == tokenizer.eos_token_id
+
+
+def test_what_is_compared(pairs):
+    """With a model of each kind, the other three, in folders of their own."""
+    for kind, options in (
+        ("plain", ["--ngram_target", "none"]),
+        ("bow", ["--ngram_size", "1", "--bow_loss_weight", "1"]),
+        ("simple", ["--ngram_target", "simple"]),
+        ("wdr", []),
+    ):
+        arguments = parse_nmt_arguments([*pairs, *options, "--output_dir", "run", "--compare"], "")
+        compared = others(arguments)
+        assert arguments.model.kind == kind
+        assert [other.training.output_dir for other in compared] == [
+            f"run/{name}" for name in ("plain", "bow", "simple", "wdr") if name != kind
+        ]
+        assert [f"run/{other.model.kind}" for other in compared] == [other.training.output_dir for other in compared]
+        assert all(other.data.tokenizer == "run" for other in compared)
+
+
+def test_settings_from_a_file(pair_files, tmp_path):
+    path, (_, source, _, target) = tmp_path / "settings.yaml", pair_files["train"]
+    options = {"preset": "paper-small", "train_source": source, "train_target": [target], "batch_tokens": 1000}
+    path.write_text(yaml.safe_dump({**options, "learning_rate": "1e-3", "reverse": True, "lambda_grid": 0.4}))
+    arguments = parse_nmt_arguments([str(path), "--batch_tokens", "500"], "")
+    # The command line, then the file, then the preset. One value is as good as a list of one.
+    assert arguments.data.batch_tokens == 500 and arguments.data.reverse
+    assert arguments.training.learning_rate == 1e-3 and arguments.report.lambda_grid == [0.4]
+    assert arguments.data.train_source == [source] and arguments.data.train_target == [target]
+    assert arguments.data.max_length == 175 and arguments.report.patience == 50
+
+
+@pytest.mark.parametrize(
+    ("preset", "inner", "heads", "dropout", "rate", "batch_tokens", "ngram_size"),
+    [("paper-small", 1024, 4, 0.3, 5e-4, 4096, 3), ("paper-base", 2048, 8, 0.1, 1e-3, 25_000, 2)],
+)
+def test_the_papers_settings(marian, preset, inner, heads, dropout, rate, batch_tokens, ngram_size):
+    arguments = parse_nmt_arguments(["--preset", preset], "")
+    tokenizer = AutoTokenizer.from_pretrained(marian)
+    model = build_nmt_model(arguments.model, tokenizer)
+    config, training = model.config, arguments.training
+    assert (config.d_model, config.dropout, config.label_smoothing, config.ngram_size) == (
+        *(512, dropout, 0.1),
+        ngram_size,
+    )
+    for side in ("encoder", "decoder"):
+        sizes = [getattr(config, f"{side}_{name}") for name in ("ffn_dim", "attention_heads", "layers")]
+        assert sizes == [inner, heads, 6]
+    assert (training.learning_rate, training.lr_scheduler_type) == (rate, "inverse_sqrt")
+    assert arguments.data.batch_tokens == batch_tokens
+    # The embeddings of both sides and of the output are one.
+    attention, forward, norm = 4 * (512**2 + 512), 2 * 512 * inner + 512 + inner, 2 * 512
+    encoder, decoder = attention + forward + 2 * norm, 2 * attention + forward + 3 * norm
+    expected = 6 * (encoder + decoder) + len(tokenizer) * 512
+    heads_of_ours = sum(parameter.numel() for parameter in model.ngram_heads.parameters())
+    learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert learned - heads_of_ours == expected
+    vocabulary = arguments.model.presets[preset].subword_vocab_size
+    millions = (expected + (vocabulary - len(tokenizer)) * 512) / 1e6
+    assert round(millions, 1) == {"paper-small": 36.7, "paper-base": 60.5}[preset]
+
+
+def test_help_names_every_option():
+    shown = run_python(str(SCRIPT), "--help", is_silent=True, COLUMNS="200")
+    for group in (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments):
+        for option in fields(group):
+            assert f"--{option.name}" in shown
+    assert "python train_nmt.py --compare" in shown
+    for name in ("tiny", "paper-small", "paper-base"):
+        assert f"`{name}`: " in shown
+
+
+def test_without_an_argument(tmp_path, monkeypatch):
+    """The sentences of the grammar, a small model, a folder for it."""
+    monkeypatch.chdir(tmp_path)
+    arguments = parse_nmt_arguments([], "")
+    assert arguments.model.preset == "tiny" and arguments.training.output_dir == "runs/nmt"
+    assert arguments.training.do_train and arguments.model.kind == "wdr" and not arguments.data.is_given()
+    told = []
+    splits = load_pairs(arguments.data, True, told.append)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 12_000, "validation": 300, "test": 500}
+    assert not told
+    reverse = load_pairs(parse_nmt_arguments(["--reverse"], "").data, True, told.append)
+    assert reverse["test"]["source"][:] == splits["test"]["target"][:]
+    english = {word for sentence in splits["test"]["source"] for word in sentence.lower().split()}
+    german = {word for sentence in splits["test"]["target"] for word in sentence.lower().split()}
+    assert {"the", "a", "is"} <= english and {"der", "die", "das", "ein", "ist"} <= german
+    assert not {"the", "is"} & german and not list(tmp_path.iterdir())

@@ -1,66 +1,26 @@
 """`train_nmt.py`, from its arguments to what it leaves."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from sacrebleu.metrics import BLEU, CHRF
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 import ngram_wdr_hf.training.nmt.run
 from ngram_wdr_hf import WDRNgramMarianMTModel
-from ngram_wdr_hf.evaluation.bleu import score_translations
-from ngram_wdr_hf.training.common.models import build_nmt_model
 from ngram_wdr_hf.training.common.run_folder import RunFolder
-from ngram_wdr_hf.training.common.settings import others
-from ngram_wdr_hf.training.nmt.arguments import (
-    NmtDataArguments,
-    NmtModelArguments,
-    NmtReportArguments,
-    NmtTrainingArguments,
-    parse_nmt_arguments,
-)
+from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from ngram_wdr_hf.training.nmt.data import load_pairs, tokenize_nmt
 from ngram_wdr_hf.training.nmt.translator import Translator
-
-from tests.support.nmt_runs import (
-    LANGUAGES,
-    NUM_PAIRS,
-    QUICK,
-    SCRIPT,
-    as_arguments,
-    contents,
-    metrics_of,
-    run,
-    toy_pairs,
-    translations_of,
-    write_sides,
-)
-
-pytest_plugins = ["tests.support.nmt_runs"]
+from tests.support.nmt_runs import NUM_PAIRS, QUICK, SCRIPT, SEARCH, run, toy_pairs, translations_of, with_bleu
+from tests.support.processes import run_and_kill
+from tests.support.scripts import as_arguments, metrics_of
 
 LEAVES = ["README.md", "config.json", "generation_config.json", "lambda_sweep.png", "metrics.json"]
 LEAVES += ["model.safetensors", "run.yaml", "test_translations.jsonl", "tokenizer.json", "training.png"]
-# What evaluation alone has to be told again: nothing of it is a setting of the training.
-SEARCH = as_arguments(num_beams=2, batch_tokens=256, lambda_grid="0 0.2 0.4 0.6", disable_tqdm="true")
-
-
-def generate(folder: Path, sources: list[str], **options) -> list[str]:
-    """One sentence at a time, by the saved model and what is saved with it."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    ids = [model.generate(**tokenizer(source, return_tensors="pt"), **options)[0] for source in sources]
-    return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
 def by_lambda(split: dict, name: str) -> dict[float, float]:
@@ -122,37 +82,11 @@ def test_the_figures_are_those_of_the_translations(finished_nmt):
             assert expected > 1
 
 
-def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
-    folder = finished_nmt.folder
-    rows, metrics = translations_of(folder), metrics_of(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    assert model.config.ensemble_lambda == metrics["ensemble_lambda"]
-    assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 64)
-    sources = [row["source"] for row in rows]
-    assert generate(folder, sources) == [row["hypothesis"] for row in rows]
-    assert generate(folder, sources, ensemble_lambda=0.0) == [row["plain"] for row in rows]
-    # The search is not without effect: other beams, other translations.
-    assert generate(folder, sources, num_beams=1) != [row["hypothesis"] for row in rows]
-
-
 def test_the_best_lambda_of_validation_is_chosen(finished_nmt):
     metrics = metrics_of(finished_nmt.folder)
     bleu = by_lambda(metrics["splits"]["validation"], "bleu")
     assert len(set(bleu.values())) > 1
     assert metrics["ensemble_lambda"] == max(bleu, key=bleu.get) == finished_nmt.result.ensemble_lambda
-
-
-def with_bleu(monkeypatch, figures: list[float]) -> list[list[str]]:
-    """Pretends that the first sets of translations had these BLEUs, the others 0; returns what was scored."""
-    scored = []
-
-    def score(hypotheses, references):
-        scored.append(list(hypotheses))
-        figure = figures[len(scored) - 1] if len(scored) <= len(figures) else 0.0
-        return replace(score_translations(hypotheses, references), bleu=figure)
-
-    monkeypatch.setattr(ngram_wdr_hf.training.nmt.run, "score_translations", score)
-    return scored
 
 
 def test_of_equally_good_lambdas_the_smallest_is_chosen(marian, pairs, tmp_path, monkeypatch):
@@ -166,104 +100,14 @@ def test_of_equally_good_lambdas_the_smallest_is_chosen(marian, pairs, tmp_path,
     assert "λ is 0.2." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_model_card_tells_how_to_translate(finished_nmt, monkeypatch, capsys):
-    monkeypatch.chdir(finished_nmt.folder.parent)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (finished_nmt.folder / "README.md").read_text(), flags=re.DOTALL)
-    row = translations_of(finished_nmt.folder)[0]
-    exec(snippet.replace("THIS_FOLDER", "run").replace("A sentence.", row["source"]), {})
-    assert row["hypothesis"] in capsys.readouterr().out
-
-
-def test_evaluation_alone(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
-    """Without a word about the data, the run's own; nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    before = contents(finished_nmt.folder)
-    arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
-    (result,) = run(*arguments)
-    expected = finished_nmt.result
-    assert result.translations == expected.translations and result.translated == expected.translated
-    assert result.ensemble_lambda == expected.ensemble_lambda
-    for split, scores in result.scores.items():
-        assert scores.nll_sums == pytest.approx(expected.scores[split].nll_sums)
-    assert re.search(r"wdr N=3 +test +22 ", capsys.readouterr().out)
-    # Without a validation set, λ is the model's own.
-    (test,) = run(*arguments, *pair_files["test"])
-    assert list(test.translations) == ["test"] and test.ensemble_lambda == expected.ensemble_lambda
-    assert test.translated == expected.translated
-    assert contents(finished_nmt.folder) == before and not any(tmp_path.iterdir())
-
-
-def test_translate(finished_nmt, tmp_path, monkeypatch, capsys):
-    """A sentence a line; an empty line keeps its place."""
-    monkeypatch.chdir(tmp_path)
-    rows = translations_of(finished_nmt.folder)
-    lines, expected = ([row[side] for row in rows] for side in ("source", "hypothesis"))
-    for place in (len(lines), 7, 0):
-        lines.insert(place, "")
-        expected.insert(place, "")
-    lines[0] = "  \t"
-    Path("text.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
-    assert run(*arguments, "--translate", "text.en") == []
-    assert capsys.readouterr().out == "\n".join(expected) + "\n"
-    # Without a line break at its end, a file's last line counts as well; Windows' marks are no text.
-    Path("text.en").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[1:8]).encode())
-    run(*arguments, "--translate", "text.en", "--translate_to", "text.de")
-    assert capsys.readouterr().out == ""
-    assert Path("text.de").read_text(encoding="utf-8") == "\n".join(expected[1:8]) + "\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.de", "text.en"]
-
-
 def test_the_same_command_again_trains_nothing(finished_nmt, capsys):
     weights = (finished_nmt.folder / "model.safetensors").stat().st_mtime_ns
     before = metrics_of(finished_nmt.folder)
-    (again,) = run(*finished_nmt.command)
+    (again,) = run(*finished_nmt.command, "--output_dir", str(finished_nmt.folder))
     assert again.translations == finished_nmt.result.translations and again.history == finished_nmt.result.history
     assert "step " not in capsys.readouterr().out
     assert (finished_nmt.folder / "model.safetensors").stat().st_mtime_ns == weights
     assert metrics_of(finished_nmt.folder) == before
-
-
-def write_json(folder: Path, split: str, pairs: list[tuple[str, str]], nested: bool) -> list[str]:
-    """JSON lines, as arguments."""
-    rows = [dict(zip(LANGUAGES.values(), pair, strict=True)) for pair in pairs]
-    rows = [{"id": i, "translation": row} if nested else row for i, row in enumerate(rows)]
-    path = folder / f"{split}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [f"--{split}_file", str(path)]
-
-
-def test_the_other_direction_from_text_and_from_json(marian, pairs, tmp_path):
-    """`--reverse`, or the languages' fields the other way round: the same run."""
-    options = ["--model_name_or_path", marian, *QUICK]
-    (reverse,) = run(*options, *pairs, "--reverse", "--output_dir", str(tmp_path / "text"))
-    files = [
-        argument
-        for seed, (split, count) in enumerate(NUM_PAIRS.items())
-        for argument in write_json(tmp_path, split, toy_pairs(count, seed), nested=True)
-    ]
-    languages = ["--source_lang", "de", "--target_lang", "en"]
-    (from_json,) = run(*options, *files, *languages, "--output_dir", str(tmp_path / "json"))
-    expected = [(german, english) for english, german in toy_pairs(NUM_PAIRS["test"], seed=2)]
-    assert [(row.source, row.reference) for row in reverse.translated] == expected
-    assert from_json.translated == reverse.translated and from_json.translations == reverse.translations
-    texts = (tmp_path / "text" / "model.safetensors").read_bytes()
-    assert (tmp_path / "json" / "model.safetensors").read_bytes() == texts
-    # Reversed again, it is the direction of the files.
-    splits = load_pairs(parse_nmt_arguments([*files, *languages, "--reverse"], "").data, True, print)
-    assert splits["test"][0] == dict(zip(("source", "target"), toy_pairs(22, 2)[0], strict=True))
-
-
-def test_json_lines_of_both_kinds(tmp_path):
-    """A file may have the languages in a field, and another not, whatever else they hold."""
-    files = [
-        *write_json(tmp_path, "train", toy_pairs(9, 0), True),
-        *write_json(tmp_path, "test", toy_pairs(3, 1), False),
-    ]
-    arguments = parse_nmt_arguments([*files, *as_arguments(source_lang="en", target_lang="de")], "").data
-    splits = load_pairs(replace(arguments, validation_percentage=40), True, print)
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 5, "validation": 4, "test": 3}
-    assert list(zip(splits["test"]["source"], splits["test"]["target"], strict=True)) == toy_pairs(3, 1)
 
 
 def test_a_tokenizer_is_used_again(finished_nmt, pairs, tmp_path):
@@ -275,69 +119,6 @@ def test_a_tokenizer_is_used_again(finished_nmt, pairs, tmp_path):
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").config
     assert config.vocab_size == len(AutoTokenizer.from_pretrained(finished_nmt.folder)) < 400
     assert (config.d_model, config.ngram_size, result.name) == (128, 2, "wdr N=2")
-
-
-def test_a_test_set_without_references(marian, pair_files, tmp_path, capsys):
-    """Is translated, and not scored."""
-    options = ["--model_name_or_path", marian, *pair_files["train"], *pair_files["validation"], *QUICK]
-    run(*options, *pair_files["test"][:2], "--output_dir", str(tmp_path / "run"), "--num_examples", "2")
-    printed = capsys.readouterr().out
-    assert printed.count("The test set has no references: it is translated, and not scored.\n") == 1
-    metrics, rows = metrics_of(tmp_path / "run"), translations_of(tmp_path / "run")
-    assert list(metrics["splits"]) == ["validation"]
-    assert [row["source"] for row in rows] == [pair[0] for pair in toy_pairs(22, 2)]
-    assert all(row["reference"] is None and row["plain"] for row in rows)
-    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    assert (
-        len(re.findall(r"^source ", card, flags=re.MULTILINE)) == 2 and "reference" not in card.split("## Sample")[1]
-    )
-
-
-def test_pairs_that_are_empty_or_too_long(marian, tmp_path, capsys):
-    """Are dropped from the training set, or cut to what the model can see, and counted."""
-    train, short, long = toy_pairs(60, 0), toy_pairs(10, 1), ("the cat sees the mouse . " * 9, "die Katze . " * 30)
-    files = write_sides(tmp_path, "train", [("", "nichts"), *train, ("nothing", "  "), long, long])
-    files += write_sides(tmp_path, "validation", [*short, ("", "")])
-    files += write_sides(tmp_path, "test", [*short, long])
-    options = ["--model_name_or_path", marian, *files, *QUICK, "--max_steps", "1", "--eval_strategy", "no"]
-    run(*options, "--max_length", "20", "--output_dir", str(tmp_path / "run"))
-    printed = capsys.readouterr().out
-    for sentence in (
-        "2 of 64 train pairs were dropped: a side of them is empty.",
-        "1 of 11 validation pairs were dropped: a side of them is empty.",
-        "2 of 62 train pairs were dropped: too long or too unequal.",
-        "1 of 11 test pairs were cut to the 64 tokens that the model can see.",
-    ):
-        assert printed.count(f"{sentence}\n") == 1, sentence
-    assert "train: 60 pairs in " in printed
-    metrics = metrics_of(tmp_path / "run")
-    assert metrics["splits"]["validation"]["num_sentences"] == 10
-    # The whole of the long sentence is in the file, and its reference counts by its first 64 tokens alone.
-    rows, tokenizer = translations_of(tmp_path / "run"), AutoTokenizer.from_pretrained(marian)
-    assert len(rows) == 11 and rows[-1]["source"] == long[0]
-    lengths = [len(tokenizer(pair[1]).input_ids) for pair in short]
-    assert metrics["splits"]["test"]["num_tokens"] == sum(lengths) + 64 and len(tokenizer(long[1]).input_ids) > 64
-    # Without a limit, those of the training are cut, too; with a ratio, unequal ones are dropped.
-    splits = load_pairs(parse_nmt_arguments([*options, "--validation_percentage", "50"], "").data, True, print)
-    model = build_nmt_model(NmtModelArguments(model_name_or_path=marian), tokenizer)
-    tokenize_nmt(splits, tokenizer, model, NmtDataArguments(num_workers=1), 0, print)
-    assert "2 of 62 train pairs were cut to the 64 tokens" in capsys.readouterr().out
-    tokenize_nmt(splits, tokenizer, model, NmtDataArguments(num_workers=1, max_length_ratio=1.01), 0, print)
-    lengths = [[len(tokenizer(text).input_ids) for text in pair] for pair in [*train, long, long]]
-    unequal = sum(min(max(pair), 64) > 1.01 * min(min(pair), 64) for pair in lengths)
-    assert 0 < unequal < 62
-    assert f"{unequal} of 62 train pairs were dropped: too long or too unequal." in capsys.readouterr().out
-
-
-def test_validation_pairs_are_held_out(pair_files):
-    arguments = parse_nmt_arguments([*pair_files["train"], "--validation_percentage", "10"], "").data
-    one, same = (load_pairs(arguments, True, print) for _ in range(2))
-    assert [len(one[split]) for split in ("train", "validation")] == [180, 20]
-    assert one["validation"][:] == same["validation"][:]
-    # Mixed, not the last ones.
-    assert one["validation"]["source"][:] != [pair[0] for pair in toy_pairs(200, 0)[-20:]]
-    everything = sorted(source for split in one.values() for source in split["source"])
-    assert everything == sorted(pair[0] for pair in toy_pairs(200, 0))
 
 
 def test_the_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monkeypatch):
@@ -467,45 +248,16 @@ def test_compare(pairs, tmp_path, capsys):
     assert all(re.search(rf"^{name} +test +22 ", table, flags=re.MULTILINE) for name in ("plain", "bow", "simple N=3"))
 
 
-def test_what_is_compared(pairs):
-    """With a model of each kind, the other three, in folders of their own."""
-    for kind, options in (
-        ("plain", ["--ngram_target", "none"]),
-        ("bow", ["--ngram_size", "1", "--bow_loss_weight", "1"]),
-        ("simple", ["--ngram_target", "simple"]),
-        ("wdr", []),
-    ):
-        arguments = parse_nmt_arguments([*pairs, *options, "--output_dir", "run", "--compare"], "")
-        compared = others(arguments)
-        assert arguments.model.kind == kind
-        assert [other.training.output_dir for other in compared] == [
-            f"run/{name}" for name in ("plain", "bow", "simple", "wdr") if name != kind
-        ]
-        assert [f"run/{other.model.kind}" for other in compared] == [other.training.output_dir for other in compared]
-        assert all(other.data.tokenizer == "run" for other in compared)
-
-
 def test_killed_and_started_again(marian, pairs, tmp_path):
     """The final weights are those of a run that was not interrupted, with dropout."""
     options = ["--model_name_or_path", marian, *pairs, *QUICK, "--ngram_size", "3", "--lambda_grid", "0", "0.4"]
-    options += as_arguments(max_steps=80, eval_steps=10, learning_rate=1e-2)
+    options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
     run(*options, "--output_dir", str(tmp_path / "whole"))
     broken = tmp_path / "broken"
-    command = [sys.executable, str(SCRIPT), *options, "--output_dir", str(broken)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not (broken / "checkpoint-20" / "trainer_state.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (broken / "model.safetensors").exists()
-    # As if it had been killed while writing, too.
-    (broken / "checkpoint-70").mkdir()
-    (broken / "checkpoint-70" / "trainer_state.json").write_text('{"epoch": 1')
+    run_and_kill(SCRIPT, broken, options)
     run(*options, "--output_dir", str(broken))
     whole = metrics_of(tmp_path / "whole")
-    assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [*range(10, 81, 10)]
+    assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
     assert metrics_of(broken)["splits"] == whole["splits"]
     weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", broken)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -522,80 +274,6 @@ def test_a_runs_own_settings_run_again(marian, pairs, tmp_path):
     assert (two / "run.yaml").read_text() == (one / "run.yaml").read_text()
     assert (two / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
     assert translations_of(two) == translations_of(one)
-
-
-def test_settings_from_a_file(pair_files, tmp_path):
-    path, (_, source, _, target) = tmp_path / "settings.yaml", pair_files["train"]
-    options = {"preset": "paper-small", "train_source": source, "train_target": [target], "batch_tokens": 1000}
-    path.write_text(yaml.safe_dump({**options, "learning_rate": "1e-3", "reverse": True, "lambda_grid": 0.4}))
-    arguments = parse_nmt_arguments([str(path), "--batch_tokens", "500"], "")
-    # The command line, then the file, then the preset. One value is as good as a list of one.
-    assert arguments.data.batch_tokens == 500 and arguments.data.reverse
-    assert arguments.training.learning_rate == 1e-3 and arguments.report.lambda_grid == [0.4]
-    assert arguments.data.train_source == [source] and arguments.data.train_target == [target]
-    assert arguments.data.max_length == 175 and arguments.report.patience == 50
-
-
-@pytest.mark.parametrize(
-    ("preset", "inner", "heads", "dropout", "rate", "batch_tokens", "ngram_size"),
-    [("paper-small", 1024, 4, 0.3, 5e-4, 4096, 3), ("paper-base", 2048, 8, 0.1, 1e-3, 25_000, 2)],
-)
-def test_the_papers_settings(marian, preset, inner, heads, dropout, rate, batch_tokens, ngram_size):
-    arguments = parse_nmt_arguments(["--preset", preset], "")
-    tokenizer = AutoTokenizer.from_pretrained(marian)
-    model = build_nmt_model(arguments.model, tokenizer)
-    config, training = model.config, arguments.training
-    assert (config.d_model, config.dropout, config.label_smoothing, config.ngram_size) == (
-        *(512, dropout, 0.1),
-        ngram_size,
-    )
-    for side in ("encoder", "decoder"):
-        sizes = [getattr(config, f"{side}_{name}") for name in ("ffn_dim", "attention_heads", "layers")]
-        assert sizes == [inner, heads, 6]
-    assert (training.learning_rate, training.lr_scheduler_type) == (rate, "inverse_sqrt")
-    assert arguments.data.batch_tokens == batch_tokens
-    # The embeddings of both sides and of the output are one.
-    attention, forward, norm = 4 * (512**2 + 512), 2 * 512 * inner + 512 + inner, 2 * 512
-    encoder, decoder = attention + forward + 2 * norm, 2 * attention + forward + 3 * norm
-    expected = 6 * (encoder + decoder) + len(tokenizer) * 512
-    heads_of_ours = sum(parameter.numel() for parameter in model.ngram_heads.parameters())
-    learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    assert learned - heads_of_ours == expected
-    vocabulary = arguments.model.presets[preset].subword_vocab_size
-    millions = (expected + (vocabulary - len(tokenizer)) * 512) / 1e6
-    assert round(millions, 1) == {"paper-small": 36.7, "paper-base": 60.5}[preset]
-
-
-def test_help_names_every_option():
-    command = [sys.executable, str(SCRIPT), "--help"]
-    shown = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "COLUMNS": "200"}
-    )
-    assert shown.returncode == 0 and shown.stderr == ""
-    for group in (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments):
-        for option in fields(group):
-            assert f"--{option.name}" in shown.stdout
-    assert "python train_nmt.py --compare" in shown.stdout
-    for name in ("tiny", "paper-small", "paper-base"):
-        assert f"`{name}`: " in shown.stdout
-
-
-def test_without_an_argument(tmp_path, monkeypatch):
-    """The sentences of the grammar, a small model, a folder for it."""
-    monkeypatch.chdir(tmp_path)
-    arguments = parse_nmt_arguments([], "")
-    assert arguments.model.preset == "tiny" and arguments.training.output_dir == "runs/nmt"
-    assert arguments.training.do_train and arguments.model.kind == "wdr" and not arguments.data.is_given()
-    told = []
-    splits = load_pairs(arguments.data, True, told.append)
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 12_000, "validation": 300, "test": 500}
-    assert not told
-    reverse = load_pairs(parse_nmt_arguments(["--reverse"], "").data, True, told.append)
-    assert reverse["test"]["source"][:] == splits["test"]["target"][:]
-    english = {word for sentence in splits["test"]["source"] for word in sentence.lower().split()}
-    german = {word for sentence in splits["test"]["target"] for word in sentence.lower().split()}
-    assert {"the", "a", "is"} <= english and {"der", "die", "das", "ein", "ist"} <= german
-    assert not {"the", "is"} & german and not list(tmp_path.iterdir())
 
 
 def test_the_embedded_default_runs(tmp_path, monkeypatch, capsys):

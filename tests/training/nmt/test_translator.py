@@ -5,9 +5,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ngram_wdr_hf.training.nmt.run import translator as translate
+from ngram_wdr_hf.training.nmt import translator as translate
 from ngram_wdr_hf.training.nmt.translator import Translator
-
 from tests.support.tiny import VOCAB_SIZE, tiny_seq2seq
 
 END, PAD = 0, 1

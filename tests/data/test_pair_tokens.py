@@ -1,0 +1,137 @@
+"""Pairs as tokens: sentences that decode back exactly, and tokens counted one by one."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.pair_batches import encode_sources, tokenize_pairs
+from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
+
+SENTENCES = [
+    "",
+    "a",
+    "the cat saw the dog",
+    "Die Mädchen grüßen übermorgen Öl und Äpfel.",
+    "naïve café, 日本語, עברית, 🤗👩‍👩‍👧",
+    "two  spaces, a tab\t.",
+    "do n't , ca n't . `` ''",
+    "\x00\x7f\x85\xa0\u2028\ufffd",
+    "".join(map(chr, range(0x21, 0x300))),
+]
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_sentences_are_ended_and_decode_back_exactly(tokenizer, text):
+    ids = tokenizer(text)["input_ids"]
+    assert ids[-1] == tokenizer.eos_token_id and ids.count(tokenizer.eos_token_id) == 1
+    assert tokenizer.pad_token_id not in ids
+    # A first word is tokenized as any other, with a space before it, which is no part of the text.
+    assert tokenizer.decode(ids, skip_special_tokens=True).removeprefix(" ") == text
+    assert tokenizer(text_target=text)["input_ids"] == ids
+    assert tokenizer([text, "a"])["input_ids"][0] == ids
+
+
+@pytest.mark.parametrize("word", ["the", "Haus", "über", "🤗", "unheard-of", "1"])
+def test_a_word_has_the_same_tokens_everywhere(tokenizer, word):
+    tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
+    first, inside, last = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f"{word} a", f"a {word} a", f"a {word}")
+    )
+    a = tokenizer("a", add_special_tokens=False)["input_ids"]
+    assert (first, inside, last) == (tokens + a, a + tokens + a, a + tokens)
+
+
+def test_one_vocabulary_for_both_languages(grammar, tokenizer):
+    assert len(tokenizer) == 500
+    assert tokenizer.pad_token == "<pad>" and tokenizer.eos_token == "<eos>"
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    alone = train_sentence_tokenizer(grammar["source"][:], 500)
+    mean_length = [np.mean([len(ids) for ids in t(grammar["target"][:])["input_ids"]]) for t in (tokenizer, alone)]
+    # Trained on German, too, it cuts German into fewer pieces.
+    assert mean_length[0] < 0.8 * mean_length[1]
+
+
+def test_tokenizer_needs_a_token_for_each_byte():
+    assert len(train_sentence_tokenizer(["a b"], 258)) == 258
+    with pytest.raises(
+        InputError, match=r"^A BPE tokenizer has at least 258 tokens, .*`--vocab_size`, which is 257\.$"
+    ):
+        train_sentence_tokenizer(["a b"], 257)
+
+
+def test_tokenizer_survives_saving(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.eos_token_id == tokenizer.eos_token_id and loaded.pad_token_id == tokenizer.pad_token_id
+    ids = tokenizer(SENTENCES)["input_ids"]
+    assert loaded(SENTENCES)["input_ids"] == loaded(text_target=SENTENCES)["input_ids"] == ids
+    assert loaded.batch_decode(ids) == tokenizer.batch_decode(ids)
+    # By this, tokenized pairs are found again.
+    assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+class TwoLanguages:
+    """A tokenizer that tells sources from targets: a token is a word's length, negative for targets; 0 ends."""
+
+    is_fast = False
+
+    def __call__(self, text=None, text_target=None, **options):
+        sign, texts = (1, text) if text_target is None else (-1, text_target)
+        room = options["max_length"] - 1 if options.get("truncation") else None
+        return {"input_ids": [[*[sign * len(word) for word in line.split()][:room], 0] for line in texts]}
+
+
+@pytest.mark.parametrize(
+    ("longest", "sources", "targets", "is_truncated"),
+    [
+        (None, [[1, 2, 3, 4, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [False, False]),
+        (5, [[1, 2, 3, 4, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [False, False]),
+        (4, [[1, 2, 3, 0], [5, 0]], [[-1, 0], [-1, -2, -3, 0]], [True, False]),
+        (3, [[1, 2, 0], [5, 0]], [[-1, 0], [-1, -2, 0]], [True, True]),
+        (1, [[0], [0]], [[0], [0]], [True, True]),
+    ],
+)
+def test_tokenized_pairs(longest, sources, targets, is_truncated):
+    rows = Dataset.from_dict({"source": ["a bb ccc dddd", "eeeee"], "target": ["a", " a bb  ccc "]})
+    tokens = tokenize_pairs(rows, TwoLanguages(), "train", longest)
+    assert tokens.to_dict() == {
+        "input_ids": sources,
+        "labels": targets,
+        "num_words": [1, 3],
+        "is_truncated": is_truncated,
+    }
+    assert encode_sources(rows["source"][:], TwoLanguages(), "test", longest)[0] == sources
+
+
+def test_prefix_stands_before_sources_only():
+    rows = Dataset.from_dict({"source": ["ccc", ""], "target": ["a", "bb"]})
+    tokens = tokenize_pairs(rows, TwoLanguages(), "train", prefix="to German: ")
+    assert tokens["input_ids"][:] == [[2, 7, 3, 0], [2, 7, 0]]
+    assert tokens["labels"][:] == [[-1, 0], [-2, 0]] and tokens["num_words"][:] == [1, 1]
+    assert encode_sources(["ccc"], TwoLanguages(), "test", prefix="to German: ") == ([[2, 7, 3, 0]], 0)
+    # Cut, it keeps its place.
+    assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == ([[2, 7, 0]], 1)
+
+
+def test_processes_give_the_same_tokens(grammar, tokenizer):
+    rows = grammar.select([*range(400)] * 5)
+    tokens = tokenize_pairs(rows, tokenizer, "train", longest=12)
+    assert tokens.to_dict() == tokenize_pairs(rows, tokenizer, "train", longest=12, num_workers=2).to_dict()
+    ids = tokenizer(grammar["target"][:])["input_ids"]
+    assert tokens["labels"][:400] == [row if len(row) <= 12 else [*row[:11], row[-1]] for row in ids]
+    assert {row[-1] for row in tokens["labels"][:]} == {tokenizer.eos_token_id}
+    assert tokens["num_words"][:400] == [len(text.split()) for text in grammar["target"][:]]
+
+
+def test_tokenizer_of_another_language():
+    no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
+    for pair in ({"source": ["a"], "target": ["b"]}, {"source": ["b"], "target": ["a"]}):
+        with pytest.raises(InputError, match=r"^The tokenizer cannot read the validation set \("):
+            tokenize_pairs(Dataset.from_dict(pair), tokenizer, "validation")
+    with pytest.raises(InputError, match=r"^The tokenizer cannot read the test set \("):
+        encode_sources(["b"], tokenizer, "test")

@@ -1,0 +1,115 @@
+"""Other processes: a Python without the package, a script that is killed, and two processes that work together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ROOT / "examples" / "accelerate"
+PATIENCE = 300
+
+
+def run_python(*arguments: str, is_silent: bool = False, **environment: str) -> str:
+    """
+    Python with these arguments, which must succeed, without a warning if it `is_silent`: what it printed.
+    `environment` is added to ours.
+    """
+    run = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+    )
+    assert run.returncode == 0 and not (is_silent and run.stderr), run.stderr
+    return run.stdout
+
+
+def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
+    """Code where the package is not installed, working in `folder`: the lines that it printed."""
+    script = folder / "elsewhere.py"
+    script.write_text('import sys\n\nsys.modules["ngram_wdr_hf"] = None\n' + code, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-I", str(script), *arguments],
+        env={"HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+def run_and_kill(script: Path, folder: Path, options: list[str]) -> None:
+    """Starts a script of 40 steps that saves every ten, and kills it soon after the first ten."""
+    command = [sys.executable, str(script), *options, "--output_dir", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "checkpoint-10" / "trainer_state.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / "model.safetensors").exists()
+    # As if it had been killed while writing, too.
+    (folder / "checkpoint-40").mkdir()
+    (folder / "checkpoint-40" / "trainer_state.json").write_text('{"epoch": 1')
+
+
+def launch(script: Path, *arguments: str) -> tuple[int, str]:
+    """`accelerate launch` with two processes: its exit code and all that was printed."""
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        # Told to end, the launcher ends what it launched, which would otherwise wait forever.
+        process.terminate()
+        output, _ = process.communicate(timeout=PATIENCE)
+        pytest.fail(f"Still running after {PATIENCE} seconds:\n{output}")
+    return process.returncode, output
+
+
+def in_two_processes(function, folder: Path, *arguments) -> None:
+    """Calls `function(rank, folder, *arguments)` in two processes that know each other through a file in `folder`."""
+    import torch.multiprocessing as mp
+
+    # Processes forked from one that has done nothing but the imports, which take longer than the tests.
+    mp.set_forkserver_preload([function.__module__])
+    context = mp.start_processes(
+        _join, (function, folder, *arguments), nprocs=2, join=False, start_method="forkserver"
+    )
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not context.join(timeout=1):
+            assert time.monotonic() < deadline, f"Still running after {PATIENCE} seconds."
+    finally:
+        for process in context.processes:
+            process.kill()
+
+
+def _join(rank: int, function, folder: Path, *arguments) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'processes'}"
+    dist.init_process_group("gloo", store, rank=rank, world_size=2, timeout=timedelta(seconds=PATIENCE))
+    function(rank, folder, *arguments)
+    dist.destroy_process_group()

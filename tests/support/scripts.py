@@ -1,0 +1,83 @@
+"""What the runs of all training scripts have in common: options, folders, and the sentence of a refusal."""
+
+import io
+import json
+import runpy
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+# A few steps, evaluated twice.
+QUICK_STEPS = {
+    "max_steps": 4,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "warmup_steps": 0,
+    "disable_tqdm": "true",
+}
+QUICK_BLOCKS = {**QUICK_STEPS, "block_size": 16, "per_device_train_batch_size": 4}
+
+
+def as_arguments(**options) -> list[str]:
+    return [argument for name, value in options.items() for argument in (f"--{name}", *str(value).split(" "))]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+class FinishedRun(NamedTuple):
+    """A run that is complete: its command without the folder, its folder, its result and what it printed."""
+
+    command: list[str]
+    folder: Path
+    result: Any
+    printed: str
+
+
+def finish(run: Callable[..., list], folder: Path, *command: str) -> FinishedRun:
+    """Runs a script's function in `folder`, to the end."""
+    with redirect_stdout(io.StringIO()) as printed:
+        (result,) = run(*command, "--output_dir", str(folder))
+    return FinishedRun([*command], folder, result, printed.getvalue())
+
+
+def one_sentence(printed: str) -> str:
+    """The error, which is the last line and the only one; what comes before are bars and warnings of libraries."""
+    assert "Traceback" not in printed
+    *before, last = printed.strip().split("\n")
+    assert "error: " in last and not any("error" in line for line in before)
+    return last
+
+
+def failing(script: Path, folder: Path, monkeypatch, capsys) -> Callable[..., str]:
+    """A function that runs `script` as the shell would, in this process and in `folder`; returns its one sentence."""
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: str) -> str:
+        before = contents(folder)
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            runpy.run_path(str(script), run_name="__main__")
+        assert stopped.value.code == 2
+        assert contents(folder) == before
+        return one_sentence(capsys.readouterr().err)
+
+    return call

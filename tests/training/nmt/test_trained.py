@@ -1,0 +1,79 @@
+"""What a trained translation model does: as it was evaluated, evaluated again, and for new text."""
+
+import re
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from tests.support.nmt_runs import SEARCH, run, translations_of
+from tests.support.scripts import contents, metrics_of
+
+
+def generate(folder: Path, sources: list[str], **options) -> list[str]:
+    """One sentence at a time, by the saved model and what is saved with it."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [model.generate(**tokenizer(source, return_tensors="pt"), **options)[0] for source in sources]
+    return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+
+def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
+    folder = finished_nmt.folder
+    rows, metrics = translations_of(folder), metrics_of(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.config.ensemble_lambda == metrics["ensemble_lambda"]
+    assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 64)
+    sources = [row["source"] for row in rows]
+    assert generate(folder, sources) == [row["hypothesis"] for row in rows]
+    assert generate(folder, sources, ensemble_lambda=0.0) == [row["plain"] for row in rows]
+    # The search is not without effect: other beams, other translations.
+    assert generate(folder, sources, num_beams=1) != [row["hypothesis"] for row in rows]
+
+
+def test_the_model_card_tells_how_to_translate(finished_nmt, monkeypatch, capsys):
+    monkeypatch.chdir(finished_nmt.folder.parent)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (finished_nmt.folder / "README.md").read_text(), flags=re.DOTALL)
+    row = translations_of(finished_nmt.folder)[0]
+    exec(snippet.replace("THIS_FOLDER", "run").replace("A sentence.", row["source"]), {})
+    assert row["hypothesis"] in capsys.readouterr().out
+
+
+def test_evaluation_alone(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
+    """Without a word about the data, the run's own; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    before = contents(finished_nmt.folder)
+    arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
+    (result,) = run(*arguments)
+    expected = finished_nmt.result
+    assert result.translations == expected.translations and result.translated == expected.translated
+    assert result.ensemble_lambda == expected.ensemble_lambda
+    for split, scores in result.scores.items():
+        assert scores.nll_sums == pytest.approx(expected.scores[split].nll_sums)
+    assert re.search(r"wdr N=3 +test +22 ", capsys.readouterr().out)
+    # Without a validation set, λ is the model's own.
+    (test,) = run(*arguments, *pair_files["test"])
+    assert list(test.translations) == ["test"] and test.ensemble_lambda == expected.ensemble_lambda
+    assert test.translated == expected.translated
+    assert contents(finished_nmt.folder) == before and not any(tmp_path.iterdir())
+
+
+def test_translate(finished_nmt, tmp_path, monkeypatch, capsys):
+    """A sentence a line; an empty line keeps its place."""
+    monkeypatch.chdir(tmp_path)
+    rows = translations_of(finished_nmt.folder)
+    lines, expected = ([row[side] for row in rows] for side in ("source", "hypothesis"))
+    for place in (len(lines), 7, 0):
+        lines.insert(place, "")
+        expected.insert(place, "")
+    lines[0] = "  \t"
+    Path("text.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
+    assert run(*arguments, "--translate", "text.en") == []
+    assert capsys.readouterr().out == "\n".join(expected) + "\n"
+    # Without a line break at its end, a file's last line counts as well; Windows' marks are no text.
+    Path("text.en").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[1:8]).encode())
+    run(*arguments, "--translate", "text.en", "--translate_to", "text.de")
+    assert capsys.readouterr().out == ""
+    assert Path("text.de").read_text(encoding="utf-8") == "\n".join(expected[1:8]) + "\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.de", "text.en"]
