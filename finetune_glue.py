@@ -1,5 +1,5 @@
 r"""
-Fine-tunes a checkpoint, one of ours or a plain one, on SST-2, CoLA and RTE, three tasks of GLUE.
+Fine-tune a checkpoint, with or without N-gram heads, on SST-2, CoLA and RTE, three tasks of GLUE.
 
     python finetune_glue.py --model_name_or_path runs/clm --task sst2 --train_file SST-2/train.tsv \
         --validation_file SST-2/dev.tsv
@@ -7,8 +7,8 @@ Fine-tunes a checkpoint, one of ours or a plain one, on SST-2, CoLA and RTE, thr
     python finetune_glue.py --model_name_or_path runs/clm --task cola --dataset_name glue --output_dir runs/cola
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml finetune_glue.py ...   # several GPUs
 
-What comes out is a stock model of Transformers: the N-gram heads have no part in it. The same command again continues
-interrupted runs, and of finished ones prints the results.
+The result is a stock model of Transformers, without N-gram heads. Repeat a command to resume interrupted runs, or to
+print the results of finished ones.
 """
 
 import sys

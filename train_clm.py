@@ -1,17 +1,17 @@
 r"""
-Trains and evaluates a causal language model with N-gram heads.
+Train and evaluate a causal language model with N-gram heads.
 
-    python train_clm.py                                        # WDR 4-gram on English that comes with Python, minutes
-    python train_clm.py --compare                              # and the plain and simple N-gram models beside it
+    python train_clm.py                                        # WDR 4-gram on English text of Python, in minutes
+    python train_clm.py --compare                              # compare with the plain and simple N-gram models
     python train_clm.py --preset paper-tf-small --train_file ptb.train.txt --validation_file ptb.valid.txt \
         --test_file ptb.test.txt --output_dir runs/ptb         # the paper's small Transformer
     python train_clm.py --model_name_or_path gpt2 --train_mode heads --dataset_name wikitext \
         --dataset_config wikitext-2-raw-v1 --output_dir runs/heads
-    python train_clm.py run.yaml --learning_rate 1e-3          # options from a file, then from the command line
+    python train_clm.py run.yaml --learning_rate 1e-3          # options from a file, overridden on the command line
     python train_clm.py --do_train false --model_name_or_path runs/clm
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_clm.py   # several GPUs
 
-The same command again continues an interrupted run.
+Repeat a command to resume an interrupted run.
 """
 
 import sys

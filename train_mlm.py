@@ -1,16 +1,16 @@
 r"""
-Trains and evaluates a masked language model (BERT or ModernBERT) with WDR heads at its masked words.
+Train and evaluate a masked language model (BERT or ModernBERT) with WDR heads at its masked words.
 
-    python train_mlm.py                                        # 2-level WDR on English that comes with Python, minutes
-    python train_mlm.py --compare                              # and the plain model and differences of masked words
+    python train_mlm.py                                        # 2-level WDR on English text of Python, in minutes
+    python train_mlm.py --compare                              # compare with the plain model and `masked` composition
     python train_mlm.py --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
-        --wdr_compose masked --output_dir runs/spans           # spans, and differences of masked words only
+        --wdr_compose masked --output_dir runs/spans           # masked spans, differences of masked words only
     python train_mlm.py --preset crammed --dataset_name wikimedia/wikipedia --dataset_config 20231101.en --streaming \
-        --output_dir runs/crammed                              # CrammedBERT's shape, and its day on a GPU
+        --output_dir runs/crammed                              # CrammedBERT, with its budget of a day on one GPU
     python train_mlm.py --do_train false --model_name_or_path runs/mlm
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_mlm.py   # several GPUs
 
-The same command again continues an interrupted run. `finetune_glue.py` takes what comes out of it.
+Repeat a command to resume an interrupted run. `finetune_glue.py` fine-tunes the result.
 """
 
 import sys

@@ -1,19 +1,19 @@
 r"""
-Trains and evaluates a translation model with N-gram heads on its decoder.
+Train and evaluate a translation model with N-gram heads on its decoder.
 
-    python train_nmt.py                                        # English to German, sentences of a grammar, minutes
-    python train_nmt.py --compare                              # and plain, bag-of-words and simple N-gram beside it
+    python train_nmt.py                                        # English to German from a small grammar, in minutes
+    python train_nmt.py --compare                              # compare with plain, bag-of-words and simple N-gram
     python train_nmt.py --preset paper-small --train_source train.en --train_target train.de \
         --validation_source val.en --validation_target val.de --test_source test.en --test_target test.de \
         --output_dir runs/en-de                                # the paper's small Transformer
     python train_nmt.py --dataset_name wmt14 --dataset_config de-en --source_lang en --target_lang de \
-        --preset paper-base --output_dir runs/wmt14            # a translation set of `datasets`, or JSON lines
-    python train_nmt.py run.yaml --reverse                     # options from a file, the other direction
+        --preset paper-base --output_dir runs/wmt14            # a translation dataset
+    python train_nmt.py run.yaml --reverse                     # options from a file, source and target swapped
     python train_nmt.py --do_train false --model_name_or_path runs/en-de               # BLEU of a finished run
     python train_nmt.py --do_train false --model_name_or_path runs/en-de --translate FILE
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_nmt.py   # several GPUs
 
-The same command again continues an interrupted run.
+Repeat a command to resume an interrupted run.
 """
 
 import sys

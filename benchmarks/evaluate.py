@@ -1,11 +1,11 @@
 """
-The cost of evaluating a grid of λ in one pass, against one evaluation with one λ, in the same process.
+Time to evaluate a grid of λ in one pass, relative to evaluating one λ in the same process.
 
     python benchmarks/evaluate.py                      # both sizes, about 4 minutes on 2 cores
     python benchmarks/evaluate.py --size small --repeats 9
 
-One evaluation is the model's own forward with labels, as `Trainer.evaluate` calls it, or the grid of one value,
-whichever is faster. In each round they take turns; the ratio printed is the median over the rounds.
+The baseline is the faster of a forward pass with labels, as in `Trainer.evaluate`, and a grid of one λ. The runs take
+turns in every round; the printed ratio is the median over the rounds.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def report(size: str, arguments: argparse.Namespace) -> bool:
     runs = {"one λ, logits": 0.4, "one λ, grid": [0.4], f"{len(LAMBDAS)} λ": LAMBDAS}
     times = {name: [] for name in runs}
     for value in runs.values():
-        seconds(model, ids, value)  # warms up
+        seconds(model, ids, value)  # warm-up
     for repeat in tqdm(range(arguments.repeats), desc=size, leave=False):
         order = list(runs)
         for name in order[repeat % len(order) :] + order[: repeat % len(order)]:
@@ -57,7 +57,7 @@ def report(size: str, arguments: argparse.Namespace) -> bool:
     one = [min(pair) for pair in zip(times["one λ, logits"], times["one λ, grid"], strict=True)]
     ratio = 0.0
     for name, elapsed in times.items():
-        ratio = statistics.median(mine / base for mine, base in zip(elapsed, one, strict=True))
+        ratio = statistics.median(grid / single for grid, single in zip(elapsed, one, strict=True))
         limit = LIMIT if runs[name] is LAMBDAS else "-"
         print(f"{name:<16}{1000 * statistics.median(elapsed):>8.0f}{ratio:>8.2f}{limit:>8}")
     return ratio <= LIMIT
@@ -65,8 +65,8 @@ def report(size: str, arguments: argparse.Namespace) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, action="append", help="which size to measure (default: both)")
-    parser.add_argument("--repeats", type=int, default=9, help="rounds (default: 9)")
+    parser.add_argument("--size", choices=SIZES, action="append", help="model size to measure (default: both)")
+    parser.add_argument("--repeats", type=int, default=9, help="number of rounds (default: 9)")
     parser.add_argument("--ngram-size", type=int, default=4, help="the paper's N (default: 4)")
     arguments = parser.parse_args()
     results = [report(size, arguments) for size in arguments.size or SIZES]

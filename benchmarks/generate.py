@@ -1,11 +1,11 @@
 """
-Tokens per second of `generate` with the ensemble, against stock GPT-2 in the same process.
+Tokens per second of `generate` with the ensemble, relative to stock GPT-2 in the same process.
 
     python benchmarks/generate.py                        # both sizes, about 5 minutes on 2 cores
     python benchmarks/generate.py --size large --batch-size 8
 
-Greedy decoding of a fixed number of tokens, in short rounds: in each the models take turns, and each is compared with
-stock GPT-2 in the same round. The ratio printed is the median over the rounds.
+Each round decodes a fixed number of tokens greedily with every model in turn, and compares it with stock GPT-2 in the
+same round. The printed ratio is the median over the rounds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SIZES = {
     "small": {"vocab_size": 10_000, "n_embd": 256, "n_layer": 6, "n_head": 4, "n_inner": 2100},
     "large": {"vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12},
 }
-# The limit is promised for the large size; beside a small model, the heads weigh more.
+# Only the large size has a limit: relative to a small model, the heads cost more.
 LIMITS = {"small": None, "large": 0.95}
 PROMPT_LENGTH = 32
 
@@ -33,7 +33,7 @@ def build(size: str, ngram_size: int, target: str) -> tuple[GPT2LMHeadModel, WDR
     torch.manual_seed(0)
     stock = GPT2LMHeadModel(GPT2Config(**fields)).eval()
     ours = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**fields, ngram_size=ngram_size, ngram_target=target)).eval()
-    # The same weights at the same addresses: where they happen to lie in memory is worth a percent or two.
+    # Share the weights: different memory addresses change the speed by a percent or two.
     ours.transformer, ours.lm_head = stock.transformer, stock.lm_head
     return stock, ours
 
@@ -56,7 +56,7 @@ def report(size: str, arguments: argparse.Namespace) -> bool:
     }
     times = {name: [] for name in runs}
     for model, options in runs.values():
-        seconds(model, ids, arguments.new_tokens, **options)  # warms up
+        seconds(model, ids, arguments.new_tokens, **options)  # warm-up
     for repeat in tqdm(range(arguments.repeats), desc=size, leave=False):
         order = list(runs)
         for name in order[repeat % len(order) :] + order[: repeat % len(order)]:
@@ -76,10 +76,10 @@ def report(size: str, arguments: argparse.Namespace) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, action="append", help="which size to measure (default: both)")
-    parser.add_argument("--batch-size", type=int, default=1, help="rows generated together (default: 1)")
-    parser.add_argument("--new-tokens", type=int, default=32, help="tokens to generate in a round (default: 32)")
-    parser.add_argument("--repeats", type=int, default=30, help="rounds (default: 30)")
+    parser.add_argument("--size", choices=SIZES, action="append", help="model size to measure (default: both)")
+    parser.add_argument("--batch-size", type=int, default=1, help="batch rows (default: 1)")
+    parser.add_argument("--new-tokens", type=int, default=32, help="tokens to generate per round (default: 32)")
+    parser.add_argument("--repeats", type=int, default=30, help="number of rounds (default: 30)")
     parser.add_argument("--ngram-size", type=int, default=4, help="the paper's N (default: 4)")
     parser.add_argument("--target", choices=("wdr", "simple"), default="wdr", help="what the heads predict")
     arguments = parser.parse_args()

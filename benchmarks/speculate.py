@@ -1,15 +1,14 @@
 """
-Speculative decoding with the heads, against stock Transformers on the same weights: plain decoding, prompt lookup, and
-a small draft model of the same family.
+Speed of speculative decoding with the heads, relative to stock Transformers with the same weights: plain decoding,
+prompt lookup, and a small draft model of the same family.
 
-    python benchmarks/speculate.py                    # trains its models first, once: about 15 minutes on 2 cores
+    python benchmarks/speculate.py                    # trains its models on the first run: 15 minutes on 2 cores
     python benchmarks/speculate.py --batch-size 8 --prompts 32
 
-The models are those that `train_clm.py` makes by default, with WDR and with simple heads, and the prompts come from
-its validation text. In every round all ways of decoding take turns on the same prompts; each is compared with stock
-decoding in the same round, and the ratio printed is the median over the rounds. Every greedy output is checked to be
-the same, token for token. Heads that have learned nothing show what drafting costs at worst, beside the same model
-without drafts.
+The models are the defaults of `train_clm.py`, with WDR and with simple heads; the prompts come from its validation
+text. In every round all decoding methods take turns on the same prompts, and each is compared with stock decoding in
+the same round. The printed ratio is the median over the rounds. Greedy outputs must be the same, token for token.
+Untrained heads show the worst-case cost of drafting, relative to the same model without drafts.
 """
 
 import argparse
@@ -33,14 +32,14 @@ from ngram_wdr_hf.training.clm.run import run_clm
 TARGETS = ("wdr", "simple")
 PROMPT_LENGTH, NEW_TOKENS = 32, 64
 SMALL = {"n_embd": 64, "n_layer": 1, "n_head": 2}
-# What is promised: a gain at batch size 1, and a loss of no more than a tenth however bad the heads are.
+# Limits: the least gain at batch size 1, and the worst ratio with untrained heads.
 GAIN_LIMIT, LOSS_LIMIT = 1.3, 0.9
 HEADS_ONLY = {"use_mtp": True, "prompt_lookup_num_tokens": 0}
 
 
 @dataclass
 class Way:
-    """A way of decoding, whose time is compared with that of another."""
+    """A decoding method, timed relative to the one named by `baseline`."""
 
     model: PreTrainedModel
     options: dict = field(default_factory=dict)
@@ -55,7 +54,7 @@ class Way:
             attention_mask=mask,
             max_new_tokens=NEW_TOKENS,
             use_cache=True,
-            # Nothing ends a text but its length, so that all ways have the same to do.
+            # All methods generate the same number of tokens.
             eos_token_id=None,
             pad_token_id=0,
             **self.options,
@@ -70,7 +69,7 @@ class Way:
         self.outputs.append(output)
 
     def tokens_per_forward(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, list[float]]:
-        """What a row gains by one forward pass, and the share of drafts that stand, by depth."""
+        """Return the tokens per row and forward pass, and the acceptance rate by depth."""
         if not self.options.get("use_mtp"):
             calls = []
             hook = self.model.base_model.register_forward_hook(lambda *_: calls.append(None))
@@ -89,7 +88,7 @@ class Way:
 
 
 def train(folder: Path) -> None:
-    """The models of the benchmark, where they are not there yet."""
+    """Train the models of the benchmark that `folder` does not have yet."""
     for target in TARGETS:
         if not (folder / target / "metrics.json").exists():
             run_clm(
@@ -111,14 +110,14 @@ def train(folder: Path) -> None:
 
 
 def stock_of(ours: WDRNgramGPT2LMHeadModel) -> GPT2LMHeadModel:
-    """The plain model around the very same weights."""
+    """Build the stock model that shares the weights of `ours`."""
     stock = GPT2LMHeadModel(GPT2Config(**{k: v for k, v in ours.config.to_dict().items() if k != "model_type"}))
     stock.transformer, stock.lm_head = ours.transformer, ours.lm_head
     return stock.eval()
 
 
 def with_fresh_heads(ours: WDRNgramGPT2LMHeadModel) -> WDRNgramGPT2LMHeadModel:
-    """Heads that have learned nothing, on a model that has."""
+    """Build a model with untrained heads that shares the other weights of `ours`."""
     fresh = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**ours.config.to_dict())).eval()
     fresh.transformer, fresh.lm_head = ours.transformer, ours.lm_head
     return fresh
@@ -133,7 +132,7 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
         ways[stock] = Way(stock_of(ours))
         ways[f"  {target} heads, always"] = Way(ours, {**HEADS_ONLY, "draft_threshold": 0.0}, stock)
         ways[f"  {target} heads"] = Way(ours, HEADS_ONLY, stock)
-        ways[f"  {target} heads and copies"] = Way(ours, {"use_mtp": True}, stock, gain_limit)
+        ways[f"  {target} heads and prompt lookup"] = Way(ours, {"use_mtp": True}, stock, gain_limit)
         if target == "wdr":
             if batch_size == 1:
                 small = AutoModelForCausalLM.from_pretrained(folder / "small").eval()
@@ -145,14 +144,14 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
             ensemble = {"ensemble_lambda": 0.4}
             ways["ensemble, λ=0.4"] = Way(ours, ensemble)
             ways["  wdr heads, λ=0.4"] = Way(ours, {**ensemble, **HEADS_ONLY}, "ensemble, λ=0.4")
-            ways["  wdr heads and copies, λ=0.4"] = Way(ours, {**ensemble, "use_mtp": True}, "ensemble, λ=0.4")
+            ways["  wdr heads and prompt lookup, λ=0.4"] = Way(ours, {**ensemble, "use_mtp": True}, "ensemble, λ=0.4")
     for way in ways.values():
         way.options = {**way.options, **(sampling or {"do_sample": False})}
     return ways
 
 
 def prompts_of(folder: Path, number: int, batch_size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Beginnings of validation texts in batches, of which rows but the first are shorter and padded at the left."""
+    """Return batches of validation text beginnings. Each row of a batch but the first is shorter and left-padded."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "wdr")
     texts = (tokenizer(text).input_ids[:PROMPT_LENGTH] for text in python_english()["validation"]["text"])
     ids = torch.tensor([tokens for tokens in texts if len(tokens) == PROMPT_LENGTH][:number])
@@ -166,14 +165,14 @@ def prompts_of(folder: Path, number: int, batch_size: int) -> list[tuple[torch.T
 
 def report(title: str, ways: dict[str, Way], batches: list, rounds: int) -> bool:
     for way in ways.values():
-        way(*batches[0])  # warms up
+        way(*batches[0])  # warm-up
     for i in tqdm(range(rounds * len(batches)), desc=title, leave=False):
         names = list(ways)
         for name in names[i % len(names) :] + names[: i % len(names)]:
             ways[name].run(*batches[i % len(batches)], seed=i)
     print(f"\n{title}: {len(batches)} x {len(batches[0][0])} prompts, {rounds} rounds")
-    print(f"{'':<30}{'tokens/forward':>15}{'tokens/s':>10}{'ratio':>8}{'limit':>7}  drafts that stand, by depth")
-    is_kept = True
+    print(f"{'':<37}{'tokens/forward':>15}{'tokens/s':>10}{'ratio':>8}{'limit':>7}  acceptance rate by depth")
+    is_within = True
     for name, way in ways.items():
         baseline = ways[way.baseline or name]
         ratio = statistics.median(map(operator.truediv, baseline.seconds, way.seconds))
@@ -181,29 +180,29 @@ def report(title: str, ways: dict[str, Way], batches: list, rounds: int) -> bool
         speed = len(batches[0][0]) * NEW_TOKENS / statistics.median(way.seconds)
         limit = "-" if way.limit is None else way.limit
         shares = " ".join(f"{share:.2f}" for share in acceptance)
-        print(f"{name:<30}{gain:>15.2f}{speed:>10.0f}{ratio:>8.3f}{limit:>7}  {shares}")
-        is_kept = is_kept and (way.limit is None or ratio >= way.limit)
+        print(f"{name:<37}{gain:>15.2f}{speed:>10.0f}{ratio:>8.3f}{limit:>7}  {shares}")
+        is_within = is_within and (way.limit is None or ratio >= way.limit)
         if not way.options.get("do_sample"):
             same = sum(map(torch.equal, way.outputs, baseline.outputs))
             if same < len(way.outputs):
-                print(f"  but {len(way.outputs) - same} of {len(way.outputs)} outputs are not those of {way.baseline}")
-                is_kept = False
-    return is_kept
+                print(f"  {len(way.outputs) - same} of {len(way.outputs)} outputs differ from {way.baseline}")
+                is_within = False
+    return is_within
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/speculate"), help="where the models are, or will be")
-    parser.add_argument("--batch-size", type=int, action="append", help="rows decoded together (default: 1 and 8)")
-    parser.add_argument("--prompts", type=int, default=16, help="how many prompts (default: 16)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is continued (default: 3)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
+    parser.add_argument("--runs", type=Path, default=Path("runs/speculate"), help="folder of the trained models")
+    parser.add_argument("--batch-size", type=int, action="append", help="batch rows (default: 1 and 8)")
+    parser.add_argument("--prompts", type=int, default=16, help="number of prompts (default: 16)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over the prompts (default: 3)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch threads")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     train(arguments.runs)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    is_kept = True
+    is_within = True
     for batch_size in arguments.batch_size or (1, 8):
         batches = prompts_of(arguments.runs, arguments.prompts, batch_size)
         for name, sampling in {
@@ -211,9 +210,9 @@ def main() -> None:
             "sampling, top-k 40, temperature 0.8": {"do_sample": True, "top_k": 40, "temperature": 0.8},
         }.items():
             ways = ways_of(arguments.runs, batch_size, sampling)
-            is_kept &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
-    print("\nall limits kept" if is_kept else "\na limit is not kept")
-    sys.exit(not is_kept)
+            is_within &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
+    print("\nWithin the limits." if is_within else "\nNOT within the limits.")
+    sys.exit(not is_within)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """
-Time and peak memory of a training step with N-gram heads, against stock GPT-2 in the same process.
+Time and peak memory of a training step with N-gram heads, relative to stock GPT-2.
 
     python benchmarks/train_step.py                      # both sizes, about 10 minutes on 2 cores
     python benchmarks/train_step.py --size small         # V=10,000 d=256
     python benchmarks/train_step.py --size large --repeats 5
 
-A step is forward and backward, without the optimizer. The models take turns, each is compared with stock GPT-2 in the
-same round, and the median of these ratios stands beside the ratio of floating-point operations, which it should not
-exceed. Memory is what a process's resident set grows by during a step, each model in a process of its own.
+A step is forward and backward, without the optimizer. The models take turns in one process, and each is compared with
+stock GPT-2 in the same round. The time ratio is the median over the rounds; its limit is the ratio of floating-point
+operations. Memory is the growth of the resident set during a step, measured in a separate process per model.
 """
 
 import argparse
@@ -37,12 +37,12 @@ SIZES = {
     },
 }
 NGRAM_SIZES = (1, 2, 4)
-# GPT-2's `gelu_new` is the same function in several unfused steps, and would hide the cost of the heads.
+# GPT-2's default `gelu_new` is the same function, unfused; its cost would hide that of the heads.
 COMMON = {"activation_function": "gelu_pytorch_tanh", "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
 
 
 def build(size: str, ngram_size: int | None) -> torch.nn.Module:
-    """A model in training mode; `None` for stock GPT-2."""
+    """Build a model in training mode; `None` for stock GPT-2."""
     torch.manual_seed(0)
     fields = {**SIZES[size]["model"], **COMMON}
     if ngram_size is None:
@@ -59,7 +59,7 @@ def step(model: torch.nn.Module, ids: torch.Tensor) -> None:
 
 
 def operations(size: str, ngram_size: int) -> float:
-    """Multiplications of a forward, for one token; the backward has twice as many, for all alike."""
+    """Count the multiplications per token in a forward pass. The backward pass has twice as many for every model."""
     model, (_, length) = SIZES[size]["model"], SIZES[size]["batch"]
     width, vocab_size = model["n_embd"], model["vocab_size"]
     attention = 4 * width**2 + 2 * length * width
@@ -69,11 +69,11 @@ def operations(size: str, ngram_size: int) -> float:
 
 
 def measure_times(size: str, repeats: int) -> dict[int | None, list[float]]:
-    """The seconds of each step, by model; `None` is stock GPT-2."""
+    """Return the seconds of each step by model; `None` is stock GPT-2."""
     ids = batch(size)
     models = {ngram_size: build(size, ngram_size) for ngram_size in (None, *NGRAM_SIZES)}
     times = {ngram_size: [] for ngram_size in models}
-    # The first round warms up.
+    # The first round is a warm-up.
     for repeat in tqdm(range(repeats + 1), desc=size, leave=False):
         for ngram_size, model in models.items():
             start = time.perf_counter()
@@ -85,26 +85,26 @@ def measure_times(size: str, repeats: int) -> dict[int | None, list[float]]:
 
 
 def resident(field: str) -> float:
-    """A field of the process's memory status, in MiB."""
+    """Read a field of this process's memory status, in MiB."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) / 1024
 
 
 def measure_memory(size: str, ngram_size: int | None) -> float:
-    """MiB that a step needs beyond the model's own, in this process."""
+    """Measure the MiB that a step needs in addition to the model's weights, in this process."""
     model, ids = build(size, ngram_size), batch(size)
-    # Code and work space that any first step loads are not the step's.
+    # Load what any first step loads, such as libraries and workspaces, before measuring.
     tiny = torch.randn(8, 8, requires_grad=True)
     (tiny @ tiny).sum().backward()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     step(model, ids)
     return resident("VmHWM") - before
 
 
 def memory_in_new_process(size: str, ngram_size: int | None) -> float:
     command = [sys.executable, __file__, "--size", size, "--memory-of", json.dumps(ngram_size)]
-    # Every tensor gets pages of its own and gives them back: otherwise the allocator's leftovers are measured, too.
+    # Allocate every tensor with `mmap`, so that freed memory is returned and not counted.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
     run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return float(run.stdout.split()[-1])
@@ -134,8 +134,8 @@ def report(size: str, repeats: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, action="append", help="which size to measure (default: both)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each model (default: 5)")
+    parser.add_argument("--size", choices=SIZES, action="append", help="model size to measure (default: both)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps per model (default: 5)")
     parser.add_argument("--memory-of", type=json.loads, default=False, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of is not False:

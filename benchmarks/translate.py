@@ -1,12 +1,12 @@
 """
-Translation at the paper's small size, against stock Marian in the same process: beam search with the ensemble, and a
-training step with the heads.
+Time of beam search with the ensemble and of a training step with the heads, at the paper's small size, relative to
+stock Marian in the same process.
 
     python benchmarks/translate.py                       # both, about 10 minutes on 2 cores
     python benchmarks/translate.py --only decode --repeats 30
     python benchmarks/translate.py --only train
 
-The models take turns, each is compared with stock Marian in the same round, and the ratio printed is the median over
+The models take turns, and each is compared with stock Marian in the same round. The printed ratio is the median over
 the rounds. The limit of a training step (forward and backward, no optimizer) is the ratio of floating-point
 operations.
 """
@@ -46,7 +46,7 @@ DECODING_LIMIT = 0.9
 
 
 def stock_and_ours(ngram_sizes: tuple[int, ...]) -> dict[str, MarianMTModel]:
-    """Stock Marian, and ours around the very same weights: where they lie in memory is worth a percent or two."""
+    """Build stock Marian, and our models sharing its weights: other memory addresses change the speed by 1 to 2 %."""
     torch.manual_seed(0)
     stock = MarianMTModel(MarianConfig(**FIELDS))
     models = {"stock Marian": stock}
@@ -58,7 +58,7 @@ def stock_and_ours(ngram_sizes: tuple[int, ...]) -> dict[str, MarianMTModel]:
 
 
 def take_turns(runs: dict[str, Callable[[], None]], repeats: int, name: str) -> dict[str, list[float]]:
-    """The seconds of each run in each round, after a round that warms up."""
+    """Return the seconds of each run in each round, after a warm-up round."""
     times = {run: [] for run in runs}
     order = list(runs)
     for repeat in tqdm(range(repeats + 1), desc=name, leave=False):
@@ -71,7 +71,7 @@ def take_turns(runs: dict[str, Callable[[], None]], repeats: int, name: str) -> 
 
 
 def ratios(times: dict[str, list[float]]) -> dict[str, float]:
-    """The time of each run over stock Marian's in the same round, its median."""
+    """Return the median ratio of each run's time to stock Marian's in the same round."""
     stock = times["stock Marian"]
     return {run: statistics.median(map(operator.truediv, seconds, stock)) for run, seconds in times.items()}
 
@@ -104,7 +104,7 @@ def decode(arguments: argparse.Namespace) -> bool:
 
 
 def operations(ngram_size: int, length: int) -> float:
-    """Multiplications of a forward, for one token of each side; the backward has twice as many, for all alike."""
+    """Count the multiplications per token pair in a forward pass. The backward pass has twice as many."""
     attention = 4 * WIDTH**2 + 2 * length * WIDTH
     feed_forward = 2 * WIDTH * INNER
     trunk = LAYERS * (attention + feed_forward) + LAYERS * (2 * attention + feed_forward) + WIDTH * VOCAB_SIZE
@@ -135,11 +135,11 @@ def train(arguments: argparse.Namespace) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("decode", "train"), help="measure one of the two")
+    parser.add_argument("--only", choices=("decode", "train"), help="measure only this part (default: both)")
     parser.add_argument("--batch-size", type=int, default=8, help="sentences translated together (default: 8)")
-    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens of a training batch (default: 2048)")
-    parser.add_argument("--length", type=int, default=24, help="tokens in a sentence (default: 24)")
-    parser.add_argument("--repeats", type=int, default=11, help="rounds (default: 11)")
+    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens per training batch (default: 2048)")
+    parser.add_argument("--length", type=int, default=24, help="tokens per sentence (default: 24)")
+    parser.add_argument("--repeats", type=int, default=11, help="number of rounds (default: 11)")
     arguments = parser.parse_args()
     parts = {"decode": decode, "train": train}
     results = [part(arguments) for name, part in parts.items() if arguments.only in (None, name)]

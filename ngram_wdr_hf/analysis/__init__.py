@@ -1,4 +1,4 @@
-"""What the heads learn, and what for: the paper's analyses, for any model with N-gram heads."""
+"""The paper's analyses, for any model with N-gram heads."""
 
 from ..evaluation.gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, count_tokens, draft_statistics, find_sentence_ends, head_diagnostics

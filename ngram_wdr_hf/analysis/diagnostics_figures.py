@@ -1,4 +1,4 @@
-"""The head diagnostics of one model or several as plots, and in a sentence each what they show."""
+"""Plots of head diagnostics, and sentences that summarize them."""
 
 import itertools
 import math
@@ -13,20 +13,20 @@ from ..decoding.statistics import SpeculationStatistics
 from .diagnostics import HeadDiagnostics
 from .gain_bins import GainBin
 
-# A mean that is further from 0 than so many standard errors is hardly noise.
-CLEAR = 2.0
-# A bin with a smaller share of the tokens, often the same few words, is neither drawn nor named.
+# Standard errors of an error bar; a mean further from 0 counts as significant.
+NUM_ERRORS = 2.0
+# Bins with a smaller share of the tokens are not shown.
 LEAST_SHARE = 0.005
-# How far apart the bars of two models are.
+# Distance between the bars of two models.
 SHIFT = 0.14
 
-AXIS_OF = {"place": "place in the sentence", "frequency": "times the token was seen"}
-TOKENS_OF = {"place": "at place {} of a sentence", "frequency": "seen {} times"}
+AXIS_OF = {"place": "position in the sentence", "frequency": "count of the token"}
+TOKENS_OF = {"place": "at position {} of a sentence", "frequency": "with count {}"}
 
 
 def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None = None) -> Figure:
     r"""
-    Perplexity and accuracy by depth.
+    Plot perplexity and accuracy by depth.
 
     Args:
         by_name (`Mapping[str, HeadDiagnostics]`): The diagnostics of each model, on the same text.
@@ -34,28 +34,28 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None =
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    deepest = max(len(found.nlls) for found in by_name.values())
-    for i, (name, found) in enumerate(by_name.items()):
-        depths = range(len(found.nlls))
-        left.plot(depths, found.perplexities, marker="o", color=f"C{i}", label=name)
-        right.plot(depths, found.accuracies, marker="o", color=f"C{i}", label=name)
+    deepest = max(len(diagnostics.nlls) for diagnostics in by_name.values())
+    for i, (name, diagnostics) in enumerate(by_name.items()):
+        depths = range(len(diagnostics.nlls))
+        left.plot(depths, diagnostics.perplexities, marker="o", color=f"C{i}", label=name)
+        right.plot(depths, diagnostics.accuracies, marker="o", color=f"C{i}", label=name)
     _set_perplexity_axis(left)
-    left.set(ylabel="perplexity by token", title="How sure each head is")
-    right.set(ylabel="right words", ylim=(0, None), title="How often its first choice is right")
+    left.set(ylabel="perplexity by token", title="Perplexity")
+    right.set(ylabel="accuracy", ylim=(0, None), title="Accuracy")
     right.yaxis.set_major_formatter(PercentFormatter(1))
-    labels = ["next word", *(f"head {n}" for n in range(1, deepest))]
+    labels = ["next token", *(f"head {n}" for n in range(1, deepest))]
     for axes in (left, right):
         axes.set_xticks(range(deepest), labels)
         _finish(axes)
-    return _saved(figure, path)
+    return _save(figure, path)
 
 
 def plot_levels(perplexities: Mapping[str, Sequence[float]]) -> Figure:
     r"""
-    Of masked language models, the perplexity of the masked word by level.
+    Plot the perplexity of masked words by level, for masked language models.
 
     Args:
-        perplexities (`Mapping[str, Sequence[float]]`): Those of each model, by itself and by its heads.
+        perplexities (`Mapping[str, Sequence[float]]`): For each model, its own and its heads'.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -75,139 +75,149 @@ def plot_acceptance(
     path: str | Path | None = None,
 ) -> Figure:
     r"""
-    How often the draft of each head stands if all before it do, on the text and in generation.
+    Plot the acceptance rate of each head's drafts after accepted ones, on the text and in generation.
 
     Args:
         by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        generated (`Mapping[str, SpeculationStatistics]`, *optional*): What [`draft_statistics`] found for each model.
+        generated (`Mapping[str, SpeculationStatistics]`, *optional*): Results of [`draft_statistics`].
         path (`str` or `Path`, *optional*): Where to save the picture.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
     generated = generated or {}
-    for i, (name, found) in enumerate(by_name.items()):
-        if not found.acceptance:
+    for i, (name, diagnostics) in enumerate(by_name.items()):
+        if not diagnostics.acceptance:
             continue
-        label = f"{name}, the text: {found.tokens_per_pass:.2f} tokens a pass"
-        _plot_shares(axes, found.acceptance, found.num_drafts, marker="o", color=f"C{i}", label=label)
+        label = f"{name}, text: {diagnostics.tokens_per_pass:.2f} tokens per pass"
+        _plot_shares(axes, diagnostics.acceptance, diagnostics.num_drafts, marker="o", color=f"C{i}", label=label)
         if name in generated:
-            shares, tried = acceptance_of(generated[name])
-            label = f"{name}, generating: {generated[name].tokens_per_forward:.2f} tokens a pass"
-            _plot_shares(axes, shares, tried, marker="s", linestyle=":", color=f"C{i}", label=label)
-    deepest = max((len(found.acceptance) for found in by_name.values()), default=0)
+            shares, num_checked = acceptance_of(generated[name])
+            label = f"{name}, generation: {generated[name].tokens_per_forward:.2f} tokens per pass"
+            _plot_shares(axes, shares, num_checked, marker="s", linestyle=":", color=f"C{i}", label=label)
+    deepest = max((len(diagnostics.acceptance) for diagnostics in by_name.values()), default=0)
     axes.set_xticks(range(1, deepest + 1), [f"head {n}" for n in range(1, deepest + 1)])
-    axes.set(ylim=(0, None), ylabel="drafts that stand,\nof those after drafts that stood")
+    axes.set(ylim=(0, None), ylabel="acceptance rate\nafter accepted drafts")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     _finish(axes)
-    return _saved(figure, path)
+    return _save(figure, path)
 
 
 def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[int]]:
-    """For each head how often its draft stood in generation if all before it did, and how often that was."""
-    # Near the end of a text fewer heads draft: of the shares that stood, those before are of as many drafts.
+    """Return each head's acceptance rate in generation after accepted drafts, and the number of such drafts."""
+    # From rates, not counts, because fewer heads draft near the end of a text.
     before = [1.0, *statistics.acceptance]
     shares = [now / last if last else 0.0 for last, now in itertools.pairwise(before)]
-    tried = [round(last * drafted) for last, drafted in zip(before, statistics.num_drafted, strict=False)]
-    return shares, tried
+    num_checked = [round(last * drafted) for last, drafted in zip(before, statistics.num_drafted, strict=False)]
+    return shares, num_checked
 
 
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str, path: str | Path | None = None) -> Figure:
     r"""
-    The ensemble's gain, with two standard errors to each side.
+    Plot the ensemble's gain, with error bars of two standard errors.
 
     Args:
         by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        by (`str`): `"place"` in the sentence, or `"frequency"`.
+        by (`str`): `"place"`, the position in the sentence, or `"frequency"`.
         path (`str` or `Path`, *optional*): Where to save the picture.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
-    with_heads = {name: found for name, found in by_name.items() if found.acceptance}
-    sizes = {gain.label: gain.num_tokens for found in with_heads.values() for gain in gains_by(found, by)}
+    with_heads = {name: diagnostics for name, diagnostics in by_name.items() if diagnostics.acceptance}
+    sizes = {gain.label: gain.num_tokens for diagnostics in with_heads.values() for gain in gains_by(diagnostics, by)}
     labels = list(sizes)
     axes.axhline(0, color="black", linewidth=1)
-    for i, (name, found) in enumerate(by_name.items()):
+    for i, (name, diagnostics) in enumerate(by_name.items()):
         if name not in with_heads:
             continue
-        gains = gains_by(found, by)
+        gains = gains_by(diagnostics, by)
         shift = SHIFT * (list(with_heads).index(name) - (len(with_heads) - 1) / 2)
         axes.errorbar(
             [labels.index(gain.label) + shift for gain in gains],
             [gain.mean for gain in gains],
-            yerr=[CLEAR * gain.standard_error for gain in gains],
+            yerr=[NUM_ERRORS * gain.standard_error for gain in gains],
             marker="o",
             linestyle="none",
             capsize=4,
             color=f"C{i}",
-            label=f"{name}, λ={found.ensemble_lambda:g}",
+            label=f"{name}, λ={diagnostics.ensemble_lambda:g}",
         )
     axes.set_xticks(range(len(labels)), [f"{label}\nn={_short(sizes[label])}" for label in labels])
     axes.tick_params(axis="x", labelsize="small")
-    axes.set(xlabel=AXIS_OF[by], ylabel="gain in nats a token (above 0: helps)")
+    axes.set(xlabel=AXIS_OF[by], ylabel="gain in nats per token (above 0: helps)")
     _finish(axes)
-    return _saved(figure, path)
+    return _save(figure, path)
 
 
-def gains_by(found: HeadDiagnostics, by: str) -> list[GainBin]:
-    """The gains by `"place"` or by `"frequency"`, of the bins that have their share of the tokens."""
+def gains_by(diagnostics: HeadDiagnostics, by: str) -> list[GainBin]:
+    """Return the gains by `"place"` or `"frequency"`, without bins of few tokens."""
     if by not in AXIS_OF:
-        raise ValueError(f"Gains are sorted by {' or by '.join(AXIS_OF)}, not by {by!r}.")
-    bins = {"place": found.gain_by_place, "frequency": found.gain_by_frequency}[by]
-    return [gain for gain in bins if gain.num_tokens >= LEAST_SHARE * found.gain.num_tokens]
+        raise ValueError(f"`by` must be one of {', '.join(AXIS_OF)}, got {by!r}.")
+    bins = {"place": diagnostics.gain_by_place, "frequency": diagnostics.gain_by_frequency}[by]
+    return [gain for gain in bins if gain.num_tokens >= LEAST_SHARE * diagnostics.gain.num_tokens]
 
 
-def describe_heads(name: str, found: HeadDiagnostics) -> str:
-    """What [`plot_heads`] shows of a model."""
-    first = f"{name}: the next word is right {found.accuracies[0]:.1%} of the time, at perplexity {_number(found, 0)}"
-    last = len(found.nlls) - 1
+def describe_heads(name: str, diagnostics: HeadDiagnostics) -> str:
+    """Summarize [`plot_heads`] for one model."""
+    first = (
+        f"{name}: next token with accuracy {diagnostics.accuracies[0]:.1%} and perplexity {_number(diagnostics, 0)}"
+    )
+    last = len(diagnostics.nlls) - 1
     if last == 0:
         return f"{first}."
-    further = "one word" if last == 1 else f"{last} words"
-    return f"{first}; head {last}, {further} further ahead, {found.accuracies[last]:.1%}, at {_number(found, last)}."
+    further = "one token" if last == 1 else f"{last} tokens"
+    accuracy = f"accuracy {diagnostics.accuracies[last]:.1%}"
+    return (
+        f"{first}; head {last}, {further} further ahead, with {accuracy} and perplexity {_number(diagnostics, last)}."
+    )
 
 
-def describe_acceptance(name: str, found: HeadDiagnostics, generated: SpeculationStatistics | None = None) -> str:
-    """What [`plot_acceptance`] shows of a model with heads."""
-    shares = ", ".join(f"{share:.0%}" for share in found.acceptance)
+def describe_acceptance(
+    name: str, diagnostics: HeadDiagnostics, generated: SpeculationStatistics | None = None
+) -> str:
+    """Summarize [`plot_acceptance`] for one model with heads."""
+    shares = ", ".join(f"{share:.0%}" for share in diagnostics.acceptance)
     sentence = (
-        f"{name}: on the text, {shares} of the drafts of {_heads(len(found.acceptance))} stand after drafts that "
-        f"stood, which would make {found.tokens_per_pass:.2f} tokens a forward pass"
+        f"{name}: on the text, the acceptance rate of {_heads(len(diagnostics.acceptance))} after accepted drafts is "
+        f"{shares}, which would give {diagnostics.tokens_per_pass:.2f} tokens per forward pass"
     )
     if generated is None:
         return f"{sentence}."
-    return f"{sentence}; where the model goes on with its own words, {generated.tokens_per_forward:.2f} were measured."
+    return f"{sentence}; generation measured {generated.tokens_per_forward:.2f}."
 
 
-def describe_gain(name: str, found: HeadDiagnostics, by: str) -> str:
-    """What [`plot_gain`] shows of a model with heads."""
-    if found.ensemble_lambda == 0:
-        return f"{name}: λ is 0, so there is no ensemble and nothing to gain."
-    everything = found.gain
-    verb = "gains" if everything.mean >= 0 else "loses"
-    sentence = f"{name}: with λ={found.ensemble_lambda:g} the ensemble {verb} {_nats(everything)} nats a token overall"
-    clear = [gain for gain in gains_by(found, by) if abs(gain.mean) > CLEAR * gain.standard_error]
+def describe_gain(name: str, diagnostics: HeadDiagnostics, by: str) -> str:
+    """Summarize [`plot_gain`] for one model with heads."""
+    if diagnostics.ensemble_lambda == 0:
+        return f"{name}: λ is 0, so there is no ensemble and no gain."
+    overall = diagnostics.gain
+    verb = "gains" if overall.mean >= 0 else "loses"
+    sentence = (
+        f"{name}: with λ={diagnostics.ensemble_lambda:g} the ensemble {verb} {_nats(overall)} nats per token overall"
+    )
+    significant = [gain for gain in gains_by(diagnostics, by) if abs(gain.mean) > NUM_ERRORS * gain.standard_error]
     parts = []
-    for word, gains in (
-        ("helps most", sorted((gain for gain in clear if gain.mean > 0), key=lambda gain: -gain.mean)),
-        ("hurts most", sorted((gain for gain in clear if gain.mean < 0), key=lambda gain: gain.mean)),
+    for effect, gains in (
+        ("helps most", sorted((gain for gain in significant if gain.mean > 0), key=lambda gain: -gain.mean)),
+        ("hurts most", sorted((gain for gain in significant if gain.mean < 0), key=lambda gain: gain.mean)),
     ):
         if gains:
             where = TOKENS_OF[by].format(gains[0].label)
-            parts.append(f"{word} for tokens {where} ({_nats(gains[0])} nats, {gains[0].num_tokens:,} tokens)")
+            parts.append(f"{effect} for tokens {where} ({_nats(gains[0])} nats, {gains[0].num_tokens:,} tokens)")
     if not parts:
-        return f"{sentence}; no group differs from 0 by more than {CLEAR:g} standard errors."
+        return f"{sentence}; no group differs from 0 by more than {NUM_ERRORS:g} standard errors."
     return f"{sentence}; it {' and '.join(parts)}."
 
 
-def _plot_shares(axes: Axes, shares: Sequence[float], tried: Sequence[int], **style) -> None:
+def _plot_shares(axes: Axes, shares: Sequence[float], num_checked: Sequence[int], **style) -> None:
     errors = [
-        math.sqrt(share * (1 - share) / count) if count else 0.0 for share, count in zip(shares, tried, strict=True)
+        math.sqrt(share * (1 - share) / count) if count else 0.0
+        for share, count in zip(shares, num_checked, strict=True)
     ]
-    axes.errorbar(range(1, len(shares) + 1), shares, yerr=[CLEAR * error for error in errors], capsize=4, **style)
+    axes.errorbar(range(1, len(shares) + 1), shares, yerr=[NUM_ERRORS * error for error in errors], capsize=4, **style)
 
 
 def _set_perplexity_axis(axes: Axes) -> None:
-    """In equal ratios, with 200 for 2 x 10^2."""
+    """Use a logarithmic axis with labels like 200 instead of 2 x 10^2."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
@@ -219,19 +229,19 @@ def _finish(axes: Axes) -> None:
         axes.legend(fontsize="small")
 
 
-def _saved(figure: Figure, path: str | Path | None) -> Figure:
+def _save(figure: Figure, path: str | Path | None) -> Figure:
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
 
 
 def _short(count: int) -> str:
-    """1,234 as 1.2k: there is little room under a bar."""
+    """Format 1,234 as 1.2k, to fit under a bar."""
     return f"{count}" if count < 1000 else f"{count / 1000:.2g}k" if count < 10_000 else f"{count / 1000:,.0f}k"
 
 
-def _number(found: HeadDiagnostics, depth: int) -> str:
-    return f"{found.perplexities[depth]:,.1f}"
+def _number(diagnostics: HeadDiagnostics, depth: int) -> str:
+    return f"{diagnostics.perplexities[depth]:,.1f}"
 
 
 def _nats(gain: GainBin) -> str:

@@ -1,4 +1,4 @@
-"""The ensemble's gain, token by token, sorted into bins."""
+"""The ensemble's gain per token, in bins."""
 
 import itertools
 import math
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 import torch
 
-# The first places in a sentence, and the first counts in training, of the bins that gains are sorted into.
-PLACES = (1, 2, 3, 4, 5, 9, 17, 33)
+# The lower bounds of the bins: position in the sentence, and count in training.
+POSITIONS = (1, 2, 3, 4, 5, 9, 17, 33)
 FREQUENCIES = (0, 10, 100, 1_000, 10_000, 100_000)
 
 
 @dataclass(frozen=True)
 class GainBin:
     r"""
-    What the ensemble gains on some of the tokens.
+    The ensemble's gain on a group of tokens.
 
     Args:
-        label (`str`): Which tokens.
-        num_tokens (`int`): How many there are.
-        mean (`float`): Their mean NLL without the ensemble minus that with it, in nats: above 0, it helps.
+        label (`str`): The name of the group.
+        num_tokens (`int`): Number of tokens.
+        mean (`float`): The mean NLL without the ensemble minus the mean NLL with it, in nats; above 0, it helps.
         standard_error (`float`):
-            The mean's, as if the tokens were independent of each other; not a number for a single token.
+            The standard error of the mean for independent tokens; NaN for a single token.
     """
 
     label: str
@@ -31,21 +31,21 @@ class GainBin:
     standard_error: float
 
 
-class Places:
-    """Counts the tokens of each sentence from 1 on, from batch to batch."""
+class SentencePositions:
+    """Positions in the sentence, counted from 1 and continued over batches."""
 
     def __init__(self, sentence_ends: Collection[int], row_is_sentence: bool):
         self.ends = torch.tensor(sorted(sentence_ends), dtype=torch.long)
         self.row_is_sentence = row_is_sentence
         self.num_before = 0
 
-    def of(self, tokens: torch.LongTensor, is_token: torch.BoolTensor) -> torch.LongTensor:
-        """The places of the tokens that are some, row after row."""
+    def of(self, tokens: torch.LongTensor, is_target: torch.BoolTensor) -> torch.LongTensor:
+        """Return the positions of the target tokens, row by row."""
         if self.row_is_sentence:
-            return is_token.cumsum(1)[is_token]
-        running = tokens[is_token]
+            return is_target.cumsum(1)[is_target]
+        running = tokens[is_target]
         numbers = torch.arange(len(running))
-        # For each token the number of the last end up to it; the one before this batch has a number below 0.
+        # For each token, the index of the last sentence end up to it; negative if it is in an earlier batch.
         last_end = torch.where(torch.isin(running, self.ends), numbers, -1 - self.num_before).cummax(0).values
         before = torch.cat([torch.tensor([-1 - self.num_before]), last_end])
         self.num_before = len(running) - 1 - int(before[-1])
@@ -53,7 +53,7 @@ class Places:
 
 
 class GainTally:
-    """Sorts gains into bins, of which each begins with one of `firsts`."""
+    """Sums of gains in bins with the lower bounds `firsts`."""
 
     def __init__(self, firsts: Sequence[int]):
         self.firsts = firsts
@@ -61,14 +61,14 @@ class GainTally:
         self.sums, self.squares = torch.zeros(2, len(firsts), dtype=torch.double)
 
     def add(self, gains: torch.Tensor, values: torch.LongTensor) -> None:
-        """Each gain goes into the bin of its value."""
+        """Add each gain to the bin of its value."""
         bins = torch.bucketize(values, torch.tensor(self.firsts[1:], dtype=values.dtype), right=True)
         self.counts += torch.bincount(bins, minlength=len(self.firsts))
         self.sums.index_add_(0, bins, gains)
         self.squares.index_add_(0, bins, gains**2)
 
     def bins(self) -> list[GainBin]:
-        """Those that are not empty."""
+        """Return the bins that are not empty."""
         bins = []
         for i, (first, end) in enumerate(itertools.zip_longest(self.firsts, self.firsts[1:])):
             count = int(self.counts[i])

@@ -1,4 +1,4 @@
-"""An HTML page that needs nothing else: its text, tables and pictures, in one file."""
+"""A self-contained HTML page with text, tables and pictures."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ summary { cursor: pointer; }
 @dataclass
 class Section:
     r"""
-    A part of the page, with a heading in the table of contents.
+    A section of the page, listed in the table of contents.
 
     Args:
         title (`str`): The heading.
@@ -65,7 +65,7 @@ class Section:
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """The whole page."""
+    """Return the HTML of the page."""
     contents = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in sections)
     body = "\n".join(
         f'<section id="{part.anchor}">\n<h2>{escape(part.title)}</h2>\n{"".join(part.parts)}</section>'
@@ -103,8 +103,8 @@ def heading(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """The first row is the head. Columns of figures stand to the right."""
-    kinds = [' class="number"' if all(map(_is_figure, column[1:])) else "" for column in zip(*rows, strict=True)]
+    """Return a table whose first row is the header. Columns of numbers are right-aligned."""
+    kinds = [' class="number"' if all(map(_is_number, column[1:])) else "" for column in zip(*rows, strict=True)]
 
     def row_of(cells: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True))
@@ -114,12 +114,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table>{head}\n<tbody>{body}</tbody></table></div>\n'
 
 
-def _is_figure(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     return cell == "" or cell.strip("-−*%").replace(",", "").replace(".", "").isdigit()
 
 
 def folded(summary: str, content: str) -> str:
-    """Shown when it is asked for."""
+    """Return content that is hidden until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>\n"
 
 
@@ -131,14 +131,14 @@ def picture(
     is_wide: bool = False,
 ) -> str:
     r"""
-    A plot inside the page, with what it shows under it.
+    Return a plot with its caption.
 
     Args:
-        drawing (`Figure` or `Callable`): The plot, or what saves it as PNG to the file that it is called with.
-        description (`str`): For those who do not see it.
-        sentences (`Sequence[str]`, *optional*): What stands under it.
-        dpi (`int`, *optional*, defaults to 120): Points of a `Figure`.
-        is_wide (`bool`, *optional*, defaults to `False`): Whether a small screen has to scroll rather than shrink it.
+        drawing (`Figure` or `Callable`): The plot, or a function that saves it as PNG to a file.
+        description (`str`): The alternative text.
+        sentences (`Sequence[str]`, *optional*): The paragraphs of the caption.
+        dpi (`int`, *optional*, defaults to 120): Resolution of a `Figure`.
+        is_wide (`bool`, *optional*, defaults to `False`): Whether small screens scroll instead of shrinking it.
     """
     file = io.BytesIO()
     if isinstance(drawing, Figure):
@@ -153,5 +153,5 @@ def picture(
 
 
 def side_by_side(figures: Sequence[str]) -> str:
-    """Next to each other where there is room."""
+    """Return figures in a row, if the screen is wide enough."""
     return f'<div class="figures">{"".join(figures)}</div>\n'

@@ -1,4 +1,4 @@
-"""The sections of a report about what a run itself left: its settings, its results, its log."""
+"""The sections of a report from files of the run: settings, results, log."""
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ from .diagnostics_figures import plot_levels
 from .report_page import folded, heading, paragraph, picture, table
 from .trained_run import TrainedRun
 
-# What a split can be measured by; over λ, the first that it has is shown.
+# The metrics and their titles; the plot over λ shows the first one that the run has.
 METRICS = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -21,9 +21,9 @@ METRICS = {
 HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy")
 
 
-def about(runs: list[TrainedRun]) -> list[str]:
-    """Which models, and how they were made."""
-    rows = [["model", "class", "parameters", "of them in heads", "N", "λ"]]
+def models(runs: list[TrainedRun]) -> list[str]:
+    """Return the section on the models and their settings."""
+    rows = [["model", "class", "parameters", "in heads", "N", "λ"]]
     for run in runs:
         result = run.result
         rows.append(
@@ -46,19 +46,19 @@ def about(runs: list[TrainedRun]) -> list[str]:
 
 
 def results(runs: list[TrainedRun]) -> list[str]:
-    """What they reached, by λ."""
+    """Return the section on the results by λ."""
     parts = []
     metrics = _metrics(runs)
     for metric, label in metrics.items():
         parts += [heading(label), table(_metric_table(runs, metric, label))]
     if any(run.has_ensemble for run in runs):
-        parts.append(paragraph("* the λ that is best on validation, saved with the model.", muted=True))
+        parts.append(paragraph("* best λ on validation, saved with the model.", muted=True))
         parts += _over_lambda(runs, *next(iter(metrics.items())))
     return parts
 
 
 def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
-    """The metrics that these runs have, and what to call them."""
+    """Return the metrics of these runs and their titles."""
     metrics = {
         metric: label
         for metric, label in METRICS.items()
@@ -66,8 +66,8 @@ def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
     }
     if is_masked(runs[0].model.config):
         metrics["perplexity"] = "Perplexity of masked words"
-    elif all(found.get("num_words") == found["num_tokens"] for run in runs for found in run.splits.values()):
-        # By word, it is the same.
+    elif all(split.get("num_words") == split["num_tokens"] for run in runs for split in run.splits.values()):
+        # The same as by word.
         metrics.pop("token_perplexity")
     return metrics
 
@@ -77,10 +77,12 @@ def _metric_table(runs: list[TrainedRun], metric: str, label: str) -> list[list[
     lambdas = sorted({value for by_lambda in cells.values() for value in by_lambda})
     chosen = {run.name: run.result.ensemble_lambda for run in runs if run.has_ensemble}
     rows = [["model", "split", *([f"λ={value:g}" for value in lambdas] if chosen else [label])]]
-    shown = ".1%" if metric == "accuracy" else ",.2f"
+    number_format = ".1%" if metric == "accuracy" else ",.2f"
     for (name, split), by_lambda in cells.items():
         marks = {value: "*" if chosen.get(name) == value else "" for value in lambdas}
-        figures = [f"{by_lambda[value]:{shown}}{marks[value]}" if value in by_lambda else "" for value in lambdas]
+        figures = [
+            f"{by_lambda[value]:{number_format}}{marks[value]}" if value in by_lambda else "" for value in lambdas
+        ]
         rows += [[name, split, *figures]] if by_lambda else []
     return rows
 
@@ -88,10 +90,10 @@ def _metric_table(runs: list[TrainedRun], metric: str, label: str) -> list[list[
 def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
     with_ensemble = [run for run in runs if run.has_ensemble]
     run = with_ensemble[0]
-    tried = {split: run.by_lambda(split, metric) for split in run.splits}
-    most = max(map(len, tried.values()))
-    # A test set may have been translated with two of them only.
-    splits = [split for split, by_lambda in tried.items() if len(by_lambda) == most]
+    by_split = {split: run.by_lambda(split, metric) for split in run.splits}
+    most = max(map(len, by_split.values()))
+    # A test set may have been translated with only two values of λ.
+    splits = [split for split, by_lambda in by_split.items() if len(by_lambda) == most]
     if most < 2:
         return []
     by_name = {run.name: run for run in runs}
@@ -102,7 +104,7 @@ def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
         best = better(by_lambda, key=by_lambda.get)
         verdict = f"is best at λ={best:g} ({by_lambda[best]:.2f}; {by_lambda[0.0]:.2f} without the ensemble)"
         if best == 0:
-            verdict = f"is best without the ensemble ({by_lambda[0.0]:.2f}), whichever λ was tried"
+            verdict = f"is best without the ensemble ({by_lambda[0.0]:.2f})"
         sentences.append(f"{label} on {splits[0]}: {run.name} {verdict}.")
     figure = picture(
         lambda file: plot_over_lambda(
@@ -120,7 +122,7 @@ def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
 
 
 def training(runs: list[TrainedRun]) -> list[str]:
-    """Losses and validation perplexity over the steps."""
+    """Return the section on losses and validation perplexity over the steps."""
     sentences = []
     for run in runs:
         evaluations = {
@@ -131,7 +133,7 @@ def training(runs: list[TrainedRun]) -> list[str]:
         if evaluations:
             best = min(evaluations, key=evaluations.get)
             sentences.append(
-                f"{run.name}: the best validation perplexity, {evaluations[best]:,.2f}, came after {best:,} of "
+                f"{run.name}: best validation perplexity {evaluations[best]:,.2f}, after {best:,} of "
                 f"{max(evaluations):,} steps."
             )
     return [
@@ -145,21 +147,22 @@ def training(runs: list[TrainedRun]) -> list[str]:
 
 
 def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
-    """Of masked language models: how well the model itself and each level of word differences find the masked word."""
+    """Return the section on masked language models: perplexity of masked words by the model and by each head."""
     rows, perplexities = [["model", "level", "perplexity", "masked words"]], {}
     for run in runs:
-        found = run.splits[split]
-        losses = [found[name] for name in loss_names(run.result.ngram_size, "masked_word")]
-        # A head without a target knows nothing.
+        metrics = run.splits[split]
+        losses = [metrics[name] for name in loss_names(run.result.ngram_size, "masked_word")]
+        # A head without targets has no loss.
         perplexities[run.name] = [math.nan if loss is None else math.exp(loss) for loss in losses]
-        for level, (perplexity, count) in enumerate(zip(perplexities[run.name], found["head_counts"], strict=True)):
+        for level, (perplexity, count) in enumerate(zip(perplexities[run.name], metrics["head_counts"], strict=True)):
             label = f"{level}-level WDR" if level else "masked word"
             rows.append([run.name, label, f"{perplexity:,.1f}" if count else "", f"{count:,}"])
     return [
         paragraph(
-            "Head n predicts the n-level word difference at a masked word; composed with the n words after it, this "
-            "is the masked word again. Each is measured where there are such words, with `masked` composition few."
+            "Head n predicts the n-level word difference at a masked word. Composed with the n words after it, the "
+            "difference gives the masked word. A head has targets only where these words exist: few with the "
+            "composition `masked`."
         ),
-        picture(plot_levels(perplexities), "Perplexity of the masked word, by the model itself and by each head"),
-        folded("The figures", table(rows)),
+        picture(plot_levels(perplexities), "Perplexity of masked words, by the model itself and by each head"),
+        folded("Values", table(rows)),
     ]

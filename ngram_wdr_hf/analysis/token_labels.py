@@ -1,13 +1,13 @@
-"""Tokens as people read them."""
+"""Readable labels for tokens."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
-# How byte-level BPE and SentencePiece write the space before a word.
+# The space before a word in byte-level BPE and SentencePiece.
 SPACE_MARKS = ("Ġ", "▁")
-# And WordPiece, a piece that continues a word.
+# WordPiece's mark of a piece inside a word.
 PIECE_MARK = "##"
 CONTINUES = "·"
 VISIBLE = str.maketrans({"\n": "⏎", "\r": "⏎", "\t": "⇥", " ": "␣"})
@@ -15,7 +15,7 @@ VISIBLE = str.maketrans({"\n": "⏎", "\r": "⏎", "\t": "⇥", " ": "␣"})
 
 def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """
-    Each token without the tokenizer's own marks: `to` for `Ġto` and `▁to`, `⏎` for a line break, and `·ing` for a
+    Return labels without the tokenizer's marks: `to` for `Ġto` and `▁to`, `⏎` for a line break, and `·ing` for a
     piece inside a word. Different tokens have different labels.
 
     Args:
@@ -23,7 +23,7 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list
         tokenizer (`PreTrainedTokenizerBase`): Their tokenizer.
 
     Returns:
-        `list[str]`: A label for each.
+        `list[str]`: A label for each token.
     """
     pieces = {token: tokenizer.convert_ids_to_tokens(token) for token in set(ids)}
     labels = {token: _readable(token, piece, tokenizer) for token, piece in pieces.items()}
@@ -35,7 +35,7 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list
         if token in no_space and labels[before][-1].isalnum() and labels[token][0].isalnum()
     }
     distinct = {}
-    # Where a word and a piece read the same, it is the piece that is marked.
+    # If a word and a piece read the same, mark the piece.
     for token in sorted(pieces, key=lambda token: (token in no_space, token)):
         label = labels[token]
         if token in inside_words or (token in no_space and label in distinct):

@@ -1,4 +1,4 @@
-"""A run of one of the training scripts, found again: its model, its figures, its own text."""
+"""A finished run of a training script: its model, results and text."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..training.clm.arguments import ClmDataArguments
-from ..training.common.model import positions
+from ..training.common.model import max_positions
 from ..training.common.report import RunResult, describe
 from ..training.common.run_folder import SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
@@ -30,7 +30,7 @@ from ..training.nmt.data import load_pairs, tokenize_nmt
 from .diagnostics import count_tokens
 
 METRICS = "metrics.json"
-# How many rows gradient diversity is measured on, and how many prompts are continued, by how many tokens each.
+# Rows for gradient diversity, and prompts for generation, with their lengths and numbers of new tokens.
 NUM_ROWS, NUM_PROMPTS = 16, 16
 PROMPT_TOKENS, NEW_TOKENS = 32, 48
 Arguments = TypeVar("Arguments")
@@ -39,13 +39,15 @@ Arguments = TypeVar("Arguments")
 @dataclass
 class TrainedRun:
     r"""
+    A finished run.
+
     Args:
-        folder (`Path`): Where it is.
-        settings (`dict[str, Any]`): How it was made: its `run.yaml`.
-        splits (`dict[str, dict[str, Any]]`): Its results by split, as in its `metrics.json`.
-        model (`PreTrainedModel`): What it trained.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        result ([`RunResult`]): What is the same for all kinds of runs.
+        folder (`Path`): The run's folder.
+        settings (`dict[str, Any]`): The settings in its `run.yaml`.
+        splits (`dict[str, dict[str, Any]]`): The results by split in its `metrics.json`.
+        model (`PreTrainedModel`): The trained model.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        result ([`RunResult`]): The results common to all tasks.
     """
 
     folder: Path
@@ -64,37 +66,40 @@ class TrainedRun:
         return bool(self.result.head_parameters) and self.result.ensemble_lambda is not None
 
     def by_lambda(self, split: str, metric: str) -> dict[float, float]:
-        """A metric by λ; one without λ as if λ were 0. Empty if the split does not have it."""
-        found = self.splits.get(split, {})
-        values = found.get(metric)
+        """Return a metric by λ, with λ = 0 for a single value; empty if the split does not have it."""
+        metrics = self.splits.get(split, {})
+        values = metrics.get(metric)
         if values is None:
             return {}
         if not isinstance(values, list):
             return {0.0: values}
-        grid = found.get("perplexity_lambda", found.get("lambda")) if "perplexity" in metric else found["lambda"]
-        # JSON has no infinite numbers.
+        grid = metrics.get("perplexity_lambda", metrics.get("lambda")) if "perplexity" in metric else metrics["lambda"]
+        # JSON has no infinity: it is stored as null.
         return {at: math.inf if value is None else value for at, value in zip(grid, values, strict=True)}
 
     def tried_lambda(self) -> float:
-        """The λ that the run chose; if that is none, the best of the others that it tried."""
+        """Return the λ that the run chose; if that is 0, the best of its values above 0."""
         if self.result.ensemble_lambda:
             return self.result.ensemble_lambda
-        by_lambda = next((found for split in self.splits if (found := self.by_lambda(split, "token_perplexity"))), {})
-        others = {value: perplexity for value, perplexity in by_lambda.items() if value > 0}
-        return min(others, key=others.get, default=0.0)
+        by_lambda = next(
+            (values for split in self.splits if (values := self.by_lambda(split, "token_perplexity"))), {}
+        )
+        positive = {value: perplexity for value, perplexity in by_lambda.items() if value > 0}
+        return min(positive, key=positive.get, default=0.0)
 
 
 @dataclass
 class RunText:
     r"""
-    A text of a run's own.
+    A split of a run's data, prepared for the analyses.
 
     Args:
-        predicted (`EvaluationWindows` or `PairBatches`, *optional*): To predict; `None` for a masked language model.
-        documents (`list[list[int]]`): Its tokens.
-        token_counts (`np.ndarray`, *optional*): How often each token was seen in training, if that can be counted.
-        batch (`dict[str, torch.Tensor]`): Some rows of the training data.
-        prompts (`list[dict[str, torch.Tensor]]`): What generation can begin with.
+        predicted (`EvaluationWindows` or `PairBatches`, *optional*): The text to predict; `None` for a masked
+            language model.
+        documents (`list[list[int]]`): The tokens of each document.
+        token_counts (`np.ndarray`, *optional*): Count of each token in the training text; `None` if it is streamed.
+        batch (`dict[str, torch.Tensor]`): Rows of the training data.
+        prompts (`list[dict[str, torch.Tensor]]`): Prompts for generation.
     """
 
     predicted: EvaluationWindows | PairBatches | None
@@ -109,17 +114,17 @@ class RunText:
 
 
 def find_runs(path: str | Path) -> tuple[list[Path], list[Path]]:
-    """The run in a folder and those that `--compare` put inside it, and which of these are not finished."""
+    """Return the folders of a run and of its finished `--compare` runs, and of the unfinished ones."""
     folder = Path(path)
     if not (folder / SETTINGS).is_file():
         raise InputError(
-            f"There is no run in {folder}: give the folder that `train_clm.py`, `train_nmt.py` or `train_mlm.py` "
-            "left, which has a `run.yaml`."
+            f"{folder} has no `run.yaml`: choose the output folder of `train_clm.py`, `train_nmt.py` or "
+            "`train_mlm.py`."
         )
     if not _is_finished(folder):
-        raise InputError(f"The run in {folder} is not finished: start its command again, and it goes on.")
-    inside = sorted(child for child in folder.iterdir() if (child / SETTINGS).is_file())
-    return [folder, *filter(_is_finished, inside)], [child for child in inside if not _is_finished(child)]
+        raise InputError(f"The run in {folder} is not finished: start its command again to resume it.")
+    compared = sorted(child for child in folder.iterdir() if (child / SETTINGS).is_file())
+    return [folder, *filter(_is_finished, compared)], [child for child in compared if not _is_finished(child)]
 
 
 def _is_finished(folder: Path) -> bool:
@@ -127,7 +132,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def load_run(folder: Path) -> TrainedRun:
-    """What a finished run left."""
+    """Load a finished run."""
     try:
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         config = AutoConfig.from_pretrained(folder)
@@ -149,21 +154,27 @@ def load_run(folder: Path) -> TrainedRun:
 
 def load_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     r"""
+    Load a split of the run's data.
+
     Args:
-        run ([`TrainedRun`]): Whose text.
+        run ([`TrainedRun`]): The run.
         split (`str`): `"validation"` or `"test"`.
-        max_tokens (`int`): Of a longer text, so many tokens.
+        max_tokens (`int`): Maximum number of tokens.
     """
     if split not in run.splits:
-        raise InputError(f"The run in {run.folder} has no {split} set: choose one of {', '.join(run.splits)}.")
+        raise InputError(
+            f"`--split {split}` is not in the run in {run.folder}: choose one of {', '.join(run.splits)}."
+        )
     try:
         return (_pairs if run.model.config.is_encoder_decoder else _running_text)(run, split, max_tokens)
     except InputError as error:
-        raise InputError(f"The data of the run in {run.folder} cannot be read from here: {error}") from error
+        raise InputError(
+            f"The data of the run in {run.folder} cannot be loaded from this directory: {error}"
+        ) from error
 
 
 def _arguments(kind: type[Arguments], settings: dict[str, Any]) -> Arguments:
-    """The options about the data, as the run was given them."""
+    """Return the data options of the run."""
     return kind(**{field.name: settings[field.name] for field in fields(kind) if field.name in settings})
 
 
@@ -173,7 +184,7 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     data = tokenize_splits(load_splits(arguments, do_train=True), run.tokenizer, arguments, run.settings["seed"])
     data.block_size = find_block_size(run.model, arguments.block_size)
     stream = TokenStream([data.streams[split][:max_tokens].numpy()], num_words=0)
-    # A training text that is streamed is not at hand.
+    # A streamed training text is not available.
     train = data.streams.get("train", stream)
     return RunText(
         predicted=None if masked else evaluation_windows(stream, run.tokenizer, data.block_size, arguments.stride),
@@ -193,14 +204,14 @@ def _blocks(
 
 
 def _rows_of(blocks: TorchDataset) -> dict[str, torch.Tensor]:
-    """The same rows for the same text."""
-    places = random.Random(0).sample(range(len(blocks)), min(NUM_ROWS, len(blocks)))
-    return default_data_collator([blocks[i] for i in places])
+    """Return random rows, the same for the same text."""
+    indices = random.Random(0).sample(range(len(blocks)), min(NUM_ROWS, len(blocks)))
+    return default_data_collator([blocks[i] for i in indices])
 
 
 def _prompts(model: PreTrainedModel, stream: TokenStream) -> list[dict[str, torch.Tensor]]:
-    """Pieces from all over the text, which leave room for what follows."""
-    length = max(1, min(PROMPT_TOKENS, (positions(model) or math.inf) // 2, len(stream)))
+    """Return evenly spaced pieces of the text, short enough to leave room for new tokens."""
+    length = max(1, min(PROMPT_TOKENS, (max_positions(model) or math.inf) // 2, len(stream)))
     begins = np.linspace(0, len(stream) - length, NUM_PROMPTS).astype(int)
     pieces = [stream[begin : begin + length][None] for begin in sorted(set(begins.tolist()))]
     return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
@@ -209,12 +220,12 @@ def _prompts(model: PreTrainedModel, stream: TokenStream) -> list[dict[str, torc
 def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     arguments = _arguments(NmtDataArguments, run.settings)
 
-    def be_quiet(sentence: str) -> None:
+    def ignore(message: str) -> None:
         pass
 
-    pairs = load_pairs(arguments, do_train=True, tell=be_quiet)
+    pairs = load_pairs(arguments, do_train=True, notify=ignore)
     pairs = {name: pairs[name] for name in ("train", split)}
-    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], be_quiet)
+    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore)
     predicted = _first_pairs(data.batches[split], arguments.batch_tokens, max_tokens)
     train = data.batches["train"]
     sources = predicted.rows[:NUM_PROMPTS]["input_ids"]
@@ -232,7 +243,7 @@ def _row(tokens: Sequence[int]) -> torch.LongTensor:
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:
-    """The first pairs, as many as have so many target tokens, and one at least."""
+    """Return the first pairs with at most `max_tokens` target tokens, at least one pair."""
     totals = side_lengths(batches.rows)[:, 1].cumsum()
     count = max(1, int(np.searchsorted(totals, max_tokens, side="right")))
     if count >= len(batches.rows):

@@ -1,4 +1,4 @@
-"""The map as a picture, after figure 2 of the paper."""
+"""The map as a plot, after figure 2 of the paper."""
 
 from collections.abc import Iterable, Sequence
 from math import ceil
@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 
 from .wdr_map import TargetDiversity, WDRMap
 
-# Of these, what is installed draws the letters that matplotlib's own font does not have.
+# Fonts for characters that matplotlib's own font lacks, if installed.
 FALLBACK_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -29,37 +29,39 @@ FALLBACK_FONTS = (
     "Noto Sans",
 )
 PANEL_INCHES = 5.0
-# Frequent words have colours of their own: matplotlib's, without the grey one.
+# The colours of frequent words: matplotlib's, without grey.
 COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
 RARE, RARE_LABEL = "0.82", "0.4"
 # In points squared.
 RARE_AREA, FREQUENT_AREA = 10, 30
 LARGE_LABEL, SMALL_LABEL = 11, 8
 MOST_LABELS = 40
-# Between a dot and its label, in points.
+# Distance between a dot and its label, in points.
 GAP = 3.5
-# Between two labels, in pixels: less would read as one.
+# Minimum distance between two labels, in pixels.
 WORD_SPACE = 6
-# The closer look takes in this share of a word's targets, those that lie together most closely.
+# The share of a word's targets in the enlarged panel.
 CLOSE_SHARE = 0.5
-# Where a label is tried: how it is aligned, and to which side of its dot.
+# Candidate positions of a label: alignment and direction from its dot.
 SIDES = (("left", "center", 1, 0), ("right", "center", -1, 0), ("center", "bottom", 0, 1), ("center", "top", 0, -1))
 KEY = (
-    "spread: the variance of one word's targets as a share of the variance of all targets. "
-    "Equal targets are one dot, larger the more there are."
+    "spread: variance of a word's targets relative to the variance of all targets. "
+    "Equal targets share one dot; its size shows their number."
 )
 
 
 class Label(NamedTuple):
     """
+    A label of a dot.
+
     Args:
-        place (`np.ndarray` of shape `(2,)`): Its dot.
-        text (`str`): What it says.
-        color (`str`): Its colour.
-        size (`float`): Its size in points.
+        point (`np.ndarray` of shape `(2,)`): The coordinates of the dot.
+        text (`str`): The text.
+        color (`str`): The colour.
+        size (`float`): The font size in points.
     """
 
-    place: np.ndarray
+    point: np.ndarray
     text: str
     color: str
     size: float
@@ -67,11 +69,11 @@ class Label(NamedTuple):
 
 def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
     """
-    The picture, in letters that are installed.
+    Draw the map with the installed fonts.
 
     Args:
-        wdr_map (`WDRMap`): What to draw.
-        word (`str`, *optional*): The word to look closer at; the most frequent one by default.
+        wdr_map (`WDRMap`): The map.
+        word (`str`, *optional*): The word to enlarge; the most frequent one by default.
     """
     installed = set(get_font_names())
     with rc_context({"font.family": ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]}):
@@ -80,21 +82,23 @@ def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
 
 def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
     """
-    A panel for each level in one and the same space, with the diversity of its targets in the title and the frequent
-    words in colour, and after the 1-level panel a closer look at the targets of one word.
+    Draw a panel per level on the same axes, with target diversity in the title and frequent words in colour. After the
+    1-level panel comes an enlarged panel for the targets of one word.
     """
     frequent = wdr_map.frequent_words(len(COLORS))
     word = frequent[0] if word is None else word
     if not len(_dots(wdr_map, 1, [word])[0]):
-        raise ValueError(f"{word!r} is the target of no difference here: choose another, such as {frequent[0]!r}.")
+        raise ValueError(
+            f"`word` {word!r} has no 1-level target in this text: choose another, such as {frequent[0]!r}."
+        )
     colors = dict(zip(dict.fromkeys([word, *frequent]), COLORS, strict=False))
     num_rows = ceil((len(wdr_map.diversity) + 1) / 2)
     figure = Figure(figsize=(2 * PANEL_INCHES, (PANEL_INCHES + 0.4) * num_rows), layout="constrained")
-    # It knows how large a text is in pixels, without which labels cannot be kept apart.
+    # The canvas measures text in pixels, to keep labels apart.
     FigureCanvasAgg(figure)
     panels = figure.subplots(num_rows, 2).flat
     by_level = [next(panels), next(panels)]
-    closer = next(panels)
+    enlarged = next(panels)
     by_level += [next(panels) for _ in wdr_map.diversity[2:]]
     for axes in panels:
         axes.remove()
@@ -102,12 +106,12 @@ def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
         _draw_dots(axes, wdr_map, diversity.level, colors)
         axes.set_title(_title(diversity))
         _set_limits(axes, wdr_map.coordinates)
-    _draw_dots(closer, wdr_map, 1, colors)
-    closer.set_title(f"1-level WDR: a closer look at “{word}”\n(the frame in the 1-level panel)", parse_math=False)
-    _set_limits(closer, _closest(wdr_map, word))
-    (left, right), (bottom, top) = closer.get_xlim(), closer.get_ylim()
+    _draw_dots(enlarged, wdr_map, 1, colors)
+    enlarged.set_title(f"1-level WDR: enlarged, “{word}”\n(the frame in the 1-level panel)", parse_math=False)
+    _set_limits(enlarged, _densest_square(wdr_map, word))
+    (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
     by_level[1].add_patch(Rectangle((left, bottom), right - left, top - bottom, fill=False, edgecolor=colors[word]))
-    # Matplotlib leaves out what begins with `_`, and takes `$` for mathematics: the words come after the legend.
+    # Matplotlib drops labels that begin with `_` and parses `$`, so the words are set after the legend is made.
     legend = figure.legend(
         by_level[0].collections[1:],
         [str(i) for i in range(len(colors))],
@@ -119,12 +123,12 @@ def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
     for handle, text, label in zip(legend.legend_handles, legend.get_texts(), colors, strict=True):
         handle.set_sizes([2 * FREQUENT_AREA])
         text.set(parse_math=False, text=label)
-    # From here on the panels stay where they are, and labels can be fitted into them.
+    # Fix the layout, so that labels can be fitted into the panels.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes, diversity in zip(by_level, wdr_map.diversity, strict=True):
         _add_labels(axes, _word_labels(wdr_map, diversity.level, colors))
-    _add_labels(closer, _formula_labels(wdr_map, word, colors[word]))
+    _add_labels(enlarged, _formula_labels(wdr_map, word, colors[word]))
     return figure
 
 
@@ -134,7 +138,7 @@ def _title(diversity: TargetDiversity) -> str:
 
 
 def _dots(wdr_map: WDRMap, level: int, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Of equal targets the first one, and how many there are."""
+    """Return the first of each group of equal targets, and the size of the group."""
     points = np.flatnonzero((wdr_map.levels == level) & np.isin(wdr_map.words, list(words)))
     _, first, counts = np.unique(wdr_map.coordinates[points], axis=0, return_index=True, return_counts=True)
     return points[first], counts
@@ -155,23 +159,23 @@ def _set_limits(axes: Axes, coordinates: np.ndarray) -> None:
     axes.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
 
 
-def _closest(wdr_map: WDRMap, word: str) -> np.ndarray:
-    """The corners of the smallest square, as the panels stretch the map, around a share of a word's targets."""
+def _densest_square(wdr_map: WDRMap, word: str) -> np.ndarray:
+    """Return the corners of the smallest square in the panel that holds `CLOSE_SHARE` of a word's targets."""
     size = np.ptp(wdr_map.coordinates, axis=0)
     targets = wdr_map.coordinates[_dots(wdr_map, 1, [word])[0]] / size
     distances = np.abs(targets[:, None] - targets).max(-1)
     reach = np.sort(distances, axis=1)[:, round(CLOSE_SHARE * (len(targets) - 1))]
     center = reach.argmin()
-    # A single target, or several on one spot, still need some space around them.
+    # Minimum size, for a single target or equal ones.
     reach = max(reach[center], 0.05)
-    # The frame stays where there are points.
+    # Keep the frame inside the map.
     low, high = (wdr_map.coordinates.min(0) / size, wdr_map.coordinates.max(0) / size)
     middle = targets[center] if 2 * reach >= 1 else np.clip(targets[center], low + reach, high - reach)
     return np.stack([middle - reach, middle + reach]) * size
 
 
 def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[Label]:
-    """A label for each word, at the one of its targets that is nearest to the middle of all, frequent words first."""
+    """Return a label for each word at its most central target, frequent words first."""
     labels = []
     for word in dict.fromkeys([*colors, *wdr_map.frequent_words(len(wdr_map.counts))]):
         targets = wdr_map.coordinates[(wdr_map.levels == level) & (wdr_map.words == word)]
@@ -183,16 +187,18 @@ def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[La
 
 
 def _formula_labels(wdr_map: WDRMap, word: str, color: str) -> list[Label]:
-    """A label for each 1-level target, those of one word first."""
-    own, others = (_dots(wdr_map, 1, words)[0] for words in ([word], wdr_map.counts.keys() - [word]))
-    styles = [(point, color, LARGE_LABEL) for point in own] + [(point, RARE_LABEL, SMALL_LABEL) for point in others]
+    """Return a label for each 1-level target, those of one word first."""
+    word_points, other_points = (_dots(wdr_map, 1, words)[0] for words in ([word], wdr_map.counts.keys() - [word]))
+    styles = [(point, color, LARGE_LABEL) for point in word_points] + [
+        (point, RARE_LABEL, SMALL_LABEL) for point in other_points
+    ]
     return [Label(wdr_map.coordinates[point], wdr_map.formula(point), *style) for point, *style in styles]
 
 
 def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
-    """Adds those labels that find room beside their dots, in their order, until there are enough."""
+    """Add labels in order where there is room beside their dots, up to `MOST_LABELS`."""
     panel = axes.get_window_extent()
-    # Where the coloured dots are, and how large, in points.
+    # The radii of coloured dots in points, by center.
     radii = {
         tuple(center): np.sqrt(area / np.pi)
         for dots in axes.collections[1:]
@@ -203,13 +209,13 @@ def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
     for label in labels:
         if len(written) == MOST_LABELS:
             return
-        if not panel.contains(*axes.transData.transform(label.place)):
+        if not panel.contains(*axes.transData.transform(label.point)):
             continue
-        gap = GAP + radii.get(tuple(label.place.tolist()), 0)
+        gap = GAP + radii.get(tuple(label.point.tolist()), 0)
         for horizontal, vertical, *side in SIDES:
             text = axes.annotate(
                 label.text,
-                label.place,
+                label.point,
                 gap * np.array(side),
                 textcoords="offset points",
                 ha=horizontal,
@@ -227,7 +233,7 @@ def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def _square(axes: Axes, center: tuple[float, float], radius: float) -> Bbox:
-    """The pixels around a dot, whose radius is in points."""
+    """Return the bounding box of a dot in pixels; its radius is in points."""
     middle, reach = axes.transData.transform(center), radius * axes.figure.dpi / 72
     return Bbox([middle - reach, middle + reach])
 

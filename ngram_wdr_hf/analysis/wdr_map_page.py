@@ -1,4 +1,4 @@
-"""The map as an interactive page: one file that a browser opens from disk."""
+"""The map as an interactive, self-contained HTML page."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from .wdr_map import WDRMap, signs
 TEMPLATE = Path(__file__).with_name("wdr_map.html")
 NUM_FREQUENT = 9
 DIGITS = 4
-# Empty around the points, as a share of the map.
+# Margin around the points, as a share of the map.
 MARGIN = 0.06
 
 PAGE = """<!DOCTYPE html>
@@ -23,19 +23,19 @@ PAGE = """<!DOCTYPE html>
   body {{ margin: 16px 20px; background: light-dark(#fff, #1c1d1f); }}
   h1 {{ font: 600 20px system-ui, sans-serif; margin: 0 0 10px; color: light-dark(#1f2328, #e6e6e6); }}
 </style>
-<h1>Word differences (WDR): what the heads learn to predict</h1>
+<h1>Word differences (WDR): the targets of the heads</h1>
 {fragment}
 </html>
 """
 
 
 def map_fragment(wdr_map: WDRMap) -> str:
-    """A `div` that holds its data, its style and its script; it follows the `color-scheme` of the page around it."""
+    """Return a `div` with data, style and script, which follows the page's `color-scheme`."""
     low, high = wdr_map.coordinates.min(0), wdr_map.coordinates.max(0)
-    # To a square of length 1, with the margin.
-    places = (wdr_map.coordinates - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
-    places = MARGIN + (1 - 2 * MARGIN) * places
-    columns = zip(wdr_map.levels.tolist(), wdr_map.positions.tolist(), places.tolist(), strict=True)
+    # Scale to the unit square, with the margin.
+    scaled = (wdr_map.coordinates - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
+    scaled = MARGIN + (1 - 2 * MARGIN) * scaled
+    columns = zip(wdr_map.levels.tolist(), wdr_map.positions.tolist(), scaled.tolist(), strict=True)
     data = {
         "tokens": wdr_map.tokens,
         "documents": wdr_map.documents,
@@ -53,5 +53,5 @@ def map_fragment(wdr_map: WDRMap) -> str:
 
 
 def map_page(wdr_map: WDRMap) -> str:
-    """The map as a page of its own."""
+    """Return the map as an HTML page."""
     return PAGE.format(fragment=map_fragment(wdr_map))

@@ -1,4 +1,4 @@
-"""The backbones that get N-gram heads: a small file a named class, and `with_ngram_heads` for all others."""
+"""Backbones with N-gram heads: one small file per named class, and `with_ngram_heads` for all others."""
 
 from .checks import probe
 from .registry import class_by_name, ngram_class
@@ -8,8 +8,8 @@ __all__ = ["ngram_class", "probe", "with_ngram_heads"]
 
 
 def __getattr__(name: str) -> type:
-    """`ngram_wdr_hf.backbones.WDRNgramOlmo2ForCausalLM`, which is where a pickled model looks for its class."""
-    made = class_by_name(name)
-    if made is None:
+    """Return a class created on demand by its name, as `pickle` does: `backbones.WDRNgramOlmo2ForCausalLM`."""
+    created = class_by_name(name)
+    if created is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return made
+    return created

@@ -23,6 +23,6 @@ class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditional
         inputs = super()._ngram_backbone_inputs(inputs, next_tokens)
         has_text = any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
         if not has_text and inputs.get("input_ids") is not None:
-            # BART's own default, the input shifted to the right; the heads must see what the decoder sees.
+            # BART's default decoder input, which the heads need, too: the input shifted to the right.
             inputs = {**inputs, "decoder_input_ids": self.prepare_decoder_input_ids_from_labels(inputs["input_ids"])}
         return inputs

@@ -1,4 +1,4 @@
-"""BERT with WDR heads at its masked words."""
+"""BERT with WDR heads for masked words."""
 
 import torch
 from transformers import BertConfig, BertForMaskedLM

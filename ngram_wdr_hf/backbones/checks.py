@@ -1,4 +1,4 @@
-"""What N-gram heads cannot be put on: said in a sentence, before anything is trained."""
+"""Checks that N-gram heads fit a backbone, before training."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,37 +18,37 @@ from ..modeling.causal import NgramMixin
 logger = logging.get_logger(__name__)
 
 
-# Architectures, by their types, with another layer or a norm before the output embedding: encoders, as a rule.
-OTHER_HEADS = (
+# Model types with another layer or a norm before the output embedding, mostly encoders.
+TRANSFORMED_OUTPUT_TYPES = (
     *("bert", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "inkling_text", "megatron-bert"),
     *("modernbert-decoder", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
     *("xlm-roberta", "xlm-roberta-xl", "xmod"),
 )
 NO_PRODUCT = (
-    "N-gram heads cannot be put on a {}: its logits are not the product of its hidden states and its output embedding "
-    "(scaled or soft-capped at most), so that the heads could not predict through it."
+    "`{}` cannot get N-gram heads: its logits are not the product of its hidden states and its output embedding "
+    "(scaled or soft-capped at most). Use another architecture."
 )
 OTHER_LOSS = (
-    "N-gram heads cannot be put on a {}: its loss for `labels` is not that of the next token. (The decoder of an "
-    "encoder-decoder model, for one, does not shift them: use the whole model.)"
+    "`{}` cannot get N-gram heads: its loss for `labels` is not that of the next token. For the decoder of an "
+    "encoder-decoder model, which does not shift labels, use the full model."
 )
 LOOKS_AHEAD = (
-    "A {} with this configuration sees the words that it is to predict, as an encoder does: N-gram heads are for "
-    "causal models (some architectures have a configuration field `is_decoder` that makes them so)."
+    "`{}` cannot get N-gram heads: with this configuration it sees the words that it is to predict, like an encoder. "
+    "Use a causal model; some architectures need `is_decoder=True` for that."
 )
-# How large the probe makes logits, for a bound on them to show.
-PROBED_LOGITS = 200.0
+# Magnitude of the logits in the probe, large enough for soft-capping to show.
+PROBE_LOGITS = 200.0
 
 
 def check_class(backbone: type[PreTrainedModel]) -> None:
-    """Raises a `ValueError` for a class that heads cannot be put on."""
+    """Check that a class can get heads."""
     name, model_type = backbone.__name__, backbone.config_class.model_type
     if not backbone.can_generate():
         raise ValueError(
-            f"A {name} is no causal or encoder-decoder language model, and N-gram heads predict the words that come "
-            "next: use the architecture's `ForCausalLM` or `ForConditionalGeneration` class."
+            f"`{name}` cannot get N-gram heads: it is no causal or encoder-decoder language model. Use the "
+            "architecture's `ForCausalLM` or `ForConditionalGeneration` class."
         )
-    if model_type in OTHER_HEADS:
+    if model_type in TRANSFORMED_OUTPUT_TYPES:
         raise ValueError(NO_PRODUCT.format(name))
     if name == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) and (
         model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -57,62 +57,63 @@ def check_class(backbone: type[PreTrainedModel]) -> None:
 
 
 def check_config(config: PreTrainedConfig, name: str) -> None:
-    """Raises a `ValueError` for a model that is made of several."""
+    """Check that a configuration is not that of a composite model."""
     if not hasattr(config, "vocab_size"):
         raise ValueError(
-            f"A {name} is made of several models, and N-gram heads belong on one that reads and writes text: use its "
-            "language model alone."
+            f"`{name}` cannot get N-gram heads: it is made of several models. Use its language model, the part that "
+            "reads and writes text."
         )
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raises a `ValueError` for a model without an output embedding that heads could predict through."""
+    """Check that a model has no heads yet, and an output embedding that heads can predict through."""
     name = type(model).__name__
     if isinstance(model, NgramMixin):
         raise ValueError(
-            f"This {name} already has N-gram heads (`ngram_size={model.config.ngram_size}`): use it as it is, or "
-            "begin with the plain model."
+            f"`{name}` already has N-gram heads (`ngram_size={model.config.ngram_size}`). Use it as it is, or start "
+            "with the plain model."
         )
     weight = getattr(model.get_output_embeddings(), "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise ValueError(
-            f"A {name} has no output embedding, which N-gram heads predict through: use the architecture's "
-            "`ForCausalLM` or `ForConditionalGeneration` class."
+            f"`{name}` cannot get N-gram heads: it has no output embedding. Use the architecture's `ForCausalLM` or "
+            "`ForConditionalGeneration` class."
         )
     check_config(model.config, name)
     if any(parameter.device.type == "meta" for parameter in model.parameters()):
         raise ValueError(
-            f"Weights of this {name} are offloaded, and cannot be copied: load it by its name, or keep it whole."
+            f"`{name}` has offloaded weights, which cannot be copied. Pass the checkpoint's name, or load the model "
+            "without offloading."
         )
 
 
 @torch.no_grad()
 def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
     """
-    Compares the model without its heads' help with its own stock class on a few tokens: raises a `ValueError` for one
-    that is put together in a way that is not known here, rather than let it be trained wrongly.
+    Compare the model at λ = 0 with its stock class on a few tokens. Raise a `ValueError` if they differ: the backbone
+    has an unsupported structure, and training would go wrong.
     """
     name = backbone.__name__
     if any(parameter.device.type == "meta" for parameter in model.parameters()):
-        logger.warning(f"Weights of the {name} are offloaded, so it was not checked whether heads fit it.")
+        logger.warning(f"`{name}` has offloaded weights: skipping the check that N-gram heads fit it.")
         return
     inputs = _probe_inputs(model)
     was_training, routers = model.training, getattr(model.config, "output_router_logits", None)
-    problem = "it cannot read a few tokens by itself"
+    problem = "its own forward pass fails on a few tokens"
     model.eval()
     try:
         if routers:
-            # A mixture's loss for uneven loads is no part of the prediction.
+            # The load-balancing loss is not part of the next-token loss.
             model.config.output_router_logits = False
         largest = float(backbone.forward(model, **inputs).logits.abs().max())
-        factor = PROBED_LOGITS / largest if 0 < largest < PROBED_LOGITS else 1.0
-        expected, needed = _run(model, partial(backbone.forward, model), inputs, factor)
+        factor = PROBE_LOGITS / largest if 0 < largest < PROBE_LOGITS else 1.0
+        expected, stock_modules = _run(model, partial(backbone.forward, model), inputs, factor)
         problem = "it is not made of a base model that reads tokens and an output embedding"
-        found, used = _run(model, partial(model, ensemble_lambda=0.0), inputs, factor)
+        output, modules = _run(model, partial(model, ensemble_lambda=0.0), inputs, factor)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"N-gram heads cannot be put on a {name}: {problem} ({type(error).__name__}: {reason[:200]})."
+            f"`{name}` cannot get N-gram heads: {problem} ({type(error).__name__}: {reason[:200]})."
         ) from error
     finally:
         model.train(was_training)
@@ -121,22 +122,22 @@ def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
 
     logits = expected.logits
     if not bool(logits.isfinite().all()):
-        raise ValueError(f"N-gram heads cannot be put on this {name}: its own logits are not finite numbers.")
+        raise ValueError(f"`{name}` cannot get N-gram heads: its logits are not finite. Check its weights.")
     precision = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 3e-2
-    closely = {"rtol": 0.0, "atol": precision * float(logits.abs().max())}
-    # A part that has learned nothing yet may change nothing, but it would.
-    is_product = needed <= used and logits.shape == found.logits.shape
-    if not is_product or not torch.allclose(logits, found.logits, **closely):
+    tolerance = {"rtol": 0.0, "atol": precision * float(logits.abs().max())}
+    # Modules are compared, too: an untrained one may not change the logits yet.
+    is_product = stock_modules <= modules and logits.shape == output.logits.shape
+    if not is_product or not torch.allclose(logits, output.logits, **tolerance):
         raise ValueError(NO_PRODUCT.format(name))
-    if not torch.allclose(logits[0, :-1], logits[1, :-1], **closely):
+    if not torch.allclose(logits[0, :-1], logits[1, :-1], **tolerance):
         raise ValueError(LOOKS_AHEAD.format(name))
-    # A class of one's own may have no loss.
-    if expected.loss is not None and not torch.allclose(expected.loss.to(found.loss.dtype), found.loss, **closely):
+    # Custom classes may not compute a loss.
+    if expected.loss is not None and not torch.allclose(expected.loss.to(output.loss.dtype), output.loss, **tolerance):
         raise ValueError(OTHER_LOSS.format(name))
 
 
 def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
-    """A few tokens, twice, the last of them not the same."""
+    """Return two rows of a few tokens that differ only in the last one."""
     vocab_size = model.ngram_vocab_size
     ids = (torch.arange(6, device=model.device) * 7 + vocab_size // 2).repeat(2, 1)
     ids[1, -1] += 1
@@ -150,17 +151,17 @@ def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
 def _run(
     model: NgramMixin, forward: Callable, inputs: dict[str, Any], factor: float
 ) -> tuple[ModelOutput, set[nn.Module]]:
-    """One forward pass, with what goes into the output embedding enlarged, and the parts with weights it called."""
+    """Run a forward pass with the output embedding's input scaled; return its output and the modules it called."""
     called = set()
 
-    def enlarge(_: nn.Module, args: tuple) -> tuple:
-        # Not the ids that an embedding is asked for, where it is the input's and the output's in one.
+    def scale(_: nn.Module, args: tuple) -> tuple:
+        # Token ids are left alone: the module may be the input embedding as well.
         return (args[0] * factor, *args[1:]) if args[0].is_floating_point() else args
 
-    hooks = [model.get_output_embeddings().register_forward_pre_hook(enlarge)]
-    for part in model.modules():
-        if next(part.parameters(recurse=False), None) is not None:
-            hooks.append(part.register_forward_hook(lambda part, *_: called.add(part)))
+    hooks = [model.get_output_embeddings().register_forward_pre_hook(scale)]
+    for module in model.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            hooks.append(module.register_forward_hook(lambda module, *_: called.add(module)))
     try:
         return forward(**inputs), called
     finally:

@@ -1,4 +1,4 @@
-"""The Gemma family, whose logits are soft-capped from its second generation on, with N-gram heads."""
+"""Gemma, Gemma 2 and Gemma 3 with N-gram heads. Gemma 2 has soft-capped logits."""
 
 from transformers import (
     Gemma2Config,

@@ -17,7 +17,7 @@ class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramMarianConfig
-    # Stock Marian does not say what FSDP should keep together.
+    # For FSDP; stock Marian does not define it.
     _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 
     @property

@@ -1,4 +1,4 @@
-"""ModernBERT with WDR heads at its masked words."""
+"""ModernBERT with WDR heads for masked words."""
 
 import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM

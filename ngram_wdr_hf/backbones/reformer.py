@@ -1,4 +1,4 @@
-"""Reformer with N-gram heads: the paper's RF."""
+"""Reformer with N-gram heads, the paper's RF."""
 
 from math import lcm, prod
 from typing import Any
@@ -18,21 +18,20 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
     __doc__ = f"""A [`ReformerConfig`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
 
     model_type = "wdr_ngram_reformer"
-    # A language model that generates; a Reformer is an encoder otherwise.
+    # A causal language model; the stock default is an encoder.
     is_decoder: bool = True
 
 
 class NgramReformerCache(ReformerDynamicCache):
-    """Reformer's own kind of cache, with the ensemble's history in it."""
+    """Reformer's own cache class, with the ensemble's history."""
 
     history: NgramHistoryLayer
 
     @classmethod
     def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
-        """Makes `cache` one of these, of the first `length` tokens: whoever holds it goes on using it."""
+        """Turn `cache` into this class in place, and truncate it to its first `length` tokens."""
         if not isinstance(cache, cls):
             cache.__class__, cache.history = cls, NgramHistoryLayer()
-            # Buckets of layers that do not hash are empty.
             cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
             cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
 
@@ -44,8 +43,8 @@ class NgramReformerCache(ReformerDynamicCache):
 
 class SeededReformerLayer(ReformerLayer):
     """
-    Reformer's layers run twice, and seed torch anew for that with numbers from nowhere, so that no training could be
-    repeated. These numbers follow from the seed that was set.
+    Reformer layer with reproducible seeds. Stock layers run twice and seed torch for it with nondeterministic numbers;
+    here, the seeds are drawn from torch's generator.
     """
 
     def _init_attention_seed(self) -> None:
@@ -62,12 +61,12 @@ class SeededReformerLayer(ReformerLayer):
 
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
     __doc__ = f"""
-    A [`ReformerModelWithLMHead`] with N-gram heads. They are as wide as its hidden states, which are twice
-    `config.hidden_size`. In training, texts are filled up to the length that its attention and its positions want.
+    A [`ReformerModelWithLMHead`] with N-gram heads. The heads are as wide as the hidden states, twice
+    `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions require.
     {NgramMixin.__doc__}"""
 
     config_class = WDRNgramReformerConfig
-    # The cache keeps hash buckets, and cannot be cut.
+    # The cache holds hash buckets and cannot be cropped.
     _is_stateful = True
 
     def __init__(self, config: WDRNgramReformerConfig):
@@ -80,8 +79,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
             return 0
         if not isinstance(past, ReformerDynamicCache):
             raise ValueError(
-                f"A Reformer has a cache of its own kind, and this is a {type(past).__name__}: begin without one, and "
-                "pass on the `past_buckets_states` that come back."
+                f"`past_buckets_states` must be a ReformerDynamicCache, got a {type(past).__name__}. Start without a "
+                "cache, and pass on the `past_buckets_states` of the output."
             )
         return past.get_start_idx()
 
@@ -90,54 +89,54 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         if (
-            len(inputs[_name_of_tokens(inputs)]) == 1
+            len(inputs[_text_argument(inputs)]) == 1
             or "lsh" not in self.config.attn_layers
             or inputs.get("use_cache") is False
         ):
             return inputs
-        # From the cache, stock LSH attention takes the words of all rows from the first one.
+        # Stock LSH attention reads the cached tokens of the first row for all rows.
         if inputs.get(self.ngram_cache_name) is not None:
-            raise ValueError("With LSH attention, Reformer's cache is right for one row only: use `use_cache=False`.")
-        logger.warning_once("With LSH attention, Reformer's cache is right for one row only: going on without one.")
+            raise ValueError("`use_cache=True` supports one row only with LSH attention. Use `use_cache=False`.")
+        logger.warning_once("`use_cache=True` supports one row only with LSH attention. Continuing without a cache.")
         return {**inputs, "use_cache": False}
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        name = _name_of_tokens(inputs)
+        name = _text_argument(inputs)
         length, past_length = inputs[name].shape[1], self._ngram_past_length(inputs.get(self.ngram_cache_name))
         if past_length > 0 and length > 1:
-            raise ValueError(f"After its prompt, a Reformer reads one token at a time, and got {length}.")
+            raise ValueError(f"`{name}` must have one token after the prompt, got {length}. Pass them one by one.")
         hidden_states, fields = super()._ngram_run_backbone(
-            inputs if past_length > 0 else self._ngram_fill_up(inputs, name)
+            inputs if past_length > 0 else self._ngram_pad_inputs(inputs, name)
         )
         if fields.get(self.ngram_cache_name) is not None:
             NgramReformerCache.adopt(fields[self.ngram_cache_name], past_length + length)
         return hidden_states[:, :length], fields
 
-    def _ngram_fill_up(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
+    def _ngram_pad_inputs(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
         """
-        Reformer does not take any length. In evaluation it fills texts up by itself, but not with a cache, and not
-        their positions (it tries to, and fails).
+        Pad the inputs to a length that Reformer supports. The stock class does so only in evaluation, and neither with
+        a cache nor with positions (where it fails).
         """
         position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         length = inputs[name].shape[1]
-        missing = self._ngram_full_length(length) - length
-        by_itself = not self.training and position_ids is None and inputs.get(self.ngram_cache_name) is None
-        if missing <= 0 or by_itself:
+        num_padding = self._ngram_padded_length(length) - length
+        is_padded_by_stock = not self.training and position_ids is None and inputs.get(self.ngram_cache_name) is None
+        if num_padding <= 0 or is_padded_by_stock:
             return inputs
         if mask is None:
             mask = torch.ones(inputs[name].shape[:2], dtype=torch.long, device=inputs[name].device)
-        filled = {"attention_mask": F.pad(mask, (0, missing))}
-        filled[name] = F.pad(inputs[name], (0, 0) * (inputs[name].ndim - 2) + (0, missing))
+        padded = {"attention_mask": F.pad(mask, (0, num_padding))}
+        padded[name] = F.pad(inputs[name], (0, 0) * (inputs[name].ndim - 2) + (0, num_padding))
         if position_ids is not None:
-            filled["position_ids"] = F.pad(position_ids, (0, missing))
-        return {**inputs, **filled}
+            padded["position_ids"] = F.pad(position_ids, (0, num_padding))
+        return {**inputs, **padded}
 
-    def _ngram_full_length(self, length: int) -> int:
-        """The next length that the attention and, in training, the positions take."""
+    def _ngram_padded_length(self, length: int) -> int:
+        """Return the next length that attention and, in training, axial positions support."""
         if self.config.axial_pos_embds and self.training:
             return prod(self.config.axial_pos_shape)
         chunks = {getattr(self.config, f"{kind}_attn_chunk_length") for kind in self.config.attn_layers}
-        # Texts shorter than a chunk are attended to as a whole.
+        # Attention over at most one chunk is not chunked, and supports any length.
         multiple = 1 if length <= min(chunks) else lcm(*chunks)
         return -(-length // multiple) * multiple
 
@@ -148,10 +147,10 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         attention_mask: torch.Tensor | None = None,
         **kwargs,
     ) -> dict[str, Any]:
-        # The stock method drops the mask, and prints a line for every argument that it does not know.
+        # The stock method drops the mask and prints a warning for every unknown argument.
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ValueError(
-                "Reformer cannot generate from padded prompts, as its cache knows no padding: generate rows of "
+                "`attention_mask` has padding, but Reformer's cache does not support padded prompts. Generate rows of "
                 "different lengths one by one."
             )
         kwargs = {
@@ -162,6 +161,6 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         return {"input_ids": input_ids, "past_buckets_states": past_key_values, **kwargs}
 
 
-def _name_of_tokens(inputs: dict[str, Any]) -> str:
-    """The argument that holds the text."""
+def _text_argument(inputs: dict[str, Any]) -> str:
+    """Return the name of the argument that holds the text."""
     return "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"

@@ -9,17 +9,17 @@ from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixi
 
 
 class NgramT5Mixin(NgramSeq2SeqMixin):
-    """[`NgramSeq2SeqMixin`] for the T5 family: no base model inside, relative positions, outputs that are scaled."""
+    """[`NgramSeq2SeqMixin`] for the T5 family: no base model inside, relative positions, scaled decoder outputs."""
 
-    # What the parts of this class would make up.
+    # The base model class, whose forward runs on the parts of this class.
     ngram_base_class: ClassVar[type[PreTrainedModel]]
-    # Relative positions do not ask where a token stands.
+    # Relative positions do not change when a batch row is shifted.
     ngram_rows_can_move = True
-    # Whether tied embeddings say that outputs are scaled, where the configuration has no field for it.
+    # Whether tied embeddings imply scaled outputs, for configurations without `scale_decoder_outputs`.
     ngram_scales_if_tied = False
 
     def _ngram_head_deviation(self) -> float:
-        # T5 initialises layers by their widths.
+        # T5 initializes layers by their widths.
         return self.config.initializer_factor * self.config.d_model**-0.5
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """
-The Tensorized Transformer (Ma et al. 2019) as a causal language model: multi-linear attention, in which a word looks
-at all pairs of words before it.
+The Tensorized Transformer (Ma et al. 2019) as a causal language model. Each token attends to all pairs of tokens
+before it (multi-linear attention).
 """
 
 from dataclasses import dataclass
@@ -28,27 +28,27 @@ from ..method.documents import allowed_by
 
 class TensorizedTransformerConfig(PreTrainedConfig):
     r"""
-    The defaults are the paper's for Penn Treebank.
+    Configuration of a Tensorized Transformer. The defaults are the paper's for Penn Treebank.
 
     Args:
-        vocab_size (`int`, *optional*, defaults to 10000): The words.
+        vocab_size (`int`, *optional*, defaults to 10000): The vocabulary size.
         max_position_embeddings (`int`, *optional*, defaults to 32):
-            The longest text. Attention's output layer has a weight for every pair of places in it.
+            The maximum length. The output layer of attention has weights for every pair of positions.
         hidden_size (`int`, *optional*, defaults to 256): The model's width.
-        num_hidden_layers (`int`, *optional*, defaults to 3): The layers.
+        num_hidden_layers (`int`, *optional*, defaults to 3): The number of layers.
         attention_rank (`int`, *optional*, defaults to 40): The width of queries, keys and values: the core's rank.
         num_attention_blocks (`int`, *optional*, defaults to 1):
-            The blocks of the block-term decomposition: cores that are averaged.
+            The number of blocks of the block-term decomposition, whose cores are averaged.
         intermediate_size (`int`, *optional*, defaults to 2100): The width inside the feed-forward layers.
-        dropout (`float`, *optional*, defaults to 0.3): After the embeddings, within and after every layer.
-        initializer_range (`float`, *optional*, defaults to 0.02): The deviation of the first weights.
+        dropout (`float`, *optional*, defaults to 0.3): Dropout of the embeddings, in and after every layer.
+        initializer_range (`float`, *optional*, defaults to 0.02): The standard deviation of initial weights.
         layer_norm_eps (`float`, *optional*, defaults to 1e-5): The ε of layer normalization.
         use_cache (`bool`, *optional*, defaults to `True`): Whether to return the keys and values.
     """
 
     model_type = "tensorized_transformer"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    # What Transformers sizes caches by: keys and values are one head.
+    # For the sizes of caches: keys and values have one head.
     num_attention_heads: ClassVar[int] = 1
 
     vocab_size: int = 10_000
@@ -73,11 +73,9 @@ class TensorizedTransformerConfig(PreTrainedConfig):
         for name in (*sizes, "num_attention_blocks", "intermediate_size"):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1, got {size!r}.")
+                raise ValueError(f"`{name}` must be an integer >= 1, got {size!r}.")
         if self.hidden_size % 2:
-            raise ValueError(
-                f"`hidden_size` must be even, as distances are sine waves in pairs, got {self.hidden_size}."
-            )
+            raise ValueError(f"`hidden_size` must be even for pairs of sine and cosine, got {self.hidden_size}.")
 
     @property
     def head_dim(self) -> int:
@@ -87,13 +85,13 @@ class TensorizedTransformerConfig(PreTrainedConfig):
 @dataclass
 class AttentionGrid:
     r"""
-    Which words see which, shared by all layers.
+    Visibility and distances between tokens, shared by all layers.
 
     Args:
-        is_visible (`torch.Tensor` of shape `(batch_size or 1, T, K)`): Whether word t may look at column j.
-        distances (`torch.LongTensor` of shape `(batch_size or 1, T, K)`): How many places j is before t; 0 if after.
+        is_visible (`torch.Tensor` of shape `(batch_size or 1, T, K)`): Whether token t attends to column j.
+        distances (`torch.LongTensor` of shape `(batch_size or 1, T, K)`): How far j is before t; 0 if it is after.
         slots (`torch.Tensor` of shape `(batch_size or 1, K, max_position_embeddings)`, *optional*):
-            The place in its own text of the word in each column, one-hot, where that is not its column.
+            The one-hot position of each column in its document; `None` if every column is its own position.
     """
 
     is_visible: torch.Tensor
@@ -104,79 +102,79 @@ class AttentionGrid:
     def make(
         cls,
         hidden_states: torch.Tensor,
-        num_places: int,
+        num_positions: int,
         num_columns: int,
         past_length: int | torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.LongTensor | None,
     ) -> "AttentionGrid":
-        """For new words behind `past_length` others, among `num_columns` columns, in a text of `num_places`."""
+        """Make the grid for new tokens after `past_length` cached ones, with `num_columns` columns in total."""
         length, device = hidden_states.shape[1], hidden_states.device
         columns = torch.arange(length, device=device) + past_length
         is_visible = causal_visibility(columns, num_columns)[None]
-        is_word = torch.ones(1, num_columns, dtype=torch.bool, device=device)
+        is_token = torch.ones(1, num_columns, dtype=torch.bool, device=device)
         if attention_mask is not None:
             num_masked = attention_mask.shape[-1]
             if not torch.compiler.is_compiling() and num_masked < past_length + length:
                 raise ValueError(
-                    f"`attention_mask` has {num_masked} columns for {int(past_length) + length} words: it must cover "
-                    "those in the cache as well."
+                    f"`attention_mask` has {num_masked} columns for {int(past_length) + length} tokens. It must "
+                    "include the tokens in the cache."
                 )
             allowed = _read_mask(attention_mask, num_columns)
             is_visible = is_visible & allowed
-            is_word = allowed.any(1)
-        # Padding has no place of its own.
-        places = is_word.cumsum(1) - 1
+            is_token = allowed.any(1)
+        # Padding is not counted.
+        positions = is_token.cumsum(1) - 1
         if position_ids is not None:
-            # How far the places of each new word's text are from this count.
-            offsets = position_ids - places[:, columns]
-            # The word at place p sees the p words before it: what is further back is another text.
-            is_visible = is_visible & (places[:, None] + offsets[:, :, None] >= 0)
-            first = is_word[:, columns].int().argmax(1, keepdim=True).expand(len(offsets), 1)
-            # Of what is in the cache, only the first new word's text is seen.
-            places = places + offsets.gather(1, first)
-            places = places.index_copy(1, columns, position_ids.expand(len(places), -1))
-        new_places = places[:, columns].masked_fill(~is_word[:, columns], 0)
-        if not torch.compiler.is_compiling() and int(new_places.max()) >= num_places:
+            # Difference between the given position of each new token and its count.
+            offsets = position_ids - positions[:, columns]
+            # A token at position p attends to the p tokens before it; earlier ones are of another document.
+            is_visible = is_visible & (positions[:, None] + offsets[:, :, None] >= 0)
+            first = is_token[:, columns].int().argmax(1, keepdim=True).expand(len(offsets), 1)
+            # In the cache, only the document of the first new token is visible.
+            positions = positions + offsets.gather(1, first)
+            positions = positions.index_copy(1, columns, position_ids.expand(len(positions), -1))
+        new_positions = positions[:, columns].masked_fill(~is_token[:, columns], 0)
+        if not torch.compiler.is_compiling() and int(new_positions.max()) >= num_positions:
             raise ValueError(
-                f"This TensorizedTransformer has weights for {num_places} places, and the text goes on to place "
-                f"{int(new_places.max()) + 1}: use a shorter text, or a model with a larger `max_position_embeddings`."
+                f"`max_position_embeddings` is {num_positions}, but the text has {int(new_positions.max()) + 1} "
+                "positions. Use a shorter text, or a model with a larger `max_position_embeddings`."
             )
-        distances = (new_places[:, :, None] - places[:, None]).clamp(0, num_places - 1)
+        distances = (new_positions[:, :, None] - positions[:, None]).clamp(0, num_positions - 1)
         is_straight = not torch.compiler.is_compiling() and torch.equal(
-            places, torch.arange(num_columns, device=device).expand_as(places)
+            positions, torch.arange(num_columns, device=device).expand_as(positions)
         )
-        is_straight = is_straight and num_columns <= num_places
-        slots = None if is_straight else F.one_hot(places.clamp(0, num_places - 1), num_places)
+        is_straight = is_straight and num_columns <= num_positions
+        slots = None if is_straight else F.one_hot(positions.clamp(0, num_positions - 1), num_positions)
         return cls(is_visible, distances, slots if slots is None else slots.to(hidden_states.dtype))
 
 
 def causal_visibility(columns: torch.LongTensor, num_columns: int) -> torch.Tensor:
-    """Of every column, itself and those before it: `(T, K)` for the words in `columns`, `(T,)`."""
+    """Return the causal mask `(T, K)` of the tokens in `columns`, `(T,)`: each sees itself and the columns before."""
     return columns[:, None] >= torch.arange(num_columns, device=columns.device)
 
 
 def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
-    """Which columns may be seen, `(batch_size, 1 or T, num_columns)`, by the usual or a four-dimensional mask."""
+    """Return the columns that a 2D or 4D mask allows, `(batch_size, 1 or T, num_columns)`."""
     allowed = attention_mask.bool()[:, None] if attention_mask.ndim == 2 else allowed_by(attention_mask[:, 0])
     return F.pad(allowed, (0, num_columns - allowed.shape[-1]))
 
 
 class TensorizedAttention(nn.Module):
     """
-    `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, the core g averaged over the blocks, with K as in Transformer-XL
-    the sum of a word's and a distance's part. All pairs `(j, k)` together are projected to the model's width. Word i
-    sees pairs with `j <= i` and `k <= i` only.
+    Multi-linear attention, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, with the core g averaged over the blocks.
+    K is the sum of a token's and a distance's key, as in Transformer-XL. All pairs `(j, k)` are projected
+    to the model's width. Token i attends only to pairs with `j <= i` and `k <= i`.
     """
 
     def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
         super().__init__()
         self.layer_idx = layer_idx
-        self.num_places = config.max_position_embeddings
+        self.num_positions = config.max_position_embeddings
         self.qkv = nn.Linear(config.hidden_size, 3 * config.attention_rank, bias=False)
         self.distance = nn.Linear(config.hidden_size, config.attention_rank, bias=False)
         self.cores = nn.Parameter(torch.empty(config.num_attention_blocks, config.attention_rank))
-        self.pairs = nn.Linear(self.num_places**2, config.hidden_size, bias=False)
+        self.pairs = nn.Linear(self.num_positions**2, config.hidden_size, bias=False)
 
     def forward(
         self,
@@ -186,18 +184,18 @@ class TensorizedAttention(nn.Module):
         grid: AttentionGrid,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The output, and A, `(batch_size, T, K, K)`."""
+        """Return the output, `(batch_size, T, d)`, and A, `(batch_size, T, K, K)`."""
         queries, keys, values = self.qkv(hidden_states).chunk(3, dim=-1)
         if past_key_values is not None:
             keys, values = past_key_values.update(keys[:, None], values[:, None], self.layer_idx)
             keys, values = keys[:, 0], values[:, 0]
-        # The attention tensor is linear in its core, so the average of the blocks is that of their cores.
+        # A is linear in the core, so averaging the cores averages the blocks.
         core = self.cores.mean(0)
-        word_queries, distance_queries = (((queries + bias) * core)[:, :, None] for bias in query_biases)
+        token_queries, distance_queries = (((queries + bias) * core)[:, :, None] for bias in query_biases)
         distances = self.distance(distance_embeddings)[grid.distances]
-        pairs = word_queries * keys[:, None] + distance_queries * distances  # (batch_size, T, K, rank)
+        pairs = token_queries * keys[:, None] + distance_queries * distances  # (batch_size, T, K, rank)
         attention = torch.matmul(pairs.flatten(1, 2), values.transpose(1, 2)).unflatten(1, pairs.shape[1:3])
-        # Not multiplied by zero: what padding makes may be no number.
+        # Filled rather than multiplied by 0, as padding may give inf or NaN.
         is_visible = grid.is_visible[..., :, None] & grid.is_visible[..., None, :]
         attention = attention.masked_fill(~is_visible, 0.0)
         return self._project(attention, grid.slots), attention
@@ -205,16 +203,16 @@ class TensorizedAttention(nn.Module):
     def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
         weight = self.pairs.weight
         if slots is not None:
-            # Columns that a word does not see are zero, so no two of them meet in a slot.
+            # Invisible columns are zero, so a slot sums at most one nonzero column.
             attention = torch.einsum("btjk,bjp,bkq->btpq", attention, *[slots.expand(len(attention), -1, -1)] * 2)
         num_columns = attention.shape[-1]
-        if num_columns < self.num_places:
-            weight = weight.unflatten(1, (self.num_places, -1))[:, :num_columns, :num_columns].flatten(1)
+        if num_columns < self.num_positions:
+            weight = weight.unflatten(1, (self.num_positions, -1))[:, :num_columns, :num_columns].flatten(1)
         return F.linear(attention.flatten(2), weight)
 
 
 class TensorizedLayer(GradientCheckpointingLayer):
-    """Attention and a feed-forward network, each normalized after it was added to its input."""
+    """Attention and a feed-forward network, each with a residual connection and layer normalization after it."""
 
     def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
         super().__init__()
@@ -255,7 +253,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
     def __init__(self, config: TensorizedTransformerConfig):
         super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        # Of the queries, for words and for distances, in all layers.
+        # Biases of the queries, for token keys and for distance keys, shared by all layers.
         self.word_bias = nn.Parameter(torch.empty(config.attention_rank))
         self.distance_bias = nn.Parameter(torch.empty(config.attention_rank))
         self.layers = nn.ModuleList(TensorizedLayer(config, i) for i in range(config.num_hidden_layers))
@@ -286,7 +284,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if self.gradient_checkpointing and self.training:
-            # A layer that runs twice would write to the cache twice.
+            # A recomputed layer would write to the cache twice.
             use_cache, past_key_values = False, None
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
@@ -294,7 +292,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             inputs_embeds = self.embeddings(input_ids)
         length = inputs_embeds.shape[1]
         past_length = tokens_in(past_key_values)
-        # A static cache has columns that are still empty.
+        # A static cache also has empty columns.
         num_columns = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
         grid = AttentionGrid.make(
             inputs_embeds,
@@ -307,14 +305,14 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         hidden_states = self.dropout(inputs_embeds * self.config.hidden_size**0.5)
         distances = self.dropout(self._distance_embeddings(hidden_states))
         biases = (self.word_bias, self.distance_bias)
-        keeps_states = self._asks_for("output_hidden_states", output_hidden_states)
-        keeps_attentions = self._asks_for("output_attentions", output_attentions)
+        keeps_states = self._option("output_hidden_states", output_hidden_states)
+        keeps_attentions = self._option("output_attentions", output_attentions)
         all_states, all_attentions = (hidden_states,) if keeps_states else None, () if keeps_attentions else None
         for layer in self.layers:
             hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
             if keeps_states:
                 all_states = (*all_states, hidden_states)
-            # The largest tensors of all: unless they are asked for, each is let go.
+            # Not kept by default: these are the largest tensors.
             if keeps_attentions:
                 all_attentions = (*all_attentions, attention)
         return BaseModelOutputWithPast(
@@ -324,13 +322,13 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             attentions=all_attentions,
         )
 
-    def _asks_for(self, name: str, value: bool | None) -> bool:
+    def _option(self, name: str, value: bool | None) -> bool:
         return getattr(self.config, name) if value is None else value
 
     def _distance_embeddings(self, like: torch.Tensor) -> torch.Tensor:
-        """Sine waves for the distances 0, 1, ..., `(max_position_embeddings, hidden_size)`."""
+        """Return sine and cosine embeddings of the distances 0, 1, ..., `(max_position_embeddings, hidden_size)`."""
         width = self.config.hidden_size
-        # Beyond half precision: they are the same for every dtype.
+        # Computed in float32 for every dtype: half precision is too coarse.
         distances = torch.arange(self.config.max_position_embeddings, device=like.device, dtype=torch.float32)
         frequencies = 10_000 ** (-torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width)
         angles = distances[:, None] * frequencies
@@ -338,7 +336,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
 
 
 class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, GenerationMixin):
-    """The Tensorized Transformer as a causal language model, its output embedding tied to its input embedding."""
+    """The Tensorized Transformer as a causal language model, with tied embeddings."""
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "transformer.embeddings.weight"}
 
@@ -346,7 +344,7 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
         super().__init__(config)
         self.transformer = TensorizedTransformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+        # Tells Trainer that the model shifts the labels, so that it counts the targets correctly.
         self.loss_type = "ForCausalLM"
         self.post_init()
 

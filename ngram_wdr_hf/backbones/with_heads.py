@@ -1,4 +1,4 @@
-"""N-gram heads on any language model of Transformers, in one call."""
+"""`with_ngram_heads`: N-gram heads on any language model of Transformers."""
 
 import copy
 import dataclasses
@@ -23,22 +23,22 @@ def with_ngram_heads(
     **kwargs: Any,
 ) -> NgramMixin:
     r"""
-    Puts fresh N-gram heads on a causal or encoder-decoder language model of Transformers, or on a BERT or ModernBERT
-    for masked words. Train them before using the ensemble.
+    Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
+    masked words. Train the heads before using the ensemble.
 
     Args:
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
-            A model, which is left as it is (its weights are copied), or the name or folder of a checkpoint.
+            A model (its weights are copied, the model itself stays unchanged), or the name or folder of a checkpoint.
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
-        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads output, or `"simple"`.
+        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
         kwargs (*optional*):
-            Other fields of the heads, such as `ensemble_lambda`, `label_smoothing` or `ngram_head_activation`. With a
-            name, also whatever `from_pretrained` takes, such as `dtype`, `device_map` or `revision`.
+            Other configuration fields of the heads, such as `ensemble_lambda`, `label_smoothing` or
+            `ngram_head_activation`. For a checkpoint, also the arguments of `from_pretrained`, such as `dtype`.
 
     Returns:
-        `PreTrainedModel`: Of a class made from [`NgramMixin`] and the model's own. If that is a class of Transformers,
-        what it saves is loaded by `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) wherever
-        `ngram_wdr_hf` was imported; for a class of your own, call `ngram_class` with it first.
+        `PreTrainedModel`: A model of a class derived from [`NgramMixin`] and the backbone. Its checkpoints load with
+        `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once `ngram_wdr_hf` is imported. For a
+        backbone from outside Transformers, call `ngram_class` with it first.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
@@ -50,36 +50,36 @@ def with_ngram_heads(
         loaded = _copy_with_heads(model_or_name, ngram_class(backbone), fields)
     else:
         raise TypeError(
-            f"`with_ngram_heads` takes a model of Transformers or the name of one, got a "
-            f"{type(model_or_name).__name__}: take the model out of whatever wraps it, and wrap it again afterwards."
+            f"`model_or_name` must be a model of Transformers or a checkpoint's name, got a "
+            f"{type(model_or_name).__name__}. Unwrap a wrapped model first, and wrap it again afterwards."
         )
     if not is_named(backbone):
-        # With `output_loading_info=True`, there is more than a model.
+        # With `output_loading_info=True`, it is a tuple.
         probe(loaded[0] if isinstance(loaded, tuple) else loaded, backbone)
     return loaded
 
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
-    """The stock class of a checkpoint."""
+    """Return the stock class of a checkpoint."""
     names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
     hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
     except OSError as error:
         reason = " ".join(str(error).split()).removesuffix(".")
-        raise OSError(f"There is no model in {name_or_path}, a folder or a name on the Hub ({reason}).") from error
+        raise OSError(f"`{name_or_path}` is no folder with a model and no model on the Hub ({reason}).") from error
     auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
-            f"{name_or_path} already has N-gram heads (`ngram_size={config.ngram_size}`): load it with "
+            f"`{name_or_path}` already has N-gram heads (`ngram_size={config.ngram_size}`). Load it with "
             f"`{auto_class.__name__}.from_pretrained`."
         )
     mapping = STOCK_MAPPINGS[auto_class]
     if type(config) not in mapping:
-        what = ", ".join(config.architectures or [config.model_type])
+        architecture = ", ".join(config.architectures or [config.model_type])
         raise ValueError(
-            f"{name_or_path} is a {what}, which is neither a causal nor an encoder-decoder language model, "
-            "nor a masked one that there are heads for: N-gram heads predict words."
+            f"`{name_or_path}` is a {architecture}, which cannot get N-gram heads. Use a causal or encoder-decoder "
+            "language model, or a BERT or ModernBERT."
         )
     backbone = mapping[type(config)]
     check_config(config, backbone.__name__)
@@ -91,14 +91,14 @@ def _load_with_heads(
 ) -> NgramMixin | tuple[NgramMixin, dict]:
     if "config" in fields:
         raise ValueError(
-            "`with_ngram_heads` takes a checkpoint's own configuration: give the fields to be changed, not `config`."
+            "`config` cannot be passed: a checkpoint brings its own configuration. Pass the fields to change instead."
         )
     try:
         return model_class.from_pretrained(name_or_path, **fields)
     except TypeError as error:
         config_name = model_class.config_class.__name__
         raise TypeError(
-            f"{name_or_path} cannot be loaded ({error}): give fields of a {config_name} or options of "
+            f"`{name_or_path}` cannot be loaded ({error}). Pass fields of a {config_name} or arguments of "
             "`from_pretrained`."
         ) from error
 
@@ -110,8 +110,8 @@ def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fiel
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ValueError(
-            f"`{unknown[0]}` is no field of N-gram heads ({', '.join(known)}): other fields and options go with a "
-            "checkpoint's name, not with a model."
+            f"`{unknown[0]}` is not a field of the heads ({', '.join(known)}). Pass other fields and options with a "
+            "checkpoint's name instead of a model."
         )
     config_fields = plain.config.to_dict()
     for name in ("model_type", "architectures", "auto_map", "transformers_version", "dtype"):

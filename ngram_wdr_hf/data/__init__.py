@@ -1,1 +1,1 @@
-"""From files, folders and dataset names to what a language model is trained and evaluated on."""
+"""Data for training and evaluation, from files, folders and dataset names."""

@@ -1,4 +1,4 @@
-"""English that every Python installation carries: its help topics and the docstrings of its standard library."""
+"""English text from the Python installation: its help topics and the docstrings of its standard library."""
 
 import ast
 import platform
@@ -22,19 +22,19 @@ SKIPPED_FOLDERS = {
     "tests",
     "turtledemo",
 }
-SHORTEST = 5
-# Which of every ten documents go to the splits.
-SPLIT_OF_DOCUMENT = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (9,)}
+MIN_WORDS = 5
+# The last digits of the document numbers that belong to each split.
+SPLIT_DIGITS = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (9,)}
 
 
 def python_english() -> dict[str, Dataset]:
-    """Some 300,000 words as `train`, `validation` and `test`, one document a row; collected once and cached."""
-    # The cache goes by these: another Python has other texts, and other code might choose others.
+    """Return about 300,000 words as `train`, `validation` and `test`, one document per row, cached."""
+    # The cache key: the texts depend on the Python version and on this file.
     key = {"python": platform.python_version(), "code": Path(__file__).read_text(encoding="utf-8")}
     documents = Dataset.from_generator(_rows, gen_kwargs=key)
     return {
-        split: documents.select([i for i in range(len(documents)) if i % 10 in places])
-        for split, places in SPLIT_OF_DOCUMENT.items()
+        split: documents.select([i for i in range(len(documents)) if i % 10 in digits])
+        for split, digits in SPLIT_DIGITS.items()
     }
 
 
@@ -44,11 +44,11 @@ def _rows(**key: str) -> Iterator[dict[str, str]]:
 
 
 def _documents() -> Iterator[str]:
-    """Every text once, in an order that does not depend on the machine."""
+    """Yield every text once, in the same order on every machine."""
     seen = set()
     for text in (*(topics[name] for name in sorted(topics)), *_docstrings()):
         text = text.strip()
-        if len(text.split()) >= SHORTEST and text not in seen:
+        if len(text.split()) >= MIN_WORDS and text not in seen:
             seen.add(text)
             yield text
 

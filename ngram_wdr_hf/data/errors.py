@@ -1,5 +1,5 @@
-"""Bad input, said in one sentence."""
+"""The error for unusable input."""
 
 
 class InputError(ValueError):
-    """Something the user gave is not usable. The message says what, and what to do; a script prints it and exits."""
+    """Unusable input from the user. Scripts print the message, one line that says what to do, and exit."""

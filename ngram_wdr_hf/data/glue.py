@@ -1,4 +1,4 @@
-"""The tasks SST-2, CoLA and RTE of GLUE, from their own files or from a dataset."""
+"""The GLUE tasks SST-2, CoLA and RTE, read from GLUE's files or from a dataset."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -15,15 +15,15 @@ from .text import check_files
 @dataclass(frozen=True)
 class GlueTask:
     r"""
-    What a task asks, and how its files say it.
+    A GLUE task and the format of its files.
 
     Args:
-        name (`str`): Its name in the library `datasets`.
-        title (`str`): Its name in the paper, and of its folder.
-        sentences (`tuple[str, ...]`): The columns with text.
-        labels (`tuple[str, ...]`): What the labels 0, 1, ... mean.
-        metric (`str`): What its results are measured by.
-        columns (`tuple[str, ...]`, *optional*): Those of its files if they have no header.
+        name (`str`): The name in the library `datasets`.
+        title (`str`): The name in the paper and of the folder.
+        sentences (`tuple[str, ...]`): The text columns.
+        labels (`tuple[str, ...]`): The names of the labels 0, 1, ...
+        metric (`str`): The name of the metric.
+        columns (`tuple[str, ...]`, *optional*): The columns of its files, if they have no header.
     """
 
     name: str
@@ -35,11 +35,11 @@ class GlueTask:
 
     @property
     def metric_title(self) -> str:
-        """The metric's name, as people write it."""
+        """The metric's name for display."""
         return self.metric.replace("_", " ").replace("matthews", "Matthews")
 
     def label_id(self, label: Any) -> int | None:
-        """The number of a label, given by its number or in words; `None` if there is no such label."""
+        """Return the id of a label, given as an id or a name; `None` if the task has no such label."""
         names = {**{str(i): i for i in range(len(self.labels))}, **{name: i for i, name in enumerate(self.labels)}}
         return names.get(str(label))
 
@@ -62,19 +62,21 @@ GLUE_TASKS = {
 
 
 def glue_task(name: str) -> GlueTask:
-    """A task by its name, whatever its case and its hyphens."""
+    """Return a task by its name, ignoring case, hyphens and underscores."""
     task = GLUE_TASKS.get(name.lower().replace("-", "").replace("_", ""))
     if task is None:
-        raise InputError(f"There is no task {name!r}: `--task` takes {', '.join(GLUE_TASKS)}.")
+        raise InputError(f"`--task` must be one of {', '.join(GLUE_TASKS)}, got {name!r}.")
     return task
 
 
 @dataclass
 class GlueExamples:
     """
+    Texts and labels of a GLUE split.
+
     Args:
-        texts (`list[list[str]]`): For each column of text, that of all examples: what a tokenizer is called with.
-        labels (`list[int]`): What each example should be called.
+        texts (`list[list[str]]`): One list per text column, as the tokenizer takes them.
+        labels (`list[int]`): The label ids.
     """
 
     texts: list[list[str]]
@@ -84,72 +86,72 @@ class GlueExamples:
         return len(self.labels)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[Any]], task: GlueTask, place: str) -> "GlueExamples":
+    def from_rows(cls, rows: Iterable[Sequence[Any]], task: GlueTask, location: str) -> "GlueExamples":
         """
         Args:
-            rows (`Iterable[Sequence[Any]]`): The number of a row, the texts of its sentences, and its label.
-            task (`GlueTask`): What the labels mean.
-            place (`str`): Where the rows are, for errors, as in "Line {} of dev.tsv".
+            rows (`Iterable[Sequence[Any]]`): Row number, sentences and label of each example.
+            task (`GlueTask`): The task.
+            location (`str`): The template that names a row in errors, as in "Line {} of dev.tsv".
         """
         texts, labels = [[] for _ in task.sentences], []
         for number, *sentences, label in rows:
             label_id = task.label_id(label)
             if label_id is None:
                 known = ", ".join([*map(str, range(len(task.labels))), *task.labels])
-                raise InputError(f"{place.format(number)} has the label {label!r}: {task.title} has {known}.")
-            # The files have spaces before the line's end, which byte-level tokenizers make a token of.
+                raise InputError(f"{location.format(number)} has the label {label!r}: {task.title} has {known}.")
+            # GLUE's files have trailing spaces, which a byte-level tokenizer would turn into a token.
             for column, sentence in zip(texts, sentences, strict=True):
                 column.append(str(sentence or "").strip())
                 if not column[-1]:
-                    raise InputError(f"{place.format(number)} has an empty sentence: remove it.")
+                    raise InputError(f"{location.format(number)} has an empty sentence: remove it.")
             labels.append(label_id)
         return cls(texts, labels)
 
 
 def read_glue_file(path: str | Path, task: GlueTask) -> GlueExamples:
-    """The examples of one of GLUE's own files, separated by tabs and without quoting."""
+    """Read one of GLUE's own files: tab-separated, without quoting."""
     check_files([path])
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
             lines = [(reader.line_num, line) for line in reader if line]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"The file {path} is not a table of UTF-8 text ({error}): convert it.") from error
+        raise InputError(f"The file {path} is not tab-separated UTF-8 text ({error}): convert it.") from error
     columns = task.columns or (tuple(lines.pop(0)[1]) if lines else ())
     wanted = [*task.sentences, "label"]
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise InputError(f"The file {path} does not begin with the names of {task.title}'s columns: no {missing[0]}.")
+        raise InputError(f"The header of {path} has no column `{missing[0]}`: {task.title} needs {', '.join(wanted)}.")
     if not lines:
-        raise InputError(f"The file {path} has no examples: give a file with some.")
+        raise InputError(f"The file {path} has no examples: choose another file.")
     for number, line in lines:
         if len(line) != len(columns):
             raise InputError(
-                f"Line {number} of {path} has {len(line)} columns instead of {len(columns)}: {task.title} has "
+                f"Line {number} of {path} has {len(line)} columns instead of {len(columns)}: {task.title} needs "
                 f"{', '.join(columns)}, separated by tabs."
             )
-    places = [columns.index(name) for name in wanted]
-    rows = ((number, *(line[place] for place in places)) for number, line in lines)
+    indices = [columns.index(name) for name in wanted]
+    rows = ((number, *(line[i] for i in indices)) for number, line in lines)
     return GlueExamples.from_rows(rows, task, f"Line {{}} of {path}")
 
 
 def load_glue_dataset(name: str, task: GlueTask, is_only_task: bool = True) -> dict[str, GlueExamples]:
     r"""
-    The training and validation examples of a dataset.
+    Load the training and validation examples of a dataset.
 
     Args:
-        name (`str`): Its name on the Hub, or a folder.
-        task (`GlueTask`): The task, which its configuration is called after.
-        is_only_task (`bool`, *optional*, defaults to `True`): Whether a dataset without such a configuration may be
-            this task and no other.
+        name (`str`): The name on the Hub, or a folder.
+        task (`GlueTask`): The task, also the name of the dataset's configuration.
+        is_only_task (`bool`, *optional*, defaults to `True`): Whether a dataset without this configuration is
+            loaded without a configuration.
     """
     try:
         has_task = not is_only_task or task.name in get_dataset_config_names(name)
         splits = load_dataset(name, task.name if has_task else None)
-    except Exception as error:  # the classes are many: not found, no connection, several configurations, bad files
+    except Exception as error:  # many classes: not found, no connection, several configurations, bad files
         reason = " ".join(str(error.__cause__ or error).split())
         raise InputError(
-            f"The dataset {name} cannot be loaded for the task {task.name} ({reason}): check its name and its files."
+            f"The dataset {name} cannot be loaded for the task {task.name} ({reason}): check its name and files."
         ) from error
     wanted = [*task.sentences, "label"]
     examples = {}
@@ -157,11 +159,11 @@ def load_glue_dataset(name: str, task: GlueTask, is_only_task: bool = True) -> d
         missing = [column for column in wanted if split in splits and column not in splits[split].column_names]
         if split not in splits or missing:
             what = f"no column {missing[0]} in its {split} split" if missing else f"no {split} split"
-            raise InputError(f"The dataset {name} has {what}: it is not {task.title}.")
+            raise InputError(f"The dataset {name} has {what}: {task.title} needs it.")
         columns = [splits[split][column] for column in wanted]
         examples[split] = GlueExamples.from_rows(
             zip(range(len(splits[split])), *columns, strict=True), task, f"Row {{}} of {name}'s {split} split"
         )
         if not len(examples[split]):
-            raise InputError(f"The dataset {name} has no examples in its {split} split.")
+            raise InputError(f"The dataset {name} has no examples in its {split} split: choose another.")
     return examples

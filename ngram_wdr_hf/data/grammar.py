@@ -1,7 +1,7 @@
-"""A small synchronous grammar: English sentences and their German translations, more than anyone could list.
+"""A small synchronous grammar that generates English sentences with their German translations.
 
-A sentence is a tree of meaning (`Sentence`, `Clause`, `NounPhrase`) that is said twice, by the functions `english_*`
-and `german_*`. A `Speaker` thinks of the meanings.
+A `Speaker` draws a random tree of meaning (`Sentence`, `Clause`, `NounPhrase`). The functions `english_*` and
+`german_*` render it in the two languages.
 """
 
 import random
@@ -22,13 +22,13 @@ FEWEST_WORDS, MOST_WORDS = 4, 22
 
 
 def _written(text: str, mark: str) -> str:
-    """As one writes it: a capital first, one comma at a time, none before the end."""
+    """Add the capital letter and the final mark, and remove repeated and trailing commas."""
     text = re.sub(r"( ?,)+", ",", text).strip(" ,")
     return text[0].upper() + text[1:] + mark
 
 
 def english(sentence: meaning.Sentence) -> str:
-    """The sentence in English."""
+    """Return the sentence in English."""
     main = english_clause(sentence.main, inverted=sentence.question)
     if sentence.question:
         return _written(join(sentence.asks and sentence.asks.english, main), "?")
@@ -54,7 +54,7 @@ def english_infinitive(clause: Clause) -> str:
 
 
 def english_verbs(clause: Clause, inverted: bool) -> tuple[str, str]:
-    """The auxiliary, if there is one, and the rest of the verb."""
+    """Return the auxiliary, if any, and the rest of the verb."""
     verb, modal, agreement = clause.verb.english, clause.modal, clause.subject.agreement
     if modal and isinstance(modal.english, str):
         return modal.english, verb.base
@@ -74,7 +74,7 @@ def english_verbs(clause: Clause, inverted: bool) -> tuple[str, str]:
 
 
 def english_rest(clause: Clause) -> str:
-    """What follows the verb."""
+    """Return everything after the verb."""
     adverb = clause.adverb
     return join(
         english_objects(clause),
@@ -120,7 +120,7 @@ def english_relative(phrase: NounPhrase) -> str:
 
 
 def german(sentence: meaning.Sentence) -> str:
-    """The sentence in German."""
+    """Return the sentence in German."""
     if sentence.question:
         return _written(german_main(sentence.main, sentence.asks.german if sentence.asks else ""), "?")
     if not sentence.linker:
@@ -133,7 +133,7 @@ def german(sentence: meaning.Sentence) -> str:
 
 
 def german_main(clause: Clause, opening: str | None = None) -> str:
-    """The finite verb comes second, after the opening (none in a question), what is in front, or the subject."""
+    """Return a main clause: the finite verb is second, after the opening (empty in yes-no questions) or subject."""
     finite, last = german_verbs(clause, verb_final=False)
     if opening is None and clause.front:
         opening = clause.adverb.german if clause.front == "adverb" else clause.place.german()
@@ -143,7 +143,7 @@ def german_main(clause: Clause, opening: str | None = None) -> str:
 
 
 def german_final(clause: Clause) -> str:
-    """The finite verb comes last."""
+    """Return a subordinate clause: the finite verb is last."""
     finite, last = german_verbs(clause, verb_final=True)
     return join(german_middle(clause, german_subject(clause)), last, finite, german_relative(clause.object))
 
@@ -157,7 +157,7 @@ def german_infinitive(clause: Clause) -> str:
 
 
 def german_verbs(clause: Clause, verb_final: bool) -> tuple[str, str]:
-    """The finite verb, and what belongs to it at the end of the clause."""
+    """Return the finite verb and the verb parts at the end of the clause."""
     modal = clause.modal and clause.modal.german
     verb = modal or clause.verb.german
     nominative = clause.subject if clause.verb.subject_case == NOMINATIVE else clause.object
@@ -170,7 +170,7 @@ def german_verbs(clause: Clause, verb_final: bool) -> tuple[str, str]:
 
 
 def german_middle(clause: Clause, subject: str = "") -> str:
-    """What stands before the last verbs: first what is known, above all the pronouns, then what is new."""
+    """Return everything before the last verbs: pronouns, then definite phrases, then indefinite ones."""
     verb, adverb = clause.verb, clause.adverb
     objects = [(clause.receiver, DATIVE), (None if verb.preposition[1] else clause.object, verb.case)]
     objects = [(phrase, case) for phrase, case in objects if phrase]
@@ -179,14 +179,14 @@ def german_middle(clause: Clause, subject: str = "") -> str:
     new = [(phrase, case) for phrase, case in objects if not phrase.definite]
     if clause.negated and new:
         new[-1] = (replace(new[-1][0], determiner=lexicon.NO), new[-1][1])
-    # Jetzt sieht ihn ein Mann, but: jetzt sieht ein Mann sie.
-    leads = clause.subject.definite or "sie" in pronouns
+    # Pronouns precede an indefinite subject, except sie: jetzt sieht ihn ein Mann, jetzt sieht ein Mann sie.
+    subject_first = clause.subject.definite or "sie" in pronouns
     negation = "nicht" if clause.negated and not new else ""
     when = adverb.german if adverb and clause.front != "adverb" else ""
     governed = words.contracted(verb.preposition[1], clause.object.german(verb.case)) if verb.preposition[1] else ""
     late = negation or (adverb and adverb.late)
     return join(
-        *((subject, *pronouns) if leads else (*pronouns, subject)),
+        *((subject, *pronouns) if subject_first else (*pronouns, subject)),
         "" if late else when,
         *known,
         when if late else "",
@@ -203,7 +203,7 @@ def german_middle(clause: Clause, subject: str = "") -> str:
 
 
 def german_relative(phrase: Phrase | None) -> str:
-    """The relative clause between its commas; that of an object follows the last verb."""
+    """Return the relative clause between commas."""
     if not isinstance(phrase, NounPhrase) or not phrase.relative:
         return ""
     clause, verb = phrase.relative, phrase.relative.verb
@@ -214,7 +214,7 @@ def german_relative(phrase: Phrase | None) -> str:
 
 
 class Speaker:
-    """Thinks of sentences, in which no one is named twice."""
+    """A generator of random sentences that name nobody twice."""
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -241,7 +241,7 @@ class Speaker:
         return meaning.Sentence(clause, question=True, asks=asks)
 
     def thought(self) -> meaning.Sentence:
-        """Someone knows that, or does not know whether."""
+        """Return a sentence like "I know that ..." or "I do not know whether ..."."""
         main = self.clause(verbs=lexicon.THAT_VERBS, without="negation")
         self.named -= lexicon.PRONOUN_WORDS
         second = self.clause({PAST} if main.tense == PAST else words.ALL_TIMES, relative=True)
@@ -257,7 +257,7 @@ class Speaker:
         else:
             verbs = [verb for verb in lexicon.VERBS if verb.goals and not verb.objects]
             linker, main = lexicon.IN_ORDER_TO, self.clause(verbs=verbs, front=True, without="negation")
-        verbs = meaning.verbs_of(meaning.kinds_said(main.subject), frozenset(), frozenset({PRESENT}), acts=True)
+        verbs = meaning.verbs_of(meaning.phrase_kinds(main.subject), frozenset(), frozenset({PRESENT}), acts=True)
         verbs = [verb for verb in verbs if not verb.goals and (verb.objects or linker is lexicon.TO_DO)]
         second = self.clause({PRESENT}, verbs, main.subject, without="negation adverb modal")
         return meaning.Sentence(main, linker, second)
@@ -289,8 +289,8 @@ class Speaker:
         relative: bool = False,
         without: str = "",
     ) -> Clause:
-        """A clause in one of `times`; `without` names what it must not have."""
-        kinds = meaning.kinds_said(subject), meaning.kinds_said(thing)
+        """Return a clause in one of `times`; `without` names the parts it must not have."""
+        kinds = meaning.phrase_kinds(subject), meaning.phrase_kinds(thing)
         verb = self.rng.choice(verbs or meaning.verbs_of(*kinds, frozenset(times), acts))
         clause = Clause(subject or self.subject(verb), verb)
         clause = self.with_time(clause, times, without)
@@ -300,12 +300,12 @@ class Speaker:
         return self.with_relative(clause) if relative and self.chance(0.35) else clause
 
     def with_time(self, clause: Clause, times: Set[str], without: str) -> Clause:
-        """The tense, the modal verb and the negation."""
+        """Add tense, modal verb and negation."""
         verb, modal = clause.verb, None
         tenses = [tense for tense in verb.tenses if tense in times]
         if FUTURE in times and not verb.stative and "modal" not in without and (not tenses or self.chance(0.3)):
             modals = [lexicon.WILL]
-            if "person" in meaning.kinds_said(clause.subject) and verb.deliberate:
+            if "person" in meaning.phrase_kinds(clause.subject) and verb.deliberate:
                 modals += [*lexicon.MODALS, *[lexicon.LIKE_TO] * (verb.pastime and "liking" not in without)]
             modal = self.rng.choice(modals)
             tenses = [tense for tense in modal.tenses if tense == PRESENT or tense in times]
@@ -317,7 +317,7 @@ class Speaker:
     def with_objects(self, clause: Clause, thing: Gap | None) -> Clause:
         verb, receiver = clause.verb, None
         if verb is lexicon.BE:
-            predicate = self.rng.choice(meaning.adjectives_of(meaning.kinds_said(clause.subject)))
+            predicate = self.rng.choice(meaning.adjectives_of(meaning.phrase_kinds(clause.subject)))
             return replace(clause, predicate=predicate, very=not clause.negated and self.chance(0.3))
         if verb.objects and not thing:
             likes = clause.modal is lexicon.LIKE_TO
@@ -330,7 +330,7 @@ class Speaker:
         return replace(clause, object=thing, receiver=receiver)
 
     def with_circumstances(self, clause: Clause, without: str) -> Clause:
-        """Where and when, and how."""
+        """Add place, time and manner."""
         verb, place, manner, adverb = clause.verb, None, None, None
         time = FUTURE if clause.modal and clause.tense == PRESENT else clause.tense
         lasts = verb.stative and clause.tense == PRESENT
@@ -339,8 +339,8 @@ class Speaker:
             place = self.place(verb.places)
         if verb.manners and not (place or clause.negated or clause.modal) and self.chance(0.3):
             manner = self.rng.choice(verb.manners)
-        told = "adverb" not in without and not (verb.stative and (lasts or not verb.places))
-        if time == HABIT or (told and clause.modal is not lexicon.LIKE_TO and self.chance(0.5)):
+        may_have_adverb = "adverb" not in without and not (verb.stative and (lasts or not verb.places))
+        if time == HABIT or (may_have_adverb and clause.modal is not lexicon.LIKE_TO and self.chance(0.5)):
             adverb = self.rng.choice(meaning.adverbs_of(time, clause.negated))
         return replace(clause, place=place, goal=goal, manner=manner, adverb=adverb)
 
@@ -351,7 +351,7 @@ class Speaker:
         return replace(clause, front=self.rng.choice(fronts)) if fronts and self.chance(0.5) else clause
 
     def with_relative(self, clause: Clause) -> Clause:
-        """A relative clause for an object that nothing follows, or for the subject at the start."""
+        """Add a relative clause to an object at the end of the clause, or to a subject at its start."""
         place = clause.place and clause.front != "place"
         adverb = clause.adverb and not clause.adverb.middle and clause.front != "adverb"
         followed = place or adverb or clause.goal or clause.manner or clause.verb.receiver == "to"
@@ -382,7 +382,7 @@ class Speaker:
         return subject
 
     def phrase(self, kinds: Set[str], definite: bool | None = None, counted=True, plurals=True) -> Phrase:
-        """Someone or something; `counted`: there may be two or many of them."""
+        """Return a noun phrase, pronoun or name; `counted`: numbers are allowed."""
         definite = self.chance(0.6) if definite is None else definite
         if "person" in kinds and definite and self.chance(0.4):
             return self.pronoun_or_name()
@@ -407,7 +407,7 @@ class Speaker:
         return lexicon.A if noun.german_plural else lexicon.NONE
 
     def pronoun_or_name(self) -> words.Pronoun:
-        """No one twice, and not both I and we: one does not see oneself."""
+        """Return a person who was not named yet; I and we exclude each other."""
         first = not self.named.isdisjoint({"I", "we"})
         entries = lexicon.PRONOUNS if self.chance(0.65) else lexicon.NAMES
         free = [entry for entry in entries if entry.english not in self.named and not (first and entry.person == 1)]
@@ -417,19 +417,19 @@ class Speaker:
 
 
 def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
-    """Splits of English sentences (`source`) and their German translations (`target`), no sentence twice in all.
+    """Return splits of English sentences (`source`) and German translations (`target`), without duplicates.
 
     Args:
-        num_pairs: How many pairs each split has, by default 12,000 for `train`, 300 for `validation`, 500 for `test`.
+        num_pairs: Number of pairs per split, by default 12,000 for `train`, 300 for `validation`, 500 for `test`.
         seed: The same seed gives the same pairs.
     """
     num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
     if min(num_pairs.values(), default=0) < 0 or sum(num_pairs.values()) > MOST_PAIRS:
         sizes = ", ".join(f"{size:,} for {split}" for split, size in num_pairs.items())
-        raise InputError(f"The grammar gives 0 to {MOST_PAIRS:,} different pairs, not {sizes}: choose other numbers.")
+        raise InputError(f"`num_pairs` must be 0 to {MOST_PAIRS:,} pairs in all, got {sizes}.")
     speaker, seen, splits = Speaker(random.Random(seed)), set(), {}
     features = Features({"source": Value("string"), "target": Value("string")})
-    # The last split comes first: the test sentences stay the same however many there are to train on.
+    # Last split first, so that the test set does not depend on the size of the training set.
     for split, size in reversed(num_pairs.items()):
         pairs = [_new_pair(speaker, seen) for _ in range(size)]
         splits[split] = Dataset.from_dict({name: [pair[name] for pair in pairs] for name in features}, features)

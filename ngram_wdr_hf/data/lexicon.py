@@ -1,7 +1,7 @@
 """The words of the English-German grammar.
 
-Every noun has kinds. A verb names the kinds of its subject and its object, an adjective those of its noun: people read
-books, and nobody reads a dog.
+Every noun has kinds. A verb lists the kinds of its subject and object, an adjective the kinds of its noun: people read
+books, but not dogs.
 """
 
 from .words import (
@@ -296,7 +296,7 @@ DO, HAVE = english_verb("do did done"), EnglishVerb("have", ("have", "has", "hav
 
 NOW_ONLY = {"tenses": (PRESENT,), "stative": True}
 PERCEIVED = {"tenses": (PRESENT, PAST, PAST), "stative": True}
-# No "is losing", and no "read" or "put" that could be the present or the past.
+# Without "is losing", and without "read" or "put", whose present and past look the same.
 COMPLETED = {"tenses": (PAST, PAST, PERFECT)}
 UNWILLED = {"deliberate": False}
 MISHAP = {**UNWILLED, **COMPLETED}

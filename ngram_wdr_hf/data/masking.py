@@ -1,4 +1,4 @@
-"""Masked words: which words of a text are to be guessed, and what stands in their place."""
+"""Masking for masked language models: which tokens are masked, and what replaces them."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,23 +14,25 @@ from .errors import InputError
 from .stream import StreamedBlocks, TokenStream, TrainingBlocks
 
 KINDS = ("token", "span")
-# SpanBERT's spans: the chance that a span ends after a word, and the longest.
+# SpanBERT: the probability that a span ends after a token, and the maximum span length.
 SPAN_END = 0.2
 LONGEST_SPAN = 10
-# BERT's replacements: so many of the masked words become the mask, so many another word; the others stay.
-MASK_SHARE, OTHER_SHARE = 0.8, 0.1
-# What stands around every block.
+# BERT: the shares of masked tokens that become the mask token or a random token; the rest stay unchanged.
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+# The [CLS] and [SEP] tokens around every block.
 FRAME = 2
 
 
 @dataclass(frozen=True)
 class Masking:
     r"""
+    BERT's or SpanBERT's masking.
+
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): Has a mask, and a token for the beginning and for the end of a text.
-        kind (`str`, *optional*, defaults to `"token"`): `"token"`: each on its own; `"span"`: some words in a row, in
-            lengths as SpanBERT has them, which meet the same fate.
-        probability (`float`, *optional*, defaults to 0.15): The share of words that are masked.
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer with a mask, CLS, SEP and padding token.
+        kind (`str`, *optional*, defaults to `"token"`): `"token"` masks single tokens; `"span"` masks SpanBERT's
+            spans, where all tokens of a span get the same kind of replacement.
+        probability (`float`, *optional*, defaults to 0.15): The share of tokens that are masked.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -42,69 +44,69 @@ class Masking:
         missing = [f"`{name}`" for name in names if getattr(self.tokenizer, name) is None]
         if missing:
             raise InputError(
-                f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: choose "
-                "another `--tokenizer`, or leave it out to have one trained."
+                f"`--tokenizer` has no {' and no '.join(missing)}, needed for masked language modeling: choose "
+                "another, or leave out `--tokenizer` to train one."
             )
 
-    def frame(self, words: torch.LongTensor) -> torch.LongTensor:
-        """The words of a block between the tokens that begin and end a text."""
+    def frame(self, tokens: torch.LongTensor) -> torch.LongTensor:
+        """Put the tokens of a block between the CLS and the SEP token."""
         begin, end = (torch.tensor([i]) for i in (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id))
-        return torch.cat([begin, words, end])
+        return torch.cat([begin, tokens, end])
 
     def __call__(
         self, input_ids: torch.LongTensor, generator: torch.Generator
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """The ids `(T,)` with masked words, and the labels: what these words were, -100 elsewhere."""
+        """Return the masked ids `(T,)` and the labels: the original ids of masked tokens, -100 elsewhere."""
         special = torch.tensor(self.tokenizer.all_special_ids)
-        is_word = ~torch.isin(input_ids, special)
-        num_masked = max(1, round(self.probability * int(is_word.sum()))) if is_word.any() else 0
-        spans = self._spans(is_word, num_masked, generator)
+        is_maskable = ~torch.isin(input_ids, special)
+        num_masked = max(1, round(self.probability * int(is_maskable.sum()))) if is_maskable.any() else 0
+        spans = self._spans(is_maskable, num_masked, generator)
         is_masked = spans >= 0
         labels = input_ids.masked_fill(~is_masked, IGNORE_INDEX)
-        # One draw for each span: what it becomes.
-        fate = torch.rand(len(input_ids), generator=generator)[spans.clamp(min=0)]
-        others = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
-        masked = input_ids.masked_fill(is_masked & (fate < MASK_SHARE), self.tokenizer.mask_token_id)
-        becomes_other = is_masked & (fate >= MASK_SHARE) & (fate < MASK_SHARE + OTHER_SHARE)
-        return torch.where(becomes_other, others, masked), labels
+        # One random number per span decides its replacement.
+        draws = torch.rand(len(input_ids), generator=generator)[spans.clamp(min=0)]
+        random_tokens = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
+        masked = input_ids.masked_fill(is_masked & (draws < MASK_SHARE), self.tokenizer.mask_token_id)
+        becomes_random = is_masked & (draws >= MASK_SHARE) & (draws < MASK_SHARE + RANDOM_SHARE)
+        return torch.where(becomes_random, random_tokens, masked), labels
 
-    def _spans(self, is_word: torch.BoolTensor, num_masked: int, generator: torch.Generator) -> torch.LongTensor:
-        """For every token the number of the span that masks it, -1 for those that stay."""
-        spans = torch.full(is_word.shape, -1)
+    def _spans(self, is_maskable: torch.BoolTensor, num_masked: int, generator: torch.Generator) -> torch.LongTensor:
+        """Return the index of the span that masks each token, -1 for tokens that are not masked."""
+        spans = torch.full(is_maskable.shape, -1)
         if self.kind == "token":
-            chances = torch.rand(is_word.shape, generator=generator).masked_fill(~is_word, -1.0)
+            chances = torch.rand(is_maskable.shape, generator=generator).masked_fill(~is_maskable, -1.0)
             chosen = chances.topk(num_masked).indices
             spans[chosen] = torch.arange(num_masked)
             return spans
         number = 0
         while num_masked:
-            free = (is_word & (spans < 0)).nonzero()[:, 0]
+            free = (is_maskable & (spans < 0)).nonzero()[:, 0]
             begin = int(free[torch.randint(len(free), (1,), generator=generator)])
             ends = torch.rand(LONGEST_SPAN, generator=generator) < SPAN_END
             length = min(int(ends.int().argmax()) + 1 if ends.any() else LONGEST_SPAN, num_masked)
             stop = begin
-            while stop < min(begin + length, len(spans)) and is_word[stop] and spans[stop] < 0:
+            while stop < min(begin + length, len(spans)) and is_maskable[stop] and spans[stop] < 0:
                 stop += 1
             spans[begin:stop] = number
             num_masked, number = num_masked - (stop - begin), number + 1
         return spans
 
-    def seeded(self, words: torch.LongTensor, *seeds: int) -> dict[str, torch.Tensor]:
-        """A block, framed and masked, always alike for the same seeds."""
-        # A hash of integers is the same in every process.
+    def seeded(self, tokens: torch.LongTensor, *seeds: int) -> dict[str, torch.Tensor]:
+        """Frame and mask a block; the same seeds give the same masks."""
+        # The hash of integers is the same in every process.
         generator = torch.Generator().manual_seed(hash(seeds) % 2**63)
-        masked, labels = self(self.frame(words), generator)
+        masked, labels = self(self.frame(tokens), generator)
         return {"input_ids": masked, "labels": labels}
 
 
 class MaskedBlocks(TorchDataset):
-    """Blocks to train on, of `block_size` tokens with their frame, masked anew in every epoch."""
+    """Training blocks of `block_size` tokens, CLS and SEP included, with new masks in every epoch."""
 
     def __init__(self, stream: TokenStream, block_size: int, masking: Masking, seed: int):
         self.blocks = TrainingBlocks(stream, block_size - FRAME)
         self.masking = masking
         self.seed = seed
-        # Shared with the processes that may load the data, and live on from epoch to epoch.
+        # Shared with data loader workers that persist over epochs.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     @property
@@ -123,13 +125,14 @@ class MaskedBlocks(TorchDataset):
 
 class StreamedMaskedBlocks(TorchIterableDataset):
     r"""
-    The same from text that is read as it comes.
+    Masked training blocks of a streamed text.
 
     Args:
-        blocks (`StreamedBlocks`): What is masked.
-        masking (`Masking`): How.
-        seed (`int`): For the masks.
-        repeats (`bool`, *optional*, defaults to `False`): Whether the text begins again at its end, masked anew.
+        blocks (`StreamedBlocks`): The blocks to mask.
+        masking (`Masking`): The masking.
+        seed (`int`): The seed of the masks.
+        repeats (`bool`, *optional*, defaults to `False`): Whether to start again at the end of the text, with
+            new masks.
     """
 
     def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int, repeats: bool = False):
@@ -154,8 +157,8 @@ class StreamedMaskedBlocks(TorchIterableDataset):
 
 class MaskedText(TorchDataset):
     """
-    A whole text in blocks of `block_size` tokens with their frame, the last one filled up, always masked in the same
-    way: what a masked language model is evaluated on.
+    A text for evaluation, in blocks of `block_size` tokens, CLS and SEP included. The masks are always the same, and
+    the last block is padded.
     """
 
     labels_name = "labels"
@@ -170,7 +173,7 @@ class MaskedText(TorchDataset):
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         if not 0 <= i < len(self):
-            raise IndexError(f"There is no number {i}: there are {len(self)}.")
+            raise IndexError(f"Index {i} is out of range: there are {len(self)} blocks.")
         size = self.block_size - FRAME
         block = self.masking.seeded(self.stream[i * size : (i + 1) * size], i)
         missing = self.block_size - len(block["input_ids"])

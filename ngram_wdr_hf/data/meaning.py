@@ -1,4 +1,4 @@
-"""What can be said: trees of meaning, and which words go together in them."""
+"""Sentence meanings as trees, and which words fit together in them."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +28,7 @@ from .words import (
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """`relative` is a clause with a `Gap` where the noun would stand."""
+    """A noun phrase. `relative` is a clause with a `Gap` instead of the noun."""
 
     noun: Noun
     determiner: Determiner = THE
@@ -45,14 +45,14 @@ class NounPhrase:
         return self.determiner.definite
 
     def german(self, case: str) -> str:
-        """Without the relative clause, which may stand elsewhere."""
+        """Return the German phrase without its relative clause, which may come later in the sentence."""
         article, ending = german_article(self.determiner, self.noun, case, self.plural)
         adjective = self.adjective.stem + ending if self.adjective else ""
         return join(article, adjective, self.noun.german_form(case, self.plural))
 
 
 class Gap(NounPhrase):
-    """What a relative clause does not say again."""
+    """The omitted noun phrase of a relative clause."""
 
     def german(self, case: str) -> str:
         return ""
@@ -63,6 +63,8 @@ Phrase = NounPhrase | Pronoun
 
 @dataclass(frozen=True)
 class Place:
+    """A preposition with its phrase."""
+
     preposition: Preposition
     phrase: Phrase
 
@@ -72,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Clause:
-    """Who does what. `front`: the adverb or the place opens the main clause; `very`: the predicate is very so."""
+    """A clause. `front`: whether the adverb or the place opens it; `very`: whether "very" precedes the predicate."""
 
     subject: Phrase
     verb: Verb
@@ -92,8 +94,8 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A clause, two of them with a `linker`, which may open the sentence, or a question, which `asks` for yes or no
-    or with an adverb."""
+    """One clause, two clauses with a `linker`, or a question. `linker_first`: the linker opens the sentence;
+    `asks`: the question adverb, `None` for yes or no."""
 
     main: Clause
     linker: Linker | None = None
@@ -103,8 +105,8 @@ class Sentence:
     asks: Adverb | None = None
 
 
-def kinds_said(phrase: Phrase | None) -> frozenset[str]:
-    """The kinds of what a phrase says."""
+def phrase_kinds(phrase: Phrase | None) -> frozenset[str]:
+    """Return the kinds of a phrase's noun; a pronoun is a person."""
     return phrase.noun.kinds if isinstance(phrase, NounPhrase) else PERSON if phrase else frozenset()
 
 
@@ -127,10 +129,10 @@ def adverbs_of(time: str, negated: bool) -> list[Adverb]:
 def verbs_of(
     subject: frozenset[str], thing: frozenset[str], times: frozenset[str] = ALL_TIMES, acts: bool = False
 ) -> list[Verb]:
-    """The verbs for a subject and an object of these kinds, if any are given; `acts`: one does them on purpose."""
+    """Return the verbs for subjects and objects of these kinds; `acts`: only deliberate actions."""
     return [
         verb
-        # To be something is as frequent as eight verbs.
+        # Eight times as frequent as other verbs.
         for verb in (*VERBS, *[BE] * 8)
         if (not subject or verb.subjects & subject)
         and (not thing or verb.objects & thing)

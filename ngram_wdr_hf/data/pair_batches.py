@@ -1,5 +1,6 @@
-"""Sentence pairs as tokens, in batches of so many tokens with little padding."""
+"""Tokenized sentence pairs, in batches with a token budget and little padding."""
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 
@@ -33,8 +34,8 @@ def tokenize_pairs(
     num_workers: int = 1,
 ) -> Dataset:
     """
-    Rows of `source` and `target` to rows of `input_ids`, `labels`, the target's `num_words` and whether a side had
-    more than `longest` tokens, of which the first ones and the end are kept. In parallel, and cached.
+    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`, in
+    parallel and cached. Sides of more than `longest` tokens are truncated by the tokenizer.
     """
     definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
     languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
@@ -52,13 +53,13 @@ def tokenize_pairs(
 def encode_sources(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
 ) -> tuple[list[list[int]], int]:
-    """The tokens of the sentences to translate, and how many of them were cut."""
-    sources, is_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])
-    return sources, sum(is_cut)
+    """Return the tokens of the sentences to translate, and how many of them were truncated."""
+    sources, is_truncated = _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])
+    return sources, sum(is_truncated)
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
-    """The pairs of which no side has more than `longest` tokens, or more than `ratio` times the other's."""
+    """Keep the pairs where no side has more than `longest` tokens or more than `ratio` times the other side's."""
     lengths = side_lengths(rows)
     is_kept = np.ones(len(rows), dtype=bool)
     if longest is not None:
@@ -69,15 +70,15 @@ def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dat
 
 
 def side_lengths(rows: Dataset) -> np.ndarray:
-    """How many tokens source and target have, `(pairs, 2)`."""
+    """Return the number of source and target tokens, `(pairs, 2)`."""
     columns = (rows.with_format("arrow")[name][:] for name in ("input_ids", "labels"))
     return np.stack([pc.list_value_length(column).to_numpy() for column in columns], axis=1)
 
 
 def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
     """
-    Cuts rows, taken in `order`, into batches whose number of rows times the longest of their lengths is at most
-    `batch_tokens`; a row that is longer is a batch of its own.
+    Cut rows, taken in `order`, into batches of at most `batch_tokens` tokens: number of rows times the longest row. A
+    row longer than that is a batch of its own.
     """
     batches, begin, longest = [], 0, 0
     for end, i in enumerate(order):
@@ -90,14 +91,14 @@ def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) 
 
 class PairBatches(TorchDataset):
     r"""
-    Batches of pairs of about equal length: an item is a whole batch, so a data loader takes one at a time and mixes
-    their order. The batches are the same in every epoch.
+    Batches of pairs of similar length. An item is a whole batch: use a data loader of batch size 1, which shuffles
+    batches. The batches are the same in every epoch.
 
     Args:
-        rows (`Dataset`): What `tokenize_pairs` makes.
-        batch_tokens (`int`): Pairs times the tokens of the longest side, at most.
-        pad_token_id (`int`): What fills the sources; targets are filled with -100.
-        seed (`int`, *optional*, defaults to 0): For the order among pairs of the same length.
+        rows (`Dataset`): The output of `tokenize_pairs`.
+        batch_tokens (`int`): Maximum number of pairs times the tokens of the longest side.
+        pad_token_id (`int`): Padding of the sources; targets are padded with -100.
+        seed (`int`, *optional*, defaults to 0): The seed of the order among pairs of the same length.
     """
 
     labels_name = "labels"
@@ -109,7 +110,7 @@ class PairBatches(TorchDataset):
         lengths = side_lengths(rows)
         shuffled = np.random.default_rng(seed).permutation(len(rows))
         longest = lengths.max(1)
-        # Back and forth, so that the lengths of both sides change little from one pair to the next.
+        # Alternating direction, so that both sides' lengths change little from one pair to the next.
         difference = (lengths[:, 0] - lengths[:, 1]) * np.where(longest % 2, 1, -1)
         order = shuffled[np.lexsort((difference[shuffled], longest[shuffled]))]
         self.batches = cut_into_batches(longest, batch_tokens, order)
@@ -117,7 +118,7 @@ class PairBatches(TorchDataset):
         self.padding_share = 1 - lengths.sum() / padded
 
     def target_tokens(self) -> list[np.ndarray]:
-        """The tokens of all targets, in pieces."""
+        """Return the tokens of all targets, in chunks."""
         return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
 
     def __len__(self) -> int:
@@ -130,14 +131,20 @@ class PairBatches(TorchDataset):
         return {"input_ids": input_ids, "attention_mask": is_real, "labels": pad(rows["labels"], IGNORE_INDEX)}
 
 
-def only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Collates one batch."""
+def unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Collate the items of `PairBatches`: return the single batch in the list."""
     (batch,) = batches
     return batch
 
 
+def only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Deprecated name of `unwrap_batch`."""
+    warnings.warn("`only` is now called `unwrap_batch`: use that name.", FutureWarning, stacklevel=2)
+    return unwrap_batch(batches)
+
+
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
-    """Rows of different length, filled up at the end."""
+    """Pad rows on the right to the length of the longest."""
     padded = torch.full((len(rows), max(map(len, rows))), value)
     for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = torch.tensor(row)
@@ -147,39 +154,39 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
 def _encode(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, prefix: str
 ) -> dict[str, list]:
-    sources, is_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in batch["source"]])
-    targets, is_cut_too = _tokens(tokenizer, name, longest, text_target=batch["target"])
+    sources, is_source_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in batch["source"]])
+    targets, is_target_cut = _tokens(tokenizer, name, longest, text_target=batch["target"])
     return {
         "input_ids": sources,
         "labels": targets,
         "num_words": [len(text.split()) for text in batch["target"]],
-        "is_truncated": [one or other for one, other in zip(is_cut, is_cut_too, strict=True)],
+        "is_truncated": [one or other for one, other in zip(is_source_cut, is_target_cut, strict=True)],
     }
 
 
 def _tokens(
     tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, **texts: list[str]
 ) -> tuple[list[list[int]], list[bool]]:
-    """The sentences' tokens, and which of them were cut to `longest` tokens."""
+    """Return the tokens of the sentences, and which of them were truncated to `longest` tokens."""
     ((side, sentences),) = texts.items()
     if not sentences:
         return [], []
     ids = _ids(tokenizer, name, **texts)
-    is_cut = [longest is not None and len(row) > longest for row in ids]
-    if any(is_cut):
-        # The tokenizer knows which tokens have to stay, at the end and elsewhere.
-        places = [i for i, cut in enumerate(is_cut) if cut]
-        options = {side: [sentences[i] for i in places], "truncation": True, "max_length": longest}
-        for i, row in zip(places, _ids(tokenizer, name, **options), strict=True):
+    is_truncated = [longest is not None and len(row) > longest for row in ids]
+    if any(is_truncated):
+        # Truncation by the tokenizer keeps its special tokens.
+        indices = [i for i, truncated in enumerate(is_truncated) if truncated]
+        options = {side: [sentences[i] for i in indices], "truncation": True, "max_length": longest}
+        for i, row in zip(indices, _ids(tokenizer, name, **options), strict=True):
             ids[i] = row
         if tokenizer.is_fast:
-            # It would remember, and be another tokenizer to the cache.
+            # The setting persists in the tokenizer and would change its cache fingerprint.
             tokenizer.backend_tokenizer.no_truncation()
-    return ids, is_cut
+    return ids, is_truncated
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **options) -> list[list[int]]:
     try:
         return tokenizer(**options, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer cannot read the {name} set ({error}): choose another.") from error
+        raise InputError(f"The tokenizer cannot encode the {name} set ({error}): choose another.") from error

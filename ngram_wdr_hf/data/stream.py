@@ -1,4 +1,4 @@
-"""From rows of text to one stream of tokens, and from the stream to what is trained and evaluated on."""
+"""Rows of text as one stream of tokens, cut into training blocks or evaluation windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..method.documents import IGNORE_INDEX
 from .errors import InputError
-from .text import reading
+from .text import iterate_text
 from .tokenizer import end_token_id, start_token_id
 
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
@@ -24,12 +24,12 @@ TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int
 @dataclass
 class TokenStream:
     """
-    All tokens of a split, one after the other, left where they lie (in memory-mapped files, mostly).
+    All tokens of a split in order, without a copy (mostly in memory-mapped files).
 
     Args:
         pieces (`list[np.ndarray]`): The tokens, in order.
-        num_words (`int`): Words separated by white space, and one for each line's end: what the paper counts.
-        rows (`Dataset`, *optional*): Where the tokens lie.
+        num_words (`int`): White-space-separated words plus one per line break, as the paper counts.
+        rows (`Dataset`, *optional*): The dataset that holds the tokens.
     """
 
     pieces: list[np.ndarray]
@@ -54,16 +54,16 @@ class TokenStream:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)) if parts else torch.empty(0, dtype=torch.long)
 
     def __reduce__(self):
-        # Another process finds the tokens in the files, instead of being sent all of them.
+        # Send the dataset, so that another process reads the tokens from its files.
         if self.rows is not None:
             return TokenStream.from_rows, (self.rows,)
         return TokenStream, (self.pieces, self.num_words)
 
     @classmethod
     def from_rows(cls, rows: Dataset | IterableDataset) -> "TokenStream":
-        """From the rows that `tokenize` makes."""
+        """Make a stream of the output of `tokenize`."""
         pieces, num_words = [], 0
-        for table in reading(rows.with_format("arrow").iter(1000)):
+        for table in iterate_text(rows.with_format("arrow").iter(1000)):
             pieces += [chunk.flatten().to_numpy() for chunk in table["input_ids"].chunks]
             num_words += pc.sum(table["num_words"]).as_py()
         return cls(pieces, num_words, rows if isinstance(rows, Dataset) else None)
@@ -73,14 +73,14 @@ def tokenize(
     rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, name: str, num_workers: int = 1
 ) -> Dataset | IterableDataset:
     """
-    Rows of text to rows of `input_ids` and `num_words`, in parallel and cached. A row that ends in a line break is
-    continued by the next row; any other is a document of its own, and is ended by the tokenizer's end token. An empty
-    row is an empty line.
+    Tokenize rows of text to `input_ids` and `num_words`, in parallel and cached. The next row continues a row that
+    ends in a line break; any other row ends a document and gets the tokenizer's end token. An empty row is an empty
+    line.
     """
     encode = partial(_encode, tokenizer=tokenizer, name=name)
     if isinstance(rows, IterableDataset):
         return rows.map(encode, batched=True, remove_columns=["text"], features=TOKENIZED)
-    # A fast tokenizer's pickle changes with use, its definition does not: by it, the next run finds the work done.
+    # The cache key is the definition of a fast tokenizer, because its pickle changes with use.
     definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
     return rows.map(
         encode,
@@ -98,7 +98,7 @@ def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBa
     try:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer does not cover the words of the {name} text ({error}).") from error
+        raise InputError(f"The tokenizer cannot encode the {name} text ({error}): choose another.") from error
     is_line = [text.endswith("\n") for text in texts]
     end = end_token_id(tokenizer)
     if end is not None:
@@ -109,8 +109,7 @@ def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBa
 
 class TrainingBlocks(TorchDataset):
     """
-    The stream cut into blocks of equal length; what is left at the end is dropped. A text that is shorter than a block
-    is one block.
+    The stream in blocks of equal length, without the remainder at the end. A text shorter than a block is one block.
     """
 
     def __init__(self, stream: TokenStream, block_size: int):
@@ -127,7 +126,7 @@ class TrainingBlocks(TorchDataset):
 
 
 class StreamedBlocks(TorchIterableDataset):
-    """The same blocks from text that is read as it comes."""
+    """The blocks of a streamed text."""
 
     def __init__(self, rows: IterableDataset, block_size: int):
         self.rows = rows
@@ -137,27 +136,27 @@ class StreamedBlocks(TorchIterableDataset):
         self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        waiting, is_only = torch.empty(0, dtype=torch.long), True
-        for row in reading(self.rows):
-            *blocks, waiting = torch.cat([waiting, torch.tensor(row["input_ids"])]).long().split(self.block_size)
+        rest, is_first = torch.empty(0, dtype=torch.long), True
+        for row in iterate_text(self.rows):
+            *blocks, rest = torch.cat([rest, torch.tensor(row["input_ids"])]).long().split(self.block_size)
             for ids in blocks:
-                is_only = False
+                is_first = False
                 yield {"input_ids": ids, "labels": ids}
-        if len(waiting) == self.block_size or (is_only and len(waiting)):
-            yield {"input_ids": waiting, "labels": waiting}
+        if len(rest) == self.block_size or (is_first and len(rest)):
+            yield {"input_ids": rest, "labels": rest}
 
 
 class EvaluationWindows(TorchDataset):
     r"""
-    Windows over the stream in which every token is a target once: the first window scores all of its tokens, every
-    other one the last `stride`, with what is before them as context. Before the first token stands `start_token_id`;
-    without one, the first token is context only. All windows have the same length.
+    Windows of equal length in which every token of the stream is a target once. The first window scores all of its
+    tokens, every other window the last `stride`; the tokens before them are context. `start_token_id` precedes the
+    first token; without one, the first token is context only.
 
     Args:
         stream (`TokenStream`): The tokens.
-        window_size (`int`): How many tokens the model reads at a time.
-        stride (`int`, *optional*): How many new tokens a window scores; `window_size` by default, which is fastest.
-        start_token_id (`int`, *optional*): The token before the first.
+        window_size (`int`): The length of a window.
+        stride (`int`, *optional*): Number of new targets per window, by default `window_size`, the fastest.
+        start_token_id (`int`, *optional*): The token before the first one.
     """
 
     labels_name = "shift_labels"
@@ -180,7 +179,7 @@ class EvaluationWindows(TorchDataset):
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         _check_index(self, i)
-        # The targets are numbered from 0, and the token that target number k is predicted from is k in what is read.
+        # Target k, counted from 0, is predicted at position k of the text with its start token.
         scored_before = 0 if i == 0 else self.window_size + (i - 1) * self.stride
         end = min(self.window_size + i * self.stride, self.num_targets)
         begin = end - self.window_size
@@ -199,11 +198,11 @@ class EvaluationWindows(TorchDataset):
 def evaluation_windows(
     stream: TokenStream, tokenizer: PreTrainedTokenizerBase, window_size: int, stride: int | None
 ) -> EvaluationWindows:
-    """The windows over a text that begins as `tokenizer` begins a text."""
+    """Return the windows over a text, with the start token of `tokenizer`."""
     return EvaluationWindows(stream, window_size, stride, start_token_id(tokenizer))
 
 
 def _check_index(items: TorchDataset, i: int) -> None:
-    # A loop over a dataset ends where this is raised.
+    # Ends a loop over the dataset.
     if not 0 <= i < len(items):
-        raise IndexError(f"There is no number {i}: there are {len(items)}.")
+        raise IndexError(f"Index {i} is out of range: there are {len(items)} items.")

@@ -1,4 +1,4 @@
-"""Text from files, folders and dataset names, as rows with one column, `text`."""
+"""Text from files, folders and datasets, as rows with one column, `text`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
@@ -11,18 +11,18 @@ from datasets.exceptions import DatasetGenerationError
 from .errors import InputError
 
 SPLITS = ("train", "validation", "test")
-# One row a line. Some editors begin a file with a byte order mark, which is no part of the text.
+# One row per line, without the byte order mark that some editors write.
 LINES = {"keep_linebreaks": True, "encoding": "utf-8-sig"}
-# Of a streamed text without a validation text, so many rows are held out.
+# Rows of a streamed training text that become the validation text if there is none.
 HELD_OUT_ROWS = 1000
 Item = TypeVar("Item")
 
 
 def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) -> dict[str, Dataset | IterableDataset]:
-    """One row a line, its line break included, from the files of each split."""
+    """Load the files of each split, one row per line, line breaks included."""
     for paths in files.values():
         check_files(paths)
-    patterns = {split: literal(paths) for split, paths in files.items()}
+    patterns = {split: escape_patterns(paths) for split, paths in files.items()}
     try:
         return dict(load_dataset("text", data_files=patterns, streaming=streaming, **LINES))
     except DatasetGenerationError as error:
@@ -33,31 +33,32 @@ def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) ->
 
 
 def check_files(paths: Sequence[str]) -> None:
+    """Check that all files exist and are not empty."""
     for path in map(Path, paths):
         if not path.is_file():
-            raise InputError(f"There is no file {path}: check the path.")
+            raise InputError(f"The file {path} does not exist: check the path.")
         if path.stat().st_size == 0:
-            raise InputError(f"The file {path} is empty: give a file with text in it.")
+            raise InputError(f"The file {path} is empty: choose a file with text.")
 
 
-def literal(paths: Sequence[str]) -> list[str]:
-    """Paths where `datasets` takes patterns: a path is none, whatever characters it has."""
+def escape_patterns(paths: Sequence[str]) -> list[str]:
+    """Escape paths for `datasets`, which would read characters such as `*` as patterns."""
     return [escape(str(path)) for path in paths]
 
 
 def load_text_dataset(
     name: str, config: str | None = None, column: str = "text", streaming: bool = False
 ) -> dict[str, Dataset | IterableDataset]:
-    """The splits of a dataset's name on the Hub or of a folder, reduced to their text."""
+    """Load the text column of a dataset from the Hub or a folder."""
     try:
         options = LINES if load_dataset_builder(name, config).name == "text" else {}
         splits = load_dataset(name, config, streaming=streaming, **options)
-        # What is streamed does not say what it holds before it is read.
+        # A streamed dataset shows its columns only when it is read.
         first_rows = {split: next(iter(splits[split]), None) for split in SPLITS if split in splits}
-    except Exception as error:  # the classes are many: not found, no connection, no such configuration, bad files
+    except Exception as error:  # many classes: not found, no connection, no such configuration, bad files
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else error
         reason = " ".join(str(cause).split())
-        raise InputError(f"The dataset {name} cannot be loaded ({reason}): check its name and its files.") from error
+        raise InputError(f"The dataset {name} cannot be loaded ({reason}): check its name and files.") from error
     if not first_rows:
         raise InputError(
             f"The dataset {name} has none of the splits {', '.join(SPLITS)}, but {', '.join(splits)}: rename its "
@@ -70,8 +71,8 @@ def load_text_dataset(
         columns = [key for key, value in row.items() if isinstance(value, str | None)]
         if column not in columns:
             raise InputError(
-                f"The dataset {name} has no column `{column}` of text in its {split} split, but "
-                f"{', '.join(columns) or 'none'}: set `--text_column`."
+                f"`--text_column` `{column}` is not in the {split} split of the dataset {name}: choose a text column "
+                f"of {', '.join(columns) or 'none'}."
             )
         rows = splits[split].select_columns(column)
         texts[split] = rows if column == "text" else rows.rename_column(column, "text")
@@ -79,33 +80,33 @@ def load_text_dataset(
 
 
 def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) -> dict[str, Dataset | IterableDataset]:
-    """Without a validation split, the last rows of the training text become one; of a streamed text, the first."""
+    """Split off the last rows for validation if there is no such split; the first rows of a streamed text."""
     if "validation" in splits or "train" not in splits:
         return splits
     if not 0 < percentage < 100:
-        raise InputError(f"`--validation_percentage` must lie between 0 and 100, got {percentage}.")
+        raise InputError(f"`--validation_percentage` must be between 0 and 100, got {percentage}.")
     train = splits["train"]
-    others = {split: rows for split, rows in splits.items() if split != "train"}
+    other_splits = {split: rows for split, rows in splits.items() if split != "train"}
     if isinstance(train, IterableDataset):
-        # Nobody knows how long it is.
+        # Its length is unknown, so the number of rows is fixed.
         parts = {"train": train.skip(HELD_OUT_ROWS), "validation": train.take(HELD_OUT_ROWS)}
-        if next(iter(reading(parts["train"])), None) is None:
+        if next(iter(iterate_text(parts["train"])), None) is None:
             raise InputError(
-                f"A streamed text of up to {HELD_OUT_ROWS:,} rows is too short to split: give a validation text."
+                f"`--streaming` text of up to {HELD_OUT_ROWS:,} rows is too short to split: set `--validation_file`."
             )
-        return {**parts, **others}
+        return {**parts, **other_splits}
     held_out = max(1, round(len(train) * percentage / 100))
     if held_out >= len(train):
-        raise InputError(f"A training text of {len(train)} lines is too short to split: give a `--validation_file`.")
+        raise InputError(f"A training text of {len(train)} lines is too short to split: set `--validation_file`.")
     parts = {
         "train": train.select(range(len(train) - held_out)),
         "validation": train.select(range(len(train) - held_out, len(train))),
     }
-    return {**parts, **others}
+    return {**parts, **other_splits}
 
 
-def reading(items: Iterable[Item]) -> Iterator[Item]:
-    """What is streamed shows only as it is read whether it is text."""
+def iterate_text(items: Iterable[Item]) -> Iterator[Item]:
+    """Iterate over streamed items; raise an `InputError` if they are not UTF-8, which only reading shows."""
     try:
         yield from items
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Tokenizers trained on the data: words, as PTB and WikiText are scored, or byte-level BPE."""
+"""Tokenizers trained on the data: word tokenizers, as for PTB and WikiText, or byte-level BPE."""
 
 import sys
 from collections import Counter
@@ -9,21 +9,21 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .errors import InputError
-from .text import reading
+from .text import iterate_text
 
 UNKNOWN, END, PADDING = "<unk>", "<eos>", "<pad>"
 
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
     """
-    Whitespace-separated words, `<unk>` for any other, and one `<eos>` for each line break.
+    Train a tokenizer of white-space-separated words, with `<unk>` for unknown words and `<eos>` for line breaks.
 
     Args:
         texts (`Iterable[str]`): The training text, in pieces.
-        vocab_size (`int`, *optional*): At most so many words, the most frequent; all by default.
+        vocab_size (`int`, *optional*): Maximum vocabulary size, the most frequent words; unlimited by default.
     """
     counts = Counter(word for text in texts for word in text.split())
-    # The special tokens may occur in the text, as they do in PTB, and have their places already.
+    # The special tokens may occur in the text, as in PTB.
     special = [UNKNOWN, END]
     words = sorted(counts.keys() - special, key=lambda word: (-counts[word], word))
     vocabulary = [*special, *words][:vocab_size]
@@ -34,14 +34,14 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
 
 
 def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, which has a token for every text; `<eos>` ends a document."""
+    """Train byte-level BPE, which encodes any text; `<eos>` ends a document."""
     return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False))
 
 
 def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Byte-level BPE for sentences, of one language or of two that share it: a word has the same tokens wherever it
-    stands, every sentence ends in `<eos>`, and `<pad>` fills a batch.
+    Train byte-level BPE for sentences of one or two languages. A word has the same tokens at any position, every
+    sentence ends in `<eos>`, and `<pad>` is the padding.
     """
     tokenizer = _train_bpe(texts, vocab_size, [END, PADDING], begins_with_space=True)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -52,11 +52,11 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
 
 def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Lower-case byte-level BPE with BERT's special tokens, for masked words and pairs of texts. Not WordPiece: trained
-    twice on the same text, `tokenizers` makes two different ones.
+    Train lower-case byte-level BPE with BERT's special tokens, for single texts and pairs. Not WordPiece, whose
+    training in `tokenizers` is not deterministic.
     """
     special = {"pad_token": PADDING, "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
-    # Between words there is one space, and none at the end of a line: it would be a word to guess.
+    # One space between words and none at the end of a line, where it would become a token to predict.
     normalizer = normalizers.Sequence(
         [
             normalizers.BertNormalizer(handle_chinese_chars=False),
@@ -71,7 +71,7 @@ def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedT
         pair=f"{begin} $A {end} $B {end}",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (begin, end)],
     )
-    # Not which of two texts a token belongs to: a ModernBERT is not told.
+    # No `token_type_ids`: ModernBERT does not take them.
     names = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, model_input_names=names, **special
@@ -88,21 +88,21 @@ def _train_bpe(
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(special_tokens):
         raise InputError(
-            f"A BPE tokenizer has at least {len(alphabet) + len(special_tokens)} tokens, one for each byte: raise "
-            f"`--vocab_size`, which is {vocab_size}."
+            f"`--vocab_size` must be at least {len(alphabet) + len(special_tokens)} for a BPE tokenizer, which has a "
+            f"token for each byte, got {vocab_size}."
         )
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=begins_with_space)
-    # The space before the first word is the tokenizer's own.
-    own_space = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *own_space])
+    # Remove the space that the tokenizer adds before the first word.
+    added_space = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *added_space])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=special_tokens,
         initial_alphabet=alphabet,
-        # In a file, its bars are empty lines.
+        # Redirected to a file, the bars are empty lines.
         show_progress=sys.stderr.isatty(),
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -110,27 +110,27 @@ def _train_bpe(
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """A pretrained tokenizer, from a folder or the Hub."""
+    """Load a pretrained tokenizer from a folder or the Hub."""
     try:
         return AutoTokenizer.from_pretrained(name_or_path)
-    except Exception as error:  # the classes are many: not found, not a tokenizer, cut off, no connection
+    except Exception as error:  # many classes: not found, not a tokenizer, truncated file, no connection
         reason = str(error).strip().split("\n")[0]
-        raise InputError(f"There is no usable tokenizer in {name_or_path} ({reason}): give another.") from error
+        raise InputError(f"{name_or_path} has no usable tokenizer ({reason}): choose another.") from error
 
 
 def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """What stands before the first word of a text, so that it is predicted like any other."""
+    """Return the token that precedes the first token of a text, so that this one is predicted, too."""
     return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """What stands after the last word of a document in running text."""
+    """Return the token that ends a document in running text."""
     return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:
-    """The texts alone, read many at a time: a hundred times as fast as row by row."""
-    for batch in reading(rows.iter(1000)):
+    """Yield the texts, read in batches: about 100 times as fast as row by row."""
+    for batch in iterate_text(rows.iter(1000)):
         yield from (text or "" for text in batch["text"])
 
 

@@ -1,13 +1,13 @@
-"""What the words of the English-German grammar are like: their forms, and how they agree."""
+"""Word classes of the English-German grammar: their forms and their agreement."""
 
 import re
 from dataclasses import dataclass
 
 NOMINATIVE, ACCUSATIVE, DATIVE = "nominative", "accusative", "dative"
-# FUTURE is the time of what one will, must or can do.
+# FUTURE also stands for clauses with a modal verb.
 PRESENT, HABIT, PAST, PERFECT, FUTURE = "present", "habit", "past", "perfect", "future"
 
-# How a finite verb agrees: the place of its form for I / ich, he / er, they / sie.
+# Agreement of a finite verb: the index of its form for I / ich, he / er, they / sie.
 FIRST, THIRD, PLURAL = range(3)
 
 ALL_TIMES = frozenset({PRESENT, HABIT, PAST, PERFECT, FUTURE})
@@ -17,7 +17,7 @@ OWNED = frozenset({"kin", "pet", "object", "text", "idea", "entered", "journey"}
 
 @dataclass(frozen=True)
 class Noun:
-    """`gender` is m, f or n; a mass noun has no plural; a weak noun ends as its plural does outside the nominative."""
+    """A noun. `gender`: m, f or n. Mass nouns have no plural; weak nouns have its form outside the nominative."""
 
     english: str
     english_plural: str
@@ -43,7 +43,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Determiner:
-    """`declension` of the German word: as der, as dieser, as ein, or fixed; `strong`: adjectives after it are."""
+    """A determiner. `declension`: like der, dieser or ein, or fixed; `strong`: strong adjective endings follow it."""
 
     english: str
     english_plural: str
@@ -67,12 +67,12 @@ class Pronoun:
 
 
 class Name(Pronoun):
-    """Said as a pronoun is, but placed as a noun is."""
+    """A name: the form of a pronoun, the position of a noun."""
 
 
 @dataclass(frozen=True)
 class Preposition:
-    """`local` ones tell a place and can open a sentence."""
+    """A preposition. A phrase with a `local` one names a place and can open a sentence."""
 
     english: str
     german: str
@@ -83,7 +83,7 @@ class Preposition:
 
 @dataclass(frozen=True)
 class Adverb:
-    """In the middle of an English clause or at its end; the `late` ones follow a definite object in German."""
+    """An adverb, in the `middle` of an English clause or at its end; `late`: after a definite object in German."""
 
     english: str
     german: str
@@ -103,8 +103,8 @@ class EnglishVerb:
 
 @dataclass(frozen=True)
 class GermanVerb:
-    """The past is the perfect with `auxiliary`, but for the few verbs with a `preterite`; the finite forms go
-    without the separable `prefix`."""
+    """A German verb. The past tense is the perfect with `auxiliary` unless there is a `preterite`; finite forms have
+    no separable `prefix`."""
 
     infinitive: str
     zu_infinitive: str
@@ -117,9 +117,9 @@ class GermanVerb:
 
 @dataclass(frozen=True)
 class Verb:
-    """`receiver`: the dative of a verb of giving, "to" if English says so with a preposition, "plain" if not.
-    `places` may be told, `goals` must be. `definite`: the object has to be so, or must not be so.
-    `deliberate`: one can decide to do it; `pastime`: one can like to do it."""
+    """A verb. `receiver`: the dative of a verb of giving, "to" with a preposition in English, "plain" without.
+    `places` are optional, `goals` required. `definite`: whether the object must be definite, or must not be.
+    `deliberate`: possible with modals such as want; `pastime`: possible with like."""
 
     english: EnglishVerb
     german: GermanVerb
@@ -143,7 +143,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Modal:
-    """English: an auxiliary, or a verb and the `link` to its infinitive. German: a verb, or the adverb gern."""
+    """A modal. English: an auxiliary, or a verb with a `link` to the infinitive. German: a verb, or gern."""
 
     english: EnglishVerb | str
     link: str
@@ -154,17 +154,17 @@ class Modal:
 
 @dataclass(frozen=True)
 class Linker:
-    """A conjunction; `order` of the German clause it opens: final (verb-final), main, or infinitive (zu)."""
+    """A conjunction. `order`: of the German clause after it, final (verb-final), main, or infinitive (zu)."""
 
     english: str
     german: str
     order: str = "final"
 
 
-# The endings of dieser for m, f, n and the plural, which are those of an adjective without an article, too.
 CONTRACTIONS = {
     "in dem": "im", "an dem": "am", "zu dem": "zum", "zu der": "zur", "von dem": "vom", "in das": "ins",
 }  # fmt: skip
+# The endings of dieser and of adjectives without an article, for m, f, n and the plural.
 STRONG_ENDINGS = {
     NOMINATIVE: ("er", "e", "es", "e"),
     ACCUSATIVE: ("en", "e", "es", "e"),
@@ -177,14 +177,14 @@ def strong_ending(noun: Noun, case: str, plural: bool) -> str:
 
 
 def german_article(determiner: Determiner, noun: Noun, case: str, plural: bool) -> tuple[str, str]:
-    """The article, or what stands for it, and the ending of an adjective after it."""
+    """Return the article or other determiner, and the ending of an adjective after it."""
     strong = strong_ending(noun, case, plural)
     weak = "e" if not plural and case != DATIVE and strong != "en" else "en"
     if determiner.declension == "fixed":
         return determiner.german, strong
     if determiner.declension == "der":
         return _der(strong), weak
-    # ein alter Mann, ein kleines Kind: the adjective shows what the article does not.
+    # ein alter Mann, ein kleines Kind: ein has no ending, so the adjective has the strong one.
     if determiner.declension == "ein" and (strong == "es" or (strong == "er" and case == NOMINATIVE)):
         return determiner.german, strong
     return determiner.german + strong, strong if determiner.strong else weak
@@ -199,7 +199,7 @@ def _der(ending: str) -> str:
 
 
 def contracted(preposition: str, phrase: str) -> str:
-    """The preposition before its phrase: im Garten, but in diesem Garten."""
+    """Join preposition and phrase, with contractions: im Garten, but in diesem Garten."""
     if not phrase:
         return ""
     article, _, rest = phrase.partition(" ")
@@ -216,9 +216,9 @@ def kinds_of(text: str) -> frozenset[str]:
 
 
 def english_verb(forms: str) -> EnglishVerb:
-    """From "write wrote written", "buy bought" or "open": regular forms need not be given."""
+    """Make a verb from "write wrote written", "buy bought" or "open"; regular forms are derived."""
     base, *irregular = forms.split()
-    # A short stem doubles its last letter: stop, stopped.
+    # Short stems double the last letter: stop, stopped.
     doubled = base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]|forget", base) else base
     if re.search(r"[^aeiou]y$", base):
         third, past = base[:-1] + "ies", base[:-1] + "ied"
@@ -231,7 +231,7 @@ def english_verb(forms: str) -> EnglishVerb:
 
 
 def german_verb(forms: str, first: str = "", preterite: str = "") -> GermanVerb:
-    """From "an|rufen ruft angerufen" or "gehen geht ist gegangen"; `first` is the form of ich, if irregular."""
+    """Make a verb from "an|rufen ruft angerufen" or "gehen geht ist gegangen"; `first`: irregular form of ich."""
     infinitive, third, *auxiliary, participle = forms.split()
     prefix, _, stem = infinitive.rpartition("|")
     plural = preterite + ("n" if preterite.endswith("e") else "en")

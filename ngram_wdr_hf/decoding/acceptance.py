@@ -1,4 +1,4 @@
-"""Which drafts are accepted: the same tokens as in plain greedy search, the same distribution as in plain sampling."""
+"""Acceptance of drafts: the tokens of plain greedy search, or the distribution of plain sampling."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ import torch
 
 def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    The best tokens, and how many of the drafts are among them before the first that is not.
+    Accept drafts up to the first that differs from the model's best token.
 
     Args:
         scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`):
-            What the model says after the text, and after each of the D drafts.
+            The model's scores after the text, and after each of the D drafts.
         drafts (`torch.LongTensor` of shape `(batch_size, D)`): The drafted tokens.
 
     Returns:
-        `torch.LongTensor` of shape `(batch_size, D + 1)`, of which row i is right up to and including place
-        `num_accepted[i]`; `num_accepted`, a `torch.LongTensor` of shape `(batch_size,)`.
+        `torch.LongTensor` of shape `(batch_size, D + 1)`: the best tokens, valid in row i up to and including index
+        `num_accepted[i]`; and `num_accepted`, a `torch.LongTensor` of shape `(batch_size,)`.
     """
     best = scores.argmax(dim=-1)
     if drafts.shape[1] == 0:
@@ -29,9 +29,9 @@ def accept_by_sampling(
     scores: torch.Tensor, drafts: torch.LongTensor, draft_probabilities: Sequence[torch.Tensor]
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    Speculative sampling (Leviathan et al. 2023): tokens that are distributed as if sampled from `scores` one by one,
-    wherever the drafts came from. A draft stands with probability `min(1, p / q)`; the first that does not is replaced
-    by a token from the part of p that q falls short of.
+    Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
+    token, for any draft distribution. A draft is accepted with probability `min(1, p / q)`; the first rejected draft
+    is replaced by a sample from the normalized `max(p - q, 0)`.
 
     Args:
         scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`): As for `accept_greedily`.
@@ -47,16 +47,16 @@ def accept_by_sampling(
         return torch.multinomial(probabilities[:, 0], 1), drafts.new_zeros(batch_size)
     p = probabilities[:, :-1].gather(-1, drafts[..., None])[..., 0]
     q = torch.cat([q.gather(-1, drafts[:, i, None]) for i, q in enumerate(draft_probabilities)], dim=1)
-    stands = torch.rand_like(p) * q < p
-    num_accepted = stands.long().cumprod(dim=1).sum(dim=1)
+    is_accepted = torch.rand_like(p) * q < p
+    num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1)
 
-    # After the last draft nothing was proposed, and all of p is left.
+    # After the last draft there is no q, and the residual is p itself.
     rows = torch.arange(batch_size, device=drafts.device)
-    target = left = probabilities[rows, num_accepted]
+    target = residual = probabilities[rows, num_accepted]
     for i, q in enumerate(draft_probabilities):
-        left = torch.where((num_accepted == i)[:, None], (target - q).clamp(min=0), left)
-    # Nothing is left where q is p but for rounding.
-    left = torch.where(left.sum(dim=-1, keepdim=True) > 0, left, target)
+        residual = torch.where((num_accepted == i)[:, None], (target - q).clamp(min=0), residual)
+    # If p and q differ only by rounding, the residual may be all zeros.
+    residual = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, target)
     tokens = torch.cat([drafts, drafts[:, -1:]], dim=1)
-    tokens[rows, num_accepted] = torch.multinomial(left, 1)[:, 0]
+    tokens[rows, num_accepted] = torch.multinomial(residual, 1)[:, 0]
     return tokens, num_accepted

@@ -1,4 +1,4 @@
-"""Speculative decoding of whole batches: the heads draft, one forward pass checks, every row keeps what was right."""
+"""Speculative decoding of batches: draft tokens, check them in one forward pass, keep those accepted in each row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from transformers.utils import ModelOutput
 
 from .acceptance import accept_by_sampling, accept_greedily
 from .drafter import Drafter, Drafts
-from .ragged_cache import RaggedCache, check_can_be_cut
+from .ragged_cache import RaggedCache, check_can_crop
 from .rows import TextRows
 from .statistics import SpeculationStatistics
 
@@ -26,7 +26,7 @@ class SpeculativeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
     r"""
     Transformers' own output, and:
 
-    speculation ([`SpeculationStatistics`]): What drafting brought.
+    speculation ([`SpeculationStatistics`]): Acceptance rates and counts of forward passes.
     """
 
     speculation: SpeculationStatistics | None = None
@@ -37,7 +37,7 @@ class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
     r"""
     Transformers' own output, and:
 
-    speculation ([`SpeculationStatistics`]): What drafting brought.
+    speculation ([`SpeculationStatistics`]): Acceptance rates and counts of forward passes.
     """
 
     speculation: SpeculationStatistics | None = None
@@ -45,14 +45,14 @@ class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
 
 class SpeculativeDecoding:
     r"""
-    One call of `generate(use_mtp=True)`, greedy or sampling, for any number of rows.
+    One call of `generate(use_mtp=True)`, greedy or sampling, for any number of batch rows.
 
-    A step is one forward pass over each row's last token and its drafts. A row gains the drafts that stand and one
-    token more; the cache loses the others. Finished rows leave the batch, unless the cache is to be returned: then
-    they wait, and read their padding in a last forward pass, so that the cache is the one plain decoding leaves.
+    A step is one forward pass over each row's last token and its drafts. A row gains the accepted drafts and one token
+    more; rejected drafts are removed from the cache. Finished rows leave the batch. If the cache is returned, they
+    stay instead and read their padding in a last forward pass, so that the cache equals that of plain decoding.
 
     Args:
-        model (`PreTrainedModel`): With N-gram heads.
+        model (`PreTrainedModel`): A model with N-gram heads.
         input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
         logits_processor, stopping_criteria, generation_config, streamer, model_kwargs:
             As `generate` prepares them.
@@ -73,28 +73,28 @@ class SpeculativeDecoding:
         self.streamer = streamer
         self.kwargs = model_kwargs
         self.device = input_ids.device
-        # As in `generate`, the end token pads where there is no token for it.
+        # As in `generate`, the EOS token is the default padding token.
         pad_token = generation_config.pad_token_id
         pad_token = generation_config.eos_token_id if pad_token is None else pad_token
         pad_token_id = 0 if pad_token is None else int(torch.as_tensor(pad_token).flatten()[0])
-        # A criterion of the user's comes before the configuration.
+        # A stopping criterion of the caller overrides the configuration.
         max_length = stopping_criteria.max_length or generation_config.max_length
-        # One token is generated in any case.
+        # At least one token is generated.
         max_length = max(max_length, input_ids.shape[1] + 1)
         self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics()
-        self.records = _Records(self.text, generation_config, model.config.is_encoder_decoder)
+        self.records = _StepRecords(self.text, generation_config, model.config.is_encoder_decoder)
         self.num_streamed = input_ids.shape[1]
         prefix = model.ngram_text_prefix
         self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
 
         cache = model_kwargs.get("past_key_values")
-        check_can_be_cut(cache, len(input_ids))
+        check_can_crop(cache, len(input_ids))
         if len(input_ids) > 1 and not model.ngram_rows_can_move:
             raise ValueError(
-                f"In a batch, `use_mtp=True` moves every row by itself, and a {type(model).__name__} cannot be told "
-                "where the words of a row are then: generate the rows one by one, or use `use_mtp=False`."
+                f"`use_mtp=True` needs different positions per batch row, but a {type(model).__name__} does not "
+                "accept them. Generate the rows one by one, or use `use_mtp=False`."
             )
         self.returns_cache = generation_config.return_dict_in_generate or getattr(cache, "_is_user_defined", False)
 
@@ -103,7 +103,7 @@ class SpeculativeDecoding:
         outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
         try:
             while True:
-                self._settle(outputs, drafts)
+                self._check_drafts(outputs, drafts)
                 if not self.text.unfinished():
                     break
                 drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
@@ -122,29 +122,30 @@ class SpeculativeDecoding:
         num_rows = len(self.text.rows)
         self.statistics.count_forward(num_rows)
         cache = self.kwargs["past_key_values"] = outputs.past_key_values
-        # Caches may have made their layers just now.
-        check_can_be_cut(cache, num_rows)
+        # Checked again, as a cache may create its layers in the first forward pass.
+        check_can_crop(cache, num_rows)
         self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
         positions = self.kwargs.pop(self.positions_name, None)
-        # Where no positions are given, a token's column in the cache is its position. So far, they are the prompt's.
-        self.gives_positions = positions is not None
+        # By default, a token's position is its column in the cache.
+        self.has_positions = positions is not None
         if positions is None:
             positions = torch.full((num_rows, 1), cache.get_seq_length() - 1, device=self.device)
+        # The position of the prompt's last token; `_check_drafts` adds the new tokens.
         self.next_positions = positions.expand(num_rows, -1)[:, -1]
         token_types = self.kwargs.pop("token_type_ids", None)
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
 
     def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
-        """One forward pass over `tokens`, `(num_rows, K)`, after what is in the cache."""
+        """Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past."""
         width = tokens.shape[1]
         inputs = dict(self.kwargs)
-        if self.gives_positions or self.cache.is_ragged:
+        if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
-            room = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
-            if width > min(room):
-                # Drafts beyond a row's last place will be dropped, but must not lie beyond the last position.
-                steps = torch.minimum(steps, torch.tensor(room, device=self.device)[:, None])
+            max_steps = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
+            if width > min(max_steps):
+                # Drafts beyond the maximum length will be dropped, but their positions must be valid.
+                steps = torch.minimum(steps, torch.tensor(max_steps, device=self.device)[:, None])
             inputs[self.positions_name] = self.next_positions[:, None] + steps
         mask = self.cache.attention_mask
         if mask is not None:
@@ -158,19 +159,19 @@ class SpeculativeDecoding:
         outputs = self.model(**inputs)
         if outputs.logits.shape[1] != width:
             raise ValueError(
-                f"`use_mtp=True` has {width} tokens read at once, and this model, as it is wrapped, reads "
-                f"{outputs.logits.shape[1]}: use `use_mtp=False`."
+                f"`use_mtp=True` needs logits for {width} tokens at once, but this wrapped model returned "
+                f"{outputs.logits.shape[1]}. Use `use_mtp=False`."
             )
         self.cache.attention_mask = mask
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
 
-    def _settle(self, outputs: ModelOutput, drafts: Drafts) -> None:
-        """Adds to every row what stands of its drafts and one token more, and takes the rest out of the cache."""
+    def _check_drafts(self, outputs: ModelOutput, drafts: Drafts) -> None:
+        """Add the accepted drafts and one more token to every row; remove the rejected drafts from the cache."""
         width = drafts.depth + 1
         logits = outputs.logits[:, -width:].to(self.device, torch.float32)
         hidden_states = outputs.last_hidden_state[:, -width:]
-        # Processors may write on what they are given.
+        # Cloned, as processors may change the scores in place.
         scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
             tokens, num_accepted = accept_by_sampling(scores, drafts.tokens, drafts.probabilities)
@@ -185,10 +186,10 @@ class SpeculativeDecoding:
             counts[i] = num_accepted[i] + 1
         self.records.add(outputs, logits, scores, counts)
         counts = self.text.add(tokens, counts, self.records.scores)
-        self.records.forget(num_accepted, counts)
+        self.records.clear_dropped(num_accepted, counts)
         self.statistics.num_tokens += sum(counts)
         for i in unfinished:
-            # Drafts after the end of a row may be right, and are of no use.
+            # Drafts after the end of a row do not count as accepted.
             self.statistics.count_drafts(drafts.kinds[i], min(num_accepted[i], counts[i]))
         self._stream()
 
@@ -215,13 +216,13 @@ class SpeculativeDecoding:
         self.token_types = None if self.token_types is None else self.token_types[index]
 
     def _stream(self) -> None:
-        """Hands on the tokens that every row has, a step at a time, as plain decoding does."""
+        """Stream the tokens that all rows have, one per row at a time, as plain decoding does."""
         if self.streamer is None:
             return
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
         ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
-        for place in range(self.num_streamed, ready):
-            self.streamer.put(self.text.sequences()[:, place].cpu())
+        for position in range(self.num_streamed, ready):
+            self.streamer.put(self.text.sequences()[:, position].cpu())
         self.num_streamed = max(self.num_streamed, ready)
 
     def _output(self) -> ModelOutput | torch.LongTensor:
@@ -243,7 +244,7 @@ class SpeculativeDecoding:
         return SpeculativeEncoderDecoderOutput(**fields)
 
     def _read_padding(self) -> None:
-        """Brings every row's cache to where plain decoding leaves it, at the longest row's last token but one."""
+        """Extend the cache of every row to that of plain decoding: all tokens of the longest row but the last."""
         text = self.text
         missing = [text.longest - length for length in text.lengths]
         width = max(missing)
@@ -254,27 +255,27 @@ class SpeculativeDecoding:
             self.cache.drop([width - count for count in missing], self.device)
 
 
-# What a forward pass returns, of a decoder-only and of an encoder-decoder model, by the option that asks for it.
-STATES = {
+# Output fields of decoder-only and of encoder-decoder models, by the option that requests them.
+STATE_FIELDS = {
     "output_attentions": (("attentions",), ("decoder_attentions", "cross_attentions")),
     "output_hidden_states": (("hidden_states",), ("decoder_hidden_states",)),
 }
 
 
-class _Records:
-    """What `generate` was asked to return beside the tokens, a step at a time."""
+class _StepRecords:
+    """Scores, logits and states that `generate` returns with the tokens, one entry per generated token."""
 
     def __init__(self, text: TextRows, config: GenerationConfig, is_encoder_decoder: bool):
         self.text = text
         self.scores = [] if config.return_dict_in_generate and config.output_scores else None
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
         self.states = {}
-        for option, names in STATES.items():
+        for option, names in STATE_FIELDS.items():
             if config.return_dict_in_generate and getattr(config, option):
                 if len(text.rows) > 1:
                     raise ValueError(
-                        f"`{option}=True` with `use_mtp=True` is for one row at a time, as rows grow by different "
-                        "numbers of tokens: generate them one by one, or use `use_mtp=False`."
+                        f"`{option}=True` with `use_mtp=True` supports one row, got {len(text.rows)}. Generate the "
+                        "rows one by one, or use `use_mtp=False`."
                     )
                 self.states |= {name: [] for name in names[is_encoder_decoder]}
 
@@ -284,7 +285,7 @@ class _Records:
                 self._add_values(record, values, counts)
         for name, record in self.states.items():
             if outputs.get(name) is not None:
-                # The first forward pass is the prompt's, all of it. Only attention to the text itself grows with it.
+                # The first entry is the whole prompt's. Only self-attention has a column per token of the text.
                 grows = name in ("attentions", "decoder_attentions")
                 record += (
                     _single_steps(outputs[name], logits.shape[1], counts[0], grows) if record else [outputs[name]]
@@ -295,12 +296,12 @@ class _Records:
             first = len(self.text.tokens[row]) - self.text.prompt_length
             for step in range(count):
                 if first + step == len(record):
-                    # Rows that have ended have no scores any more.
+                    # The scores of finished rows stay 0.
                     record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
                 record[first + step][row] = values[i, step]
 
-    def forget(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
-        """Drops what was just recorded for tokens that a row did not get: it got `counts`, and a draft fewer stood."""
+    def clear_dropped(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
+        """Clear the records of tokens dropped at the end of a row: of `num_accepted[i] + 1`, it kept `counts[i]`."""
         for row, accepted, count in zip(self.text.rows, num_accepted, counts, strict=True):
             end = len(self.text.tokens[row]) - self.text.prompt_length
             for record in filter(None, (self.scores, self.logits)):
@@ -316,7 +317,7 @@ class _Records:
 def _single_steps(
     layers: Sequence[torch.Tensor], width: int, count: int, grows: bool
 ) -> list[tuple[torch.Tensor, ...]]:
-    """What plain decoding would have returned for the first `count` tokens of a forward pass over `width` of them."""
+    """Split the states of a forward pass over `width` tokens into those of single steps, for the first `count`."""
     return [
         tuple(layer[..., step : step + 1, : layer.shape[-1] - (width - 1 - step if grows else 0)] for layer in layers)
         for step in range(count)
@@ -324,7 +325,7 @@ def _single_steps(
 
 
 def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:
-    """The given rows of whatever is about all rows: tensors, and those in an encoder's output."""
+    """Select rows of a batched tensor, or of all batched tensors in a tuple or model output."""
     if isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == num_rows:
         return value[index.to(value.device)]
     if isinstance(value, ModelOutput):

@@ -7,7 +7,7 @@ from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from ..method.configuration import check_fraction
 
-# A processor is known by its name: a checkpoint that brings its own code does not bring the class.
+# Processors are identified by class name, as a checkpoint with its own code does not include the class.
 PROCESSOR_NAME = "NgramEnsembleLogitsProcessor"
 
 
@@ -19,26 +19,26 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     model.generate(**inputs, logits_processor=[NgramEnsembleLogitsProcessor(model, ensemble_lambda=0.4)])
     ```
 
-    gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, whichever the decoding strategy.
-    `generate` of our models reads λ from the processor and lets the forward do the work, where the hidden states and
-    the past predictions are; nothing is kept in the processor or the model, and one model can serve several threads.
+    gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, for every decoding strategy.
+    `generate` only reads λ from the processor; the model's forward pass computes the ensemble from its hidden states
+    and history. Processor and model hold no state, so several threads can share one model.
 
-    Called by hand, `processor(input_ids, scores)` reads `input_ids` anew from the first token on (no padding), and
-    returns log-probabilities if `scores` are log-probabilities, logits otherwise.
+    A direct call `processor(input_ids, scores)` reads `input_ids` from the first token (no padding). It returns
+    log-probabilities if `scores` are log-probabilities, logits otherwise.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         ensemble_lambda (`float`): The paper's λ, from 0 to 1.
         encoder_inputs (`Mapping[str, torch.Tensor]`, *optional*):
-            For an encoder-decoder model called by hand: what its encoder reads, such as `input_ids` and
-            `attention_mask`, a row for each row of the text or for as many of its beams.
+            For direct calls with an encoder-decoder model: the inputs of its encoder, such as `input_ids` and
+            `attention_mask`. Each row stands for one row of `input_ids`, or for equally many consecutive beams.
     """
 
     def __init__(self, model, ensemble_lambda: float, encoder_inputs: Mapping[str, torch.Tensor] | None = None):
         if not len(getattr(model, "ngram_heads", ())):
             raise ValueError(
-                f"NgramEnsembleLogitsProcessor needs a model with N-gram heads, and this {type(model).__name__} has "
-                "none: load or train one with `ngram_size` of at least 2."
+                f"`NgramEnsembleLogitsProcessor` needs a model with N-gram heads, got a {type(model).__name__} "
+                "without heads. Load or train a model with `ngram_size` >= 2."
             )
         self.model = model
         self.ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
@@ -49,18 +49,18 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         inputs = {f"{self.model.ngram_text_prefix}input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
         if self.model.config.is_encoder_decoder:
             inputs |= self._encoder_inputs(len(input_ids))
-        main = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
-        refined = self.model(**inputs, ensemble_lambda=self.ensemble_lambda).logits[:, -1]
-        # Adding the difference keeps what other processors did to `scores`, a token they forbade included.
-        refined = scores + (refined - main).to(scores.dtype)
+        plain = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
+        ensembled = self.model(**inputs, ensemble_lambda=self.ensemble_lambda).logits[:, -1]
+        # Adding the difference preserves the changes of other processors, forbidden tokens included.
+        ensembled = scores + (ensembled - plain).to(scores.dtype)
         are_log_probabilities = bool((scores.logsumexp(-1).abs() < 1e-3).all())
-        return refined.log_softmax(-1) if are_log_probabilities else refined
+        return ensembled.log_softmax(-1) if are_log_probabilities else ensembled
 
     def _encoder_inputs(self, num_rows: int) -> dict[str, torch.Tensor]:
         if not self.encoder_inputs:
             raise ValueError(
-                "Called by hand, the processor of an encoder-decoder model needs `encoder_inputs`, what the encoder "
-                "reads; `generate` needs no such help."
+                "`encoder_inputs` is missing, which a direct call with an encoder-decoder model needs. Pass the "
+                "inputs of the encoder, or use `generate`."
             )
         return {
             name: value.repeat_interleave(num_rows // len(value), dim=0) for name, value in self.encoder_inputs.items()
@@ -70,18 +70,18 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
 def split_ensemble_processors(
     model, processors: LogitsProcessorList | None
 ) -> tuple[LogitsProcessorList, float | None]:
-    """Separates the ensemble processor, of which there may be one, from the others: they, and its λ."""
+    """Split off the ensemble processor. Return all other processors, and its λ (`None` without one)."""
     name = PROCESSOR_NAME
-    others = LogitsProcessorList()
+    other_processors = LogitsProcessorList()
     ensemble_lambda = None
     for processor in processors or ():
         if all(cls.__name__ != name for cls in type(processor).__mro__):
-            others.append(processor)
+            other_processors.append(processor)
         elif ensemble_lambda is not None:
-            raise ValueError(f"Two processors of class {name} were given: one is enough.")
-        # A wrapper (PEFT's, say) hands out the heads of the model inside it.
+            raise ValueError(f"`logits_processor` has two processors of class `{name}`. Pass only one.")
+        # Heads are compared, as a wrapper such as PEFT's is another model with the same heads.
         elif processor.model.ngram_heads is not model.ngram_heads:
-            raise ValueError(f"The {name} was made for another model: make one for the model that generates.")
+            raise ValueError(f"`{name}` was created for another model. Create one for the model that generates.")
         else:
             ensemble_lambda = processor.ensemble_lambda
-    return others, ensemble_lambda
+    return other_processors, ensemble_lambda

@@ -1,62 +1,64 @@
-"""Drafts that cost nothing: what followed the last few tokens when they stood in the text before."""
+"""Prompt lookup: drafts copied from what followed an earlier occurrence of the last tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# Of a long prompt, so many tokens at its end are remembered.
-LONGEST_MEMORY = 8192
+# Maximum number of prompt tokens to index; of a longer prompt, the last ones are kept.
+MAX_INDEXED_TOKENS = 8192
 
 
 @dataclass
-class Copy:
+class PromptMatch:
     r"""
-    A piece of text that may come again.
+    An earlier occurrence of the last tokens, and the tokens copied from after it.
 
     Args:
         text (`Sequence[int]`): The text so far.
-        place (`int`): Where in it the piece begins.
-        match_length (`int`): How many tokens before the piece are those at the end of the text.
+        start (`int`): The position to copy from, right after the earlier occurrence.
+        match_length (`int`): How many tokens before `start` equal those at the end of the text.
+        copied (`list[int]`): The tokens copied so far.
     """
 
     text: Sequence[int]
-    place: int
+    start: int
     match_length: int
     copied: list[int] = field(default_factory=list)
 
     def next_token(self) -> int:
-        """Copies one token more. After the end of the text come the copies themselves, as in a text that repeats."""
-        here = self.place + len(self.copied)
-        token = self.text[here] if here < len(self.text) else self.copied[here - len(self.text)]
+        """Copy one more token. Past the end of the text, the copy continues with its own tokens, in a loop."""
+        position = self.start + len(self.copied)
+        token = self.text[position] if position < len(self.text) else self.copied[position - len(self.text)]
         self.copied.append(token)
         return token
 
 
-class TextMemory:
+class PromptLookup:
     r"""
-    Remembers what followed every short sequence of tokens in a text when it came last.
+    Index of the positions after every short sequence of tokens in a text. Later occurrences replace earlier ones.
 
     Args:
-        longest_match (`int`): How many tokens are compared at most.
+        max_match (`int`): Maximum number of tokens to match.
     """
 
-    def __init__(self, longest_match: int):
-        self.longest_match = longest_match
+    def __init__(self, max_match: int):
+        self.max_match = max_match
         self.num_read = 0
         self.tokens: list[int] = []
-        self.places: dict[tuple[int, ...], int] = {}
+        self.positions: dict[tuple[int, ...], int] = {}
 
     def add(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text and index them."""
         self.num_read += len(tokens)
-        for token in tokens[-LONGEST_MEMORY:]:
-            here = len(self.tokens)
-            for length in range(1, min(self.longest_match, here) + 1):
-                self.places[tuple(self.tokens[here - length :])] = here
+        for token in tokens[-MAX_INDEXED_TOKENS:]:
+            position = len(self.tokens)
+            for length in range(1, min(self.max_match, position) + 1):
+                self.positions[tuple(self.tokens[position - length :])] = position
             self.tokens.append(token)
 
-    def find(self) -> Copy | None:
-        """What may come next: what came after the same tokens as those at the end."""
-        for length in range(min(self.longest_match, len(self.tokens)), 0, -1):
-            place = self.places.get(tuple(self.tokens[-length:]))
-            if place is not None:
-                return Copy(self.tokens, place, length)
+    def find(self) -> PromptMatch | None:
+        """Return the longest earlier match of the last tokens, `None` if there is none."""
+        for length in range(min(self.max_match, len(self.tokens)), 0, -1):
+            start = self.positions.get(tuple(self.tokens[-length:]))
+            if start is not None:
+                return PromptMatch(self.tokens, start, length)
         return None

@@ -1,4 +1,4 @@
-"""A cache whose rows keep different numbers of the tokens they were just given."""
+"""A cache whose rows keep different numbers of tokens of a forward pass."""
 
 from collections.abc import Sequence
 
@@ -8,127 +8,127 @@ from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLay
 
 from .history import NgramHistoryLayer, can_host_history, self_attention_of
 
-# Of these, each row can be cut and moved by itself.
+# Layers whose rows can be cropped and shifted separately.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
 
 
-def check_can_be_cut(cache: Cache | None, batch_size: int) -> None:
-    """Raises a `ValueError` for a cache that cannot take back what was drafted in vain."""
+def check_can_crop(cache: Cache | None, batch_size: int) -> None:
+    """Check that rejected drafts can be removed from a cache."""
     if cache is None:
-        raise ValueError("`use_mtp=True` needs a cache to take drafts back from: leave `use_cache` at `True`.")
+        raise ValueError("`use_mtp=True` needs a cache to remove rejected drafts from. Leave `use_cache` at `True`.")
     if not can_host_history(cache):
         raise ValueError(
-            f"`use_mtp=True` takes rejected drafts back from the cache, and a {type(cache).__name__} cannot be "
-            "cropped: use `use_mtp=False`."
+            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped. "
+            "Use `use_mtp=False`."
         )
     layers = self_attention_of(cache).layers
     unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]
     if unfit:
         raise ValueError(
-            f"`use_mtp=True` takes rejected drafts back from the cache, and a {type(unfit[0]).__name__} cannot be "
-            "cropped: use the default dynamic cache, or `use_mtp=False`."
+            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(unfit[0]).__name__} cannot be "
+            "cropped. Use the default dynamic cache, or `use_mtp=False`."
         )
     unfit = [layer for layer in layers if type(layer) not in RAGGED_LAYERS]
     if unfit and batch_size > 1:
         raise ValueError(
-            f"In a batch, `use_mtp=True` moves every row's cache by itself, and that of a {type(unfit[0]).__name__} "
-            "cannot be moved: generate the rows one by one, or use `use_mtp=False`."
+            f"`use_mtp=True` shifts each batch row in the cache, but a {type(unfit[0]).__name__} does not support "
+            "that. Generate the rows one by one, or use `use_mtp=False`."
         )
 
 
 class RaggedCache:
     r"""
-    Wraps a cache whose rows are to end at the same column however many tokens each of them keeps: rows that keep fewer
-    are moved to the right, so that columns without meaning are at the left, as padding is.
+    Wraps a cache whose rows end at the same column, although they keep different numbers of tokens. Rows that keep
+    fewer tokens are shifted to the right; the columns that become free at the left are masked, like left padding.
 
     Args:
-        cache (`Cache`): Of a type that `check_can_be_cut` accepts.
-        batch_size (`int`): Its rows.
+        cache (`Cache`): A cache that passes `check_can_crop`.
+        batch_size (`int`): The number of rows.
         attention_mask (`torch.Tensor` of shape `(batch_size, num_columns)`, *optional*):
-            Which columns are real, if not all are.
+            1 for tokens, 0 for padding; `None` without padding.
 
     Attributes:
-        attention_mask (`torch.Tensor`, *optional*): The same for the columns as they are now.
+        attention_mask (`torch.Tensor`, *optional*): The mask of the current columns.
     """
 
     def __init__(self, cache: Cache, batch_size: int, attention_mask: torch.Tensor | None):
         self.cache = cache
-        # A sliding window has to keep what it is told to drop until it is known how much that is.
+        # Sliding windows keep the tokens that leave the window until the drafts are checked.
         cache.activate_past_recording()
         self.attention_mask = attention_mask
-        # How far each row has been moved.
-        self.moved = [0] * batch_size
+        # Number of columns that each row was shifted by.
+        self.shifts = [0] * batch_size
 
     @property
     def is_ragged(self) -> bool:
-        return any(self.moved)
+        return any(self.shifts)
 
     def drop(self, counts: Sequence[int], device: torch.device) -> None:
-        """Takes the last `counts[i]` columns of each row i away, and aligns the rows' ends."""
+        """Remove the last `counts[i]` columns of each row i, and align the ends of the rows."""
         least = min(counts)
-        shifts = [count - least for count in counts]
-        if any(shifts):
-            self._move_right(torch.tensor(shifts, device=device))
-            self.moved = [moved + shift for moved, shift in zip(self.moved, shifts, strict=True)]
-        # Also by nothing: a sliding window lets go of what it kept for taking back.
+        new_shifts = [count - least for count in counts]
+        if any(new_shifts):
+            self._shift_right(torch.tensor(new_shifts, device=device))
+            self.shifts = [shift + new for shift, new in zip(self.shifts, new_shifts, strict=True)]
+        # Even by 0, so that sliding windows release the tokens they kept for cropping.
         self.cache.crop(-least)
         if least and self.attention_mask is not None:
             self.attention_mask = self.attention_mask[:, :-least]
         self._trim()
 
     def select(self, rows: Sequence[int], device: torch.device) -> None:
-        """Keeps the given rows only."""
+        """Keep only the given rows."""
         index = torch.tensor(rows, device=device)
         self.cache.batch_select_indices(index)
-        self.moved = [self.moved[row] for row in rows]
+        self.shifts = [self.shifts[row] for row in rows]
         if self.attention_mask is not None:
             self.attention_mask = self.attention_mask[index]
         self._trim()
 
     def release(self) -> None:
-        """Leaves the cache to others, who will not take anything back."""
+        """Stop recording in sliding windows: nothing will be cropped any more."""
         for layer in self_attention_of(self.cache).layers:
             if hasattr(layer, "record_past"):
                 layer.record_past = False
 
-    def _move_right(self, shifts: torch.Tensor) -> None:
+    def _shift_right(self, shifts: torch.Tensor) -> None:
         if self.attention_mask is None:
             columns = self.cache.get_seq_length()
             self.attention_mask = torch.ones(len(shifts), columns, dtype=torch.long, device=shifts.device)
-        places = torch.arange(self.attention_mask.shape[1], device=shifts.device) - shifts[:, None]
-        self.attention_mask = self.attention_mask.gather(1, places.clamp(min=0)).masked_fill(places < 0, 0)
-        sources = {}
+        sources = torch.arange(self.attention_mask.shape[1], device=shifts.device) - shifts[:, None]
+        self.attention_mask = self.attention_mask.gather(1, sources.clamp(min=0)).masked_fill(sources < 0, 0)
+        indices = {}
         for layer in self_attention_of(self.cache).layers:
             if layer.get_seq_length() > 0:
-                # A sliding window holds fewer columns than there are, and the history has one head.
+                # Shapes differ: a sliding window has fewer columns, and the history has one head.
                 shape = layer.keys.shape[:3]
-                if shape not in sources:
-                    sources[shape] = _places_of_vectors(*shape, shifts.to(layer.keys.device))
-                layer.keys, layer.values = (_take(states, sources[shape]) for states in (layer.keys, layer.values))
+                if shape not in indices:
+                    indices[shape] = _shifted_indices(*shape, shifts.to(layer.keys.device))
+                layer.keys, layer.values = (_select_vectors(x, indices[shape]) for x in (layer.keys, layer.values))
 
     def _trim(self) -> None:
-        """Removes columns that are without meaning in every row."""
-        surplus = min(self.moved)
+        """Remove the columns that are masked in every row because of shifts."""
+        surplus = min(self.shifts)
         if surplus == 0:
             return
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
         for layer in self_attention_of(self.cache).layers:
-            # A history that began later than the cache holds fewer columns, all of them real.
+            # A history that was added later than the cache has fewer columns, none of them masked.
             if layer.get_seq_length() > 0:
                 if type(layer) is DynamicSlidingWindowLayer:
                     layer.cumulative_length -= surplus
                 layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
-        self.moved = [moved - surplus for moved in self.moved]
+        self.shifts = [shift - surplus for shift in self.shifts]
 
 
-def _places_of_vectors(batch_size: int, num_heads: int, width: int, shifts: torch.Tensor) -> torch.Tensor:
-    """Where, among the vectors of all rows, heads and columns, those of the rows are, row i moved by `shifts[i]`."""
+def _shifted_indices(batch_size: int, num_heads: int, width: int, shifts: torch.Tensor) -> torch.Tensor:
+    """Return flat indices `(batch_size * num_heads * width,)` that shift row i to the right by `shifts[i]` columns."""
     columns = (torch.arange(width, device=shifts.device) - shifts[:, None]).clamp(min=0)
     blocks = torch.arange(batch_size * num_heads, device=shifts.device).view(batch_size, num_heads, 1) * width
     return (blocks + columns[:, None]).flatten()
 
 
-def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    # Whole vectors are copied, which is several times as fast as indexing or gathering.
-    return states.reshape(-1, states.shape[-1]).index_select(0, places).view(states.shape)
+def _select_vectors(states: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    # `index_select` on whole vectors is several times as fast as indexing or `gather`.
+    return states.reshape(-1, states.shape[-1]).index_select(0, indices).view(states.shape)

@@ -1,4 +1,4 @@
-"""What drafting brought in a generation."""
+"""Acceptance rates of a generation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from .pace import DraftKind
 @dataclass
 class SpeculationStatistics:
     r"""
-    What drafting brought in one call of `generate`.
+    Counts of tokens, forward passes and drafts in one call of `generate`.
 
     Args:
-        num_tokens (`int`): Generated tokens, of all rows together.
-        num_forwards (`int`): Forward passes of the model, each with all rows that were not finished.
-        num_row_forwards (`int`): The same, counted once for each of those rows.
-        num_drafted (`list[int]`): How many tokens were drafted as the first after the next one, the second, ...
-        num_accepted (`list[int]`): How many of them stood, and are in the text.
-        num_copied (`int`): How many of the drafts were copied from the text; the others are the heads'.
-        num_copies_accepted (`int`): How many of those stood.
+        num_tokens (`int`): Generated tokens, summed over all batch rows.
+        num_forwards (`int`): Forward passes of the model, each over all unfinished rows.
+        num_row_forwards (`int`): The same, counted once per unfinished row.
+        num_drafted (`list[int]`): Number of drafts at each depth, starting with the first after the next token.
+        num_accepted (`list[int]`): Number of accepted drafts at each depth.
+        num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
+        num_copies_accepted (`int`): Accepted drafts by prompt lookup.
     """
 
     num_tokens: int = 0
@@ -31,12 +31,12 @@ class SpeculationStatistics:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens that a row gains from one forward pass, the prompt's included; 1 without speculation."""
+        """Tokens per row and forward pass, the prompt's forward pass included; 1 without drafts."""
         return self.num_tokens / max(self.num_row_forwards, 1)
 
     @property
     def acceptance(self) -> list[float]:
-        """For each depth, the share of its drafts that stood (all drafts before them included)."""
+        """Acceptance rate per depth. A draft counts as accepted only if all drafts before it are."""
         return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafted, strict=True)]
 
     def count_forward(self, num_rows: int) -> None:
@@ -44,15 +44,15 @@ class SpeculationStatistics:
         self.num_row_forwards += num_rows
 
     def count_drafts(self, kinds: Sequence[DraftKind | None], num_accepted: int) -> None:
-        """Counts the drafts of one row, of which `num_accepted` stood."""
+        """Count the drafts of one row, the first `num_accepted` of them as accepted."""
         for depth, kind in enumerate(kinds):
             if kind is None:
                 continue
             if depth == len(self.num_drafted):
                 self.num_drafted.append(0)
                 self.num_accepted.append(0)
-            stands = depth < num_accepted
+            is_accepted = depth < num_accepted
             self.num_drafted[depth] += 1
-            self.num_accepted[depth] += stands
-            self.num_copied += kind.is_copy
-            self.num_copies_accepted += kind.is_copy and stands
+            self.num_accepted[depth] += is_accepted
+            self.num_copied += kind.is_lookup
+            self.num_copies_accepted += kind.is_lookup and is_accepted

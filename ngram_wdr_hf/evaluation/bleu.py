@@ -11,14 +11,14 @@ from ..data.errors import InputError
 @dataclass(frozen=True)
 class TranslationScores:
     """
-    The scores of a set of translations, from 0 to 100, and how they were counted.
+    The scores of translations, from 0 to 100, with sacrebleu's signatures.
 
     Args:
-        bleu (`float`): Corpus BLEU, by words.
-        chrf (`float`): Corpus chrF, by characters.
-        bleu_signature (`str`): The settings and the version behind `bleu`, to be reported with it.
+        bleu (`float`): Corpus BLEU, on words.
+        chrf (`float`): Corpus chrF, on characters.
+        bleu_signature (`str`): Settings and version for `bleu`, to be reported with it.
         chrf_signature (`str`): The same for `chrf`.
-        num_sentences (`int`): How many sentences were scored.
+        num_sentences (`int`): Number of scored sentences.
     """
 
     bleu: float
@@ -32,22 +32,22 @@ def score_translations(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> TranslationScores:
     """
-    Scores raw, detokenised text with sacrebleu's defaults: its own `13a` tokens, upper and lower case as they are.
+    Score raw, detokenized text with sacrebleu's defaults: `13a` tokenization, case-sensitive.
 
     Args:
-        hypotheses (`Sequence[str]`): The translations, one a sentence.
-        references (`Sequence[str]` or `Sequence[Sequence[str]]`): What they should be: for each sentence one text or
-            several, as many for every sentence.
+        hypotheses (`Sequence[str]`): The translations, one per sentence.
+        references (`Sequence[str]` or `Sequence[Sequence[str]]`): One or several references per
+            sentence, the same number for every sentence.
     """
     references = [as_texts(texts) for texts in references]
     _check(hypotheses, references)
-    # Sacrebleu takes the first references of all sentences, then the second ones, and so on.
+    # Sacrebleu takes one list per reference: the first ones of all sentences, then the second ones.
     streams = list(zip(*references, strict=True))
     bleu, chrf = BLEU(), CHRF()
     return TranslationScores(
         bleu=bleu.corpus_score(hypotheses, streams).score,
         chrf=chrf.corpus_score(hypotheses, streams).score,
-        # Signatures know the number of references only after the scoring.
+        # Signatures have the number of references only after scoring.
         bleu_signature=str(bleu.get_signature()),
         chrf_signature=str(chrf.get_signature()),
         num_sentences=len(hypotheses),
@@ -55,20 +55,22 @@ def score_translations(
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """The references of a sentence; a single one may be a string."""
+    """Return the references of a sentence as a list; a single one may be a string."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _check(hypotheses: Sequence[str], references: list[list[str]]) -> None:
     if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} translations have {len(references)} sets of references: give as many.")
+        raise InputError(
+            f"`references` must have one entry per translation, got {len(references)} for {len(hypotheses)}."
+        )
     if not references:
-        raise InputError("There is no translation to score: give at least one.")
+        raise InputError("`references` is empty: give at least one translation and its reference.")
     for i, texts in enumerate(references):
         if not texts:
-            raise InputError(f"`references[{i}]` is empty: give the sentence a reference, or leave it out.")
+            raise InputError(f"`references[{i}]` is empty: add a reference, or leave out the sentence.")
         if len(texts) != len(references[0]):
             raise InputError(
-                f"`references[0]` has {len(references[0])} texts and `references[{i}]` has {len(texts)}: "
-                "keep as many for every sentence as the one with the fewest has."
+                f"`references[{i}]` has {len(texts)} texts, but `references[0]` has {len(references[0])}: use the "
+                "same number for every sentence."
             )

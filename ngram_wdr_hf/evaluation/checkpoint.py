@@ -1,4 +1,4 @@
-"""Checkpoints, ours and plain ones, for training and evaluation."""
+"""Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 
-# What each script is for.
+# The kinds of model, with the script for each.
 KINDS = {
     "causal": "a causal language model, for train_clm.py",
     "seq2seq": "an encoder-decoder model, for train_nmt.py",
@@ -34,27 +34,27 @@ def load_checkpoint(
     name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, default_size: int = 1, **fields: Any
 ) -> NgramHeadsMixin:
     r"""
-    Load a checkpoint of ours, or a plain one with fresh heads.
+    Load a checkpoint with N-gram heads, or a plain one and add new heads.
 
     Args:
         name_or_path (`str`): A folder or a name on the Hub.
-        kind (`str`): Which kind of model it has to be, one of `KINDS`.
+        kind (`str`): The expected kind of model, one of `KINDS`.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
         default_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has one.
         fields: Configuration fields to set.
     """
     with as_input_error():
         config = AutoConfig.from_pretrained(name_or_path)
-        found = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
-        if found != kind:
-            raise InputError(f"{name_or_path} is a model of type {config.model_type}: give {KINDS[kind]}.")
+        actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
+        if actual_kind != kind:
+            raise InputError(f"{name_or_path} has the model type {config.model_type}: choose {KINDS[kind]}.")
         if isinstance(config, NgramConfigMixin):
             auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
             model = auto_class.from_pretrained(name_or_path, **fields)
         else:
             model = with_ngram_heads(name_or_path, **{"ngram_size": default_size, **fields})
     check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
-    # Transformers' loading makes Marian's sinusoidal positions trainable, and they never get a gradient.
+    # Transformers loads Marian's sinusoidal positions as trainable, but they never get a gradient.
     for layer in model.modules():
         if isinstance(layer, MarianSinusoidalPositionalEmbedding):
             layer.requires_grad_(False)

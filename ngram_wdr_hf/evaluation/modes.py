@@ -19,7 +19,7 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put all modules into evaluation mode, and restore their modes afterwards."""
+    """Set all modules to evaluation mode, and restore their modes afterwards."""
     with modes_restored(model):
         model.eval()
         yield

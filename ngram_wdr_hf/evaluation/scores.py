@@ -1,4 +1,4 @@
-"""The exact NLL of a text under a model; for running text and translations, for many λ in one pass."""
+"""The exact NLL of a text under a model, for several λ in one pass."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
 
-# The texts that can be scored: windows over running text, batches of sentence pairs, blocks with masked words.
+# Running text, sentence pairs, or text with masked words.
 ScoredText = EvaluationWindows | PairBatches | MaskedText
 
 
@@ -24,10 +24,10 @@ class Scores:
 
     Args:
         lambdas (`list[float]`): The values of λ.
-        nll_sums (`list[float]`): For each, the sum of the next-word NLLs over the text.
-        head_nlls (`list[float]`): The mean NLL of the next word (λ = 0) and of each head.
-        num_tokens (`int`): The targets.
-        num_words (`int`): The words: `num_tokens`, if the tokens are words.
+        nll_sums (`list[float]`): For each λ, the sum of the next-token NLLs.
+        head_nlls (`list[float]`): The mean NLL of each depth; depth 0 is the next-token prediction with λ = 0.
+        num_tokens (`int`): Number of targets.
+        num_words (`int`): Number of words, equal to `num_tokens` for a word tokenizer.
     """
 
     lambdas: list[float]
@@ -37,15 +37,15 @@ class Scores:
     num_words: int
 
     def count(self, unit: str) -> int:
-        """How many words or tokens there are."""
+        """Return the number of words or tokens."""
         return {"word": self.num_words, "token": self.num_tokens}[unit]
 
     def perplexities(self, unit: str = "token") -> list[float]:
-        """For each λ, by `"token"` or by `"word"`; the paper reports the latter."""
+        """Return the perplexity of each λ, by `"token"` or, as in the paper, by `"word"`."""
         return [_exp(total / self.count(unit)) for total in self.nll_sums]
 
     def by_lambda(self, unit: str = "token") -> dict[float, float]:
-        """The same perplexities, by λ."""
+        """Return the perplexities as a dictionary by λ."""
         return dict(zip(self.lambdas, self.perplexities(unit), strict=True))
 
     @property
@@ -54,7 +54,7 @@ class Scores:
         return self.lambdas[self.nll_sums.index(min(self.nll_sums))]
 
     def at(self, ensemble_lambda: float) -> int:
-        """The index of a λ in the grid."""
+        """Return the index of a λ."""
         return self.lambdas.index(ensemble_lambda)
 
 
@@ -65,10 +65,10 @@ class MaskedScores:
 
     Args:
         nll_sum (`float`): The sum of their NLLs.
-        num_correct (`int`): How many of them the model says.
+        num_correct (`int`): Number of correct predictions.
         head_nlls (`list[float | None]`):
-            Their mean NLL by the model itself and by each head, over its own targets; `None` if it has none.
-        head_counts (`list[int]`): How many targets these are.
+            The mean NLL of each depth over its own targets; `None` if it has none.
+        head_counts (`list[int]`): Number of targets of each depth.
     """
 
     nll_sum: float
@@ -104,7 +104,7 @@ class _Share(Dataset):
         i = i * self.num_processes + self.process_index
         if i < len(self.text):
             return self.text[i]
-        # An item without targets.
+        # Padding: an item without targets.
         item, name = self.text[0], self.text.labels_name
         return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
 
@@ -120,16 +120,16 @@ def score(
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     r"""
-    Reads everything once. Every process reads its share, in equally many batches.
+    Compute the NLL of a text. Every process scores its share, with the same number of batches.
 
     Args:
-        model (`nn.Module`): A model of ours, wrapped for several processes or not.
+        model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
         text (`EvaluationWindows` or `PairBatches`): The text.
         lambdas (`Sequence[float]`): The values of λ.
-        batch_size (`int`): Windows at a time; of `PairBatches`, an item is a batch.
-        process_index (`int`, *optional*, defaults to 0): Which share to read.
-        num_processes (`int`, *optional*, defaults to 1): How many shares there are.
-        add_up (`Callable`, *optional*): Sums a tensor over all processes.
+        batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
+        process_index (`int`, *optional*, defaults to 0): The index of the share to score.
+        num_processes (`int`, *optional*, defaults to 1): Number of shares.
+        add_up (`Callable`, *optional*): Sum a tensor over all processes.
         on_batch (`Callable`, *optional*): Called after each batch.
     """
 
@@ -161,7 +161,7 @@ def score_masked(
     add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
     on_batch: Callable[[], None] = lambda: None,
 ) -> MaskedScores:
-    """The same for a masked language model and `MaskedText`."""
+    """Compute the scores of a masked language model; arguments as in `score`."""
 
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         output = model(**batch, num_items_in_batch=1)
@@ -195,11 +195,11 @@ def _add_up_batches(
     add_up: Callable[[torch.Tensor], torch.Tensor],
     on_batch: Callable[[], None],
 ) -> list[torch.Tensor]:
-    """The sums that `sums_of` computes for a batch, added up over all batches and processes."""
+    """Add up the sums that `sums_of` returns for a batch, over all batches and processes."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    # Sums over a long text need float64, which Apple's GPUs do not have.
+    # Sums over a long text need float64, except on Apple's GPUs, which lack it.
     precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
     for batch in DataLoader(share, batch_size):
@@ -212,5 +212,5 @@ def _add_up_batches(
 
 
 def _exp(value: float) -> float:
-    """`exp`, but infinite instead of an overflow error."""
+    """Return `exp(value)`, infinity on overflow."""
     return math.exp(value) if value < 700 else math.inf

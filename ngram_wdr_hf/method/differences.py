@@ -1,4 +1,4 @@
-"""Word difference representations: the arithmetic of the paper's equations 4 to 8, and its only place."""
+"""Word difference representations (WDR): the arithmetic of the paper's equations 4 to 8."""
 
 from collections.abc import Sequence
 from math import comb
@@ -8,7 +8,7 @@ import torch
 
 def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
-    The n-level word difference representation `Δ_n e`, by its recursive definition:
+    Return the n-level word difference representation `Δ_n e`, by its recursive definition:
     `Δ_1 e[t] = e[t+1] - e[t]` and `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`; the last position keeps `e[T-1]`.
 
     Args:
@@ -27,11 +27,12 @@ def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
-    The conjugate term `Δ^r_n e` that turns a word difference back into a word: `wdr(e, n) + conjugate(e, n) = e[t+n]`,
-    by its binomial form `-sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`. Position t reads `e[t], ..., e[t+n-1]` only.
+    Return the conjugate term `Δ^r_n e`, which turns a word difference back into an embedding:
+    `wdr(e, n)[t] + conjugate(e, n)[t] = e[t+n]`. Its binomial form is `-sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`, so
+    position t depends on `e[t], ..., e[t+n-1]` only.
 
-    At the end of the sequence the definition of `wdr` amounts to continuing it by doubling, `e[T-1+k] = 2^k e[T-1]`;
-    the same continuation is used here, so that the equation above holds at every position.
+    At its last positions, `wdr` implicitly continues the sequence by doubling, `e[T-1+k] = 2^k e[T-1]`. The same is
+    done here, so that the equation holds at every position.
 
     Args:
         embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
@@ -48,11 +49,11 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
     r"""
-    The conjugate term of an n-level difference, `-sum_{i=1..n} C(n,i) (-1)^i e_i`, from the embeddings of the n tokens
-    beside the predicted one.
+    Return the conjugate term `-sum_{i=1..n} C(n,i) (-1)^i e_i` of an n-level difference, given the embeddings of the
+    n tokens next to the predicted one.
 
     Args:
-        neighbors (`Sequence[torch.Tensor]`): The embeddings `e_1, ..., e_n`, nearest first, on either side.
+        neighbors (`Sequence[torch.Tensor]`): The embeddings `e_1, ..., e_n`, nearest first, all on one side.
     """
     n = len(neighbors)
     total = neighbors[0] if n == 1 else n * neighbors[0]
@@ -63,4 +64,4 @@ def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _check_level(n: int, lowest: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < lowest:
-        raise ValueError(f"The level `n` must be an integer of at least {lowest}, got {n!r}.")
+        raise ValueError(f"`n`, the level, must be an integer >= {lowest}, got {n!r}.")

@@ -1,4 +1,4 @@
-"""Where documents begin and end in a batch: no head may predict across padding or into another document."""
+"""Document boundaries in a batch: no head predicts across padding or into another document."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# The label of a position without a target, as everywhere in Transformers.
+# Transformers' label for a position without a target.
 IGNORE_INDEX = -100
 
 
@@ -17,14 +17,14 @@ def read_documents(
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    The `run_lengths` and the positions of the tokens of a text, `(batch_size, T)` each.
+    Return the run lengths and the positions of a batch's tokens, `(batch_size, T)` each.
 
     Args:
-        text (`Mapping[str, Any]`): What the model was given, of which `position_ids` and `attention_mask` are read.
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): Those of the tokens.
-        past_length (`int` or `torch.LongTensor`, *optional*, defaults to 0): The number of tokens before them.
+        text (`Mapping[str, Any]`): The model's inputs. Only `position_ids` and `attention_mask` are used.
+        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): The hidden states of the tokens.
+        past_length (`int` or `torch.LongTensor`, *optional*, defaults to 0): The number of tokens in the cache.
         last_record (`torch.LongTensor` of shape `(batch_size, 3)`, *optional*):
-            Of the token before the first: its id, run length and position.
+            The id, run length and position of the last token in the cache.
     """
     batch_size, length = hidden_states.shape[:2]
     position_ids = text.get("position_ids")
@@ -44,17 +44,17 @@ def run_lengths(
     previous_position: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""
-    For each token, how many tokens of its document have been read, itself included; 0 for padding. Head n has
-    something to say about what follows time t exactly when `run[t] > n`.
+    Return, for each position, how many tokens of its document it has read, its own included; 0 for padding. Head n
+    has predicted the token after position t if and only if `run[t] > n`.
 
     Args:
         position_ids (`torch.LongTensor` of shape `(batch_size, T)`):
-            A token belongs to the document of the token before it if its position is one higher.
+            The positions. A token continues the document of the token before it if its position is one higher.
         is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*): False for padding.
         is_linked (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
-            False for a token that may not attend to the token before it.
-        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The run of the token before the first.
-        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*): And its position.
+            False for a token that cannot attend to the token before it.
+        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The run length before the first token.
+        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The position before it.
 
     Returns:
         `torch.LongTensor` of shape `(batch_size, T)`.
@@ -62,7 +62,7 @@ def run_lengths(
     if previous_run is None:
         previous_run = previous_position = position_ids.new_zeros(position_ids.shape[0])
     if position_ids.shape[1] == 1:
-        # A step of decoding, where every operation counts: what follows, for one token.
+        # Fast path for a decoding step: the same computation for one token.
         continues = position_ids == previous_position[:, None] + 1
         runs = torch.where(continues if is_linked is None else continues & is_linked, previous_run[:, None] + 1, 1)
         return runs if is_real is None else torch.where(is_real, runs, 0)
@@ -71,19 +71,18 @@ def run_lengths(
         continues = continues & is_linked
     if is_real is not None:
         continues = continues & F.pad(is_real[:, :-1], (1, 0), value=True)
-    # The step at which each token's document began, not positive if it began before the first token here: a previous
-    # run of 0, of padding or of nothing at all, begins one at step 0 as well.
+    # Where each token's document starts, negative if inside the cache. A previous run of 0 starts a document at 0.
     steps = torch.arange(position_ids.shape[1], device=position_ids.device)
-    began = torch.where(continues, -previous_run[:, None], steps).cummax(dim=1).values
-    runs = steps + 1 - began
+    starts = torch.where(continues, -previous_run[:, None], steps).cummax(dim=1).values
+    runs = steps + 1 - starts
     return runs if is_real is None else torch.where(is_real, runs, 0)
 
 
 def allowed_by(attention_mask: torch.Tensor) -> torch.Tensor:
-    """What a prepared mask, of ones and zeros or added to the attention scores, lets be seen."""
+    """Return a prepared mask as booleans: True where attention is allowed."""
     if not attention_mask.is_floating_point():
         return attention_mask.bool()
-    # Added to the scores, a finite bias is no prohibition.
+    # A float mask is added to the scores: a moderate value is a bias, not a mask.
     return attention_mask > torch.finfo(attention_mask.dtype).min / 2
 
 
@@ -91,30 +90,30 @@ def read_attention_mask(
     attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     r"""
-    What an attention mask says about the last `length` tokens.
+    Read from an attention mask which of the last `length` tokens are real, and which are linked to their predecessor.
 
     Args:
         attention_mask (`torch.Tensor`, *optional*):
             The usual `(batch_size, past_length + length)` mask of ones and zeros, or a prepared
             `(batch_size, 1, length, key_length)` mask: boolean, or added to the attention scores. Anything else
-            (a mask without tensor form) says nothing; `position_ids` then speak alone.
-        length (`int`): How many new tokens there are.
-        past_length (`int` or `torch.LongTensor`): How many tokens the cache holds before them.
+            (a mask that is not a tensor) is ignored.
+        length (`int`): The number of new tokens.
+        past_length (`int` or `torch.LongTensor`): The number of tokens in the cache.
 
     Returns:
-        `(is_real, is_linked)` as `run_lengths` takes them.
+        `(is_real, is_linked)`, the arguments of `run_lengths`.
     """
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim not in (2, 4):
         return None, None
     steps = torch.arange(length, device=attention_mask.device)
-    own = steps + past_length
+    columns = steps + past_length
     if attention_mask.ndim == 2:
-        # A mask of the new tokens alone, of all up to now, or as wide as a static cache.
+        # The mask covers the new tokens, the cache and the new tokens, or a whole static cache.
         if attention_mask.shape[1] > length:
-            attention_mask = attention_mask.index_select(1, own)
+            attention_mask = attention_mask.index_select(1, columns)
         return attention_mask.bool(), None
     allowed = allowed_by(attention_mask)
-    # A static cache with a sliding window keeps its last columns only.
-    own = torch.minimum(own, steps + (allowed.shape[-1] - length))
-    # The token before the very first one does not exist; `run_lengths` starts a document there anyway.
-    return allowed[:, 0, steps, own], allowed[:, 0, steps, (own - 1).clamp(min=0)]
+    # A static cache with a sliding window keeps only its last columns.
+    columns = torch.minimum(columns, steps + (allowed.shape[-1] - length))
+    # The first token has no predecessor; `run_lengths` starts a document there anyway.
+    return allowed[:, 0, steps, columns], allowed[:, 0, steps, (columns - 1).clamp(min=0)]

@@ -1,4 +1,4 @@
-"""The added heads, and what they and the model itself predict about each token."""
+"""The heads, and the predictions of all depths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ class NgramHead(nn.Module):
 @dataclass(frozen=True)
 class NgramPredictions:
     r"""
-    The predicted embeddings of tokens and, with labels, the tokens that are to be predicted. Depth 0 is the model
-    itself, depth n is head n. The loss, the ensemble, the grid over λ and the diagnostics are all made from this.
+    The predicted embeddings of all depths and, with labels, their targets. Depth 0 is the model's own prediction,
+    depth n is head n's. The loss, the ensemble, the grid over λ and the diagnostics all start from this object.
 
     Args:
         embeddings (`Sequence[torch.Tensor]`, N of shape `(..., d)`):
-            For each depth, the predicted embeddings. In a causal model, depth n is `(batch_size, K_n, d)`: what head n
-            predicted, n positions before, about the token after each of the last `K_n` positions.
+            The predicted embeddings per depth. In a causal model, depth n is `(batch_size, K_n, d)`: for each of the
+            last `K_n` positions, head n's prediction of the next token, made n positions earlier.
         targets (`Sequence[torch.LongTensor]`, *optional*):
-            For each depth, the token ids, of the same leading shape; -100 where there is no target.
+            The target ids per depth, with the same leading shape; -100 for no target.
         runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*):
-            `run_lengths` of the positions, for the ensemble.
+            The run lengths of the positions, for the ensemble.
     """
 
     embeddings: Sequence[torch.Tensor]
@@ -55,30 +55,30 @@ class NgramPredictions:
         next_tokens: torch.LongTensor | None = None,
     ) -> "NgramPredictions":
         r"""
-        Applies the heads of a causal model.
+        Apply the heads of a causal model.
 
         Args:
             heads (`Sequence[NgramHead]`): The N - 1 heads.
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
-                The hidden states `h` of K positions, after those of P earlier ones.
+                The hidden states `h` of P earlier positions, then of the K positions to predict from.
             embeddings (`torch.Tensor` of shape `(batch_size, P + K, d)`, *optional*):
-                The output embeddings of the tokens at these positions, for WDR heads; `None` for simple heads.
-            runs (`torch.LongTensor` of shape `(batch_size, K)`): `run_lengths` of the K positions.
+                The output embeddings of the tokens at all P + K positions; `None` for simple heads.
+            runs (`torch.LongTensor` of shape `(batch_size, K)`): The run lengths of the K positions.
             next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*):
-                The token after each of the K positions; -100 where it is no target.
+                The token after each of the K positions; -100 for no target.
         """
         kept, length = runs.shape[1], hidden_states.shape[1]
         predicted, targets = [hidden_states[:, length - kept :]], None
         if next_tokens is not None:
             targets = [next_tokens]
-            # What was predicted before these positions is for the ensemble; the losses are those of these positions.
+            # Predictions made at the P earlier positions are for the ensemble; they have no targets in the loss.
             runs_here = torch.minimum(runs, torch.arange(1, kept + 1, device=runs.device))
         for n, head in enumerate(heads, start=1):
             end = max(length - n, 0)
             count = min(kept, end)
             prediction = head(hidden_states[:, end - count : end])
             if embeddings is not None:
-                # Position t knows x[t-n+1..t]: they turn the difference that head n predicts into an embedding.
+                # The tokens x[t-n+1..t] are known at position t and turn head n's difference into an embedding.
                 neighbors = [embeddings[:, length - i - count : length - i] for i in range(n)]
                 prediction = prediction + conjugate_of(neighbors)
             predicted.append(prediction)
@@ -94,8 +94,8 @@ class NgramPredictions:
 
     def past_mean(self) -> torch.Tensor:
         """
-        `1/(N-1) sum_n ê_n[t-n]`: what the ensemble mixes with the main prediction, `(batch_size, K, d)`. Where head n
-        has no past prediction in the same document, the main prediction stands in for it.
+        Return the mean of the heads' past predictions, `1/(N-1) sum_n ê_n[t-n]`, of shape `(batch_size, K, d)`. Where
+        head n has no past prediction in the same document, the main prediction takes its place.
         """
         main, total = self.main, 0.0
         for n, prediction in enumerate(self.embeddings[1:], start=1):
@@ -105,11 +105,11 @@ class NgramPredictions:
         return total / (len(self.embeddings) - 1)
 
     def ensemble(self, ensemble_lambda: float) -> torch.Tensor:
-        """`ê_ens = (1-λ) h + λ/(N-1) sum_n ê_n`: `(batch_size, K, d)`."""
+        """Return the ensemble `(1-λ) h + λ/(N-1) sum_n ê_n`, of shape `(batch_size, K, d)`."""
         if ensemble_lambda == 0 or len(self.embeddings) == 1:
             return self.main
         return torch.lerp(self.main, self.past_mean(), ensemble_lambda)
 
     def of_heads(self) -> "NgramPredictions":
-        """Those of the heads alone, with their targets."""
+        """Return the heads' predictions and targets, without depth 0."""
         return NgramPredictions(self.embeddings[1:], self.targets[1:])

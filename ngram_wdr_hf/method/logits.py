@@ -1,4 +1,4 @@
-"""The logit layer: what turns a predicted embedding into logits, shared by the next word and all heads."""
+"""The logit layer that all depths share: from predicted embeddings to logits."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 
-# By the backbone's name for it: what its logits are multiplied by, divided by, and bounded with.
+# Names of configuration fields that scale or soft-cap the logits of a backbone.
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -15,12 +15,12 @@ SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_ca
 @dataclass(frozen=True)
 class LogitShape:
     r"""
-    What some backbones do to the product with the output embedding.
+    The scaling and soft-capping that some backbones apply to their logits.
 
     Args:
-        multiplier (`float`, *optional*, defaults to 1.0): It is multiplied by this,
-        divisor (`float`, *optional*, defaults to 1.0): divided by this,
-        soft_cap (`float`, *optional*): and bounded to between minus this and this, by a tanh.
+        multiplier (`float`, *optional*, defaults to 1.0): The factor of the logits.
+        divisor (`float`, *optional*, defaults to 1.0): What the logits are divided by.
+        soft_cap (`float`, *optional*): The bound of the logits, applied by a tanh.
     """
 
     multiplier: float = 1.0
@@ -29,10 +29,10 @@ class LogitShape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "LogitShape":
-        """As the fields of a configuration of Transformers tell."""
-        # Asked for at every step of decoding, where looking into the dictionary is cheapest.
+        """Return the shape that a Transformers configuration describes."""
+        # `vars` because this runs in every decoding step, and `getattr` on a configuration is slow.
         fields = vars(config)
-        # Some encoder-decoder models have a configuration for each side.
+        # Some encoder-decoder models have one configuration per side.
         if isinstance(fields.get("decoder"), PreTrainedConfig):
             fields = vars(fields["decoder"])
         multiplier, divisor, soft_cap = (
@@ -46,7 +46,7 @@ class LogitShape:
         return self.multiplier / self.divisor
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        # Each in the backbone's own way, so that the outcome is the same to the last bit.
+        # Separate operations, as in the backbones, for bit-identical logits.
         if self.multiplier != 1.0:
             logits = logits * self.multiplier
         if self.divisor != 1.0:
@@ -54,17 +54,19 @@ class LogitShape:
         return self.cap(logits)
 
     def cap(self, logits: torch.Tensor) -> torch.Tensor:
-        """The last of the three alone."""
+        """Apply the soft cap only."""
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 
 
 @dataclass(frozen=True)
 class LogitLayer:
     r"""
+    The output embedding with its bias, scaling and soft cap.
+
     Args:
         weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding `W`.
         bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias.
-        shape ([`LogitShape`], *optional*): What happens to their product.
+        shape ([`LogitShape`], *optional*): The scaling and soft-capping.
     """
 
     weight: torch.Tensor
@@ -73,12 +75,12 @@ class LogitLayer:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "LogitLayer":
-        """That of a language model."""
+        """Return the logit layer of a language model."""
         layer = model.get_output_embeddings()
         if hasattr(layer, "base_layer"):
             raise ValueError(
-                "The N-gram loss reads the output embedding's weights and cannot see an adapter on it: take it out of "
-                "the adapter's `target_modules` (with PEFT, train it in full by `modules_to_save`)."
+                "`target_modules` must not include the output embedding: the N-gram loss reads its weights and "
+                "ignores an adapter on it. With PEFT, list it in `modules_to_save` instead."
             )
         bias = _final_bias(model)
         return cls(output_weight(model), layer.bias if bias is None else bias.view(-1), LogitShape.of(model.config))
@@ -91,40 +93,40 @@ class LogitLayer:
         return self.bias if self.bias is None or self.shape.scale == 1.0 else self.bias * self.shape.scale
 
     def scaled(self, predictions: torch.Tensor) -> torch.Tensor:
-        """With these and `scaled_bias`, a plain product gives the logits, but for the soft cap."""
+        """Scale predictions so that their product with `weight`, plus `scaled_bias`, is the logits before the cap."""
         return predictions if self.shape.scale == 1.0 else predictions * self.shape.scale
 
     def select(self, tokens: torch.LongTensor) -> "LogitLayer":
-        """For some tokens only."""
+        """Return the layer restricted to the given tokens."""
         return replace(self, weight=self.weight[tokens], bias=None if self.bias is None else self.bias[tokens])
 
 
 def logits_of(model: PreTrainedModel, predictions: torch.Tensor) -> torch.Tensor:
-    """The logits of predicted embeddings, `(..., vocab_size)`, by the model's own modules: adapters are included."""
-    product = model.get_output_embeddings()(predictions)
+    """Return logits of shape `(..., vocab_size)`, computed with the model's own modules, adapters included."""
+    logits = model.get_output_embeddings()(predictions)
     bias = _final_bias(model)
-    return LogitShape.of(model.config)(product if bias is None else product + bias)
+    return LogitShape.of(model.config)(logits if bias is None else logits + bias)
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
-    """The output embedding `W`, to be read here."""
+    """Return the weights of the output embedding `W`; raise a `ValueError` if they are offloaded or sharded."""
     weight = model.get_output_embeddings().weight
     if weight.device.type == "meta" or hasattr(weight, "placements"):
         raise ValueError(
-            "The N-gram loss and the ensemble read the output embedding's weights, and these are offloaded or "
-            "sharded: keep the output embedding whole on a device, or use `ensemble_lambda=0` without labels."
+            "The output embedding is offloaded or sharded, but the N-gram loss and the ensemble read its weights: "
+            "keep it on one device, or use `ensemble_lambda=0` without `labels`."
         )
     return weight
 
 
 def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
-    """The output embeddings `e(x)` that WDR heads compute with, detached; `None` for simple heads."""
+    """Return the detached output embeddings `e(x)` of tokens for WDR heads; `None` for simple heads."""
     if not model.ngram_heads or model.config.ngram_target == "simple":
         return None
-    # Without the detachment the logit layer's input would be made of its own weights (paper, section 3.2.2).
+    # Detached, so that the loss does not reach `W` through the inputs of the logit layer (paper, section 3.2.2).
     return F.embedding(token_ids, output_weight(model).detach())
 
 
 def _final_bias(model: PreTrainedModel) -> torch.Tensor | None:
-    """The logit bias that Marian and BART keep beside the output embedding, `(1, vocab_size)`."""
+    """Return the separate logit bias of Marian and BART, `(1, vocab_size)`; `None` for other models."""
     return getattr(model, "final_logits_bias", None)

@@ -1,4 +1,4 @@
-"""The N-gram training loss, computed chunk by chunk: the logits of a few hundred rows are alive at a time."""
+"""The N-gram training loss, computed in chunks so that only a few hundred rows of logits exist at a time."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ from .documents import IGNORE_INDEX
 from .heads import NgramPredictions
 from .logits import LogitLayer, LogitShape
 
-# Logits alive at a time. Large enough for the matrix products to be efficient, small beside a model's activations. On
-# accelerators, where weights are in half precision as a rule, fewer and larger chunks also add up more exactly.
+# Logits per chunk: enough for efficient matrix products, few next to a model's activations. Accelerators usually run
+# in half precision, where fewer and larger chunks also sum more exactly.
 CHUNK_ELEMENTS = 2**24
-CHUNK_ELEMENTS_ELSEWHERE = 2**26
+CHUNK_ELEMENTS_ACCELERATOR = 2**26
 LARGEST_CHUNK = 1024
 CACHED_ELEMENTS = 2**20
-# Gradients of a mean over many rows are too small for float16.
+# Gradients of a mean over many rows underflow in float16.
 FLOAT16_SCALE = 1024.0
 
 
 def head_weights(ngram_size: int) -> list[float]:
-    """The weight of the next word and of each head in the loss: a half for the first, a half shared by the others."""
+    """Return the loss weight of each depth: one half for depth 0, the other half shared by the heads."""
     if ngram_size == 1:
         return [1.0]
     return [0.5] + [0.5 / (ngram_size - 1)] * (ngram_size - 1)
@@ -34,40 +34,40 @@ def ngram_loss(
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    `1/2 L_0 + 1/(2(N-1)) sum_n L_n`, every `L_n` a sum over its targets divided by one common count.
+    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`. `L_n` is the sum over depth n's targets over a common count.
 
     Args:
-        predictions ([`NgramPredictions`]): Those of the next token and of each head, with their targets.
-        layer ([`LogitLayer`]): The logit layer, shared by all.
+        predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
+        layer ([`LogitLayer`]): The logit layer that all depths share.
         label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
         num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-            The count to divide by, as Trainer gives it; the number of next-word targets by default.
+            The count to divide by, from Trainer; the number of depth 0's targets by default.
 
     Returns:
-        The loss, and a detached `(N,)` tensor: the unsmoothed mean NLL of the next word and of each head.
+        The loss, and the unsmoothed mean NLL per depth, detached and of shape `(N,)`.
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]
     rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias], len(rows))
     if not torch.is_grad_enabled():
-        # An autograd function still sees which tensors want gradients, and would find them for nothing.
+        # `_ChunkedNLL` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
 
     weights = head_weights(len(rows))
     counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
     divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
     if isinstance(divisor, torch.Tensor):
-        # A number divided by a tensor of integers is in float32, whatever the precision of everything else.
+        # A number divided by an integer tensor is always float32.
         divisor = divisor.to(torch.promote_types(weight.dtype, torch.float32))
     cap = None if layer.shape.soft_cap is None else (layer.shape, label_smoothing)
     loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, divisor, targets, *rows)
     if label_smoothing and cap is None:
-        loss = loss + label_smoothing / divisor * _smoothing(rows, targets, weights, weight, bias)
+        loss = loss + label_smoothing / divisor * _smoothing_term(rows, targets, weights, weight, bias)
     return loss, nll_sums / counts.clamp(min=1)
 
 
 def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:
-    """A count to divide by: a batch without targets has a loss of 0, not of 0/0."""
+    """Return `count`, at least 1, on `device`: a batch without targets has a loss of 0 instead of 0/0."""
     if isinstance(count, torch.Tensor):
         return count.to(device).clamp(min=1).reshape(())
     return max(count, 1)
@@ -75,18 +75,18 @@ def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch
 
 @torch.no_grad()
 def mean_nll(predictions: NgramPredictions, layer: LogitLayer) -> torch.Tensor:
-    """The second value of `ngram_loss` alone, without gradients; empty for no predictions."""
+    """Return the mean NLL per depth, as `ngram_loss` does, without gradients; empty for no predictions."""
     return ngram_loss(predictions, layer)[1] if predictions.embeddings else layer.weight.new_empty(0)
 
 
 @torch.no_grad()
 def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: LogitLayer) -> torch.Tensor:
     r"""
-    The sum of the next token's NLL under the ensemble, for every λ: as the mix is linear, so are its logits (before a
-    soft cap), and two products with the output embedding serve all of them.
+    Return the summed next-token NLL of the ensemble for each λ. The ensemble is linear in λ, and so are its logits
+    before the soft cap: two products with the output embedding are enough for all values.
 
     Args:
-        predictions ([`NgramPredictions`]): With targets.
+        predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
         lambdas (`Sequence[float]`): The values of λ.
         layer ([`LogitLayer`]): The logit layer.
 
@@ -97,7 +97,7 @@ def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: Log
     is_target = targets != IGNORE_INDEX
     weight, bias = layer.weight, layer.scaled_bias
     sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
-    # Every λ goes over the logits again: on a CPU, they should still be in its cache.
+    # Each λ reads a chunk's logits again, so on a CPU a chunk has to fit in its cache.
     size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight)
     chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
     for main_rows, past_rows, target in zip(*chunks, strict=True):
@@ -110,17 +110,17 @@ def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: Log
 
 
 def chunk_rows(weight: torch.Tensor) -> int:
-    """How many rows of logits to compute at a time."""
-    elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else CHUNK_ELEMENTS_ELSEWHERE
+    """Return the number of rows in a chunk of logits."""
+    elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else CHUNK_ELEMENTS_ACCELERATOR
     return max(1, min(LARGEST_CHUNK, elements // weight.shape[0]))
 
 
 class _ChunkedNLL(torch.autograd.Function):
     """
-    The weighted sum of the heads' NLL sums over the divisor, and the sums themselves (not differentiable).
+    The weighted sum of all depths' NLL sums over the divisor, and the NLL sums themselves (not differentiable).
 
-    `linear_cross_entropy` finds the gradients together with the loss. Doing so head after head and adding the weight
-    gradients up here keeps one `(vocab_size, d)` gradient for all heads instead of one for each.
+    `linear_cross_entropy` computes the gradients together with the loss. Going depth by depth and adding the weight
+    gradients here keeps one `(vocab_size, d)` gradient for all depths instead of one for each.
     """
 
     @staticmethod
@@ -129,7 +129,7 @@ class _ChunkedNLL(torch.autograd.Function):
         needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
         weight = weight.detach().requires_grad_(needs_weight)
         bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
-        # The gradients are kept as those of a mean, which no dtype is too narrow for, times what float16 needs.
+        # Gradients are stored for the mean, which cannot overflow, and scaled so that float16 does not underflow.
         ctx.scale = FLOAT16_SCALE if weight.dtype == torch.float16 else 1.0
         total, nll_sums, row_grads, weight_grad, bias_grad = 0.0, [], [], None, None
         for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
@@ -144,7 +144,7 @@ class _ChunkedNLL(torch.autograd.Function):
             nll_sums.append(nll_sum)
             row_grads.append(grads[0])
             weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
-            # Let go of this head's gradient before the next one's is made.
+            # Free this depth's gradients before computing the next.
             del grads
         ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
         nll_sums = torch.stack(nll_sums)
@@ -162,10 +162,10 @@ class _ChunkedNLL(torch.autograd.Function):
 def _nll_and_gradients(
     leaves: list[torch.Tensor | None], target: torch.LongTensor, factor: float | torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """The NLL sum of a head's rows, and its gradients times `factor` for rows, output embedding and bias."""
+    """Return the NLL sum of one depth, and its gradients times `factor` for rows, output embedding and bias."""
     rows, weight, bias = leaves
     options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight), chunking_method=None)
-    # A sum in half precision overflows or loses its digits; there the rows are summed in float32.
+    # A sum in half precision overflows or loses digits, so half-precision rows are summed in float32.
     reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
     with torch.enable_grad():
         nll = F.linear_cross_entropy(
@@ -183,28 +183,28 @@ def _capped_nll_and_gradients(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
     """
-    The same for logits with a soft cap, which no fused function knows; also the sum with label smoothing, whose
-    gradients these are: with the cap, it needs all logits.
+    Return the NLL sum of soft-capped logits, the loss sum with label smoothing, and the latter's gradients times
+    `factor`. Torch has no fused function for a soft cap, and label smoothing needs all capped logits.
     """
     rows, weight, bias = leaves
     size = chunk_rows(weight)
     dtype = torch.promote_types(weight.dtype, torch.float32)
     nll_sum = loss_sum = torch.zeros((), dtype=dtype, device=weight.device)
     row_grads, weight_grad, bias_grad = [], None, None
-    for piece, wanted in zip(rows.detach().split(size), target.split(size), strict=True):
-        piece.requires_grad_(rows.requires_grad)
+    for row_chunk, target_chunk in zip(rows.detach().split(size), target.split(size), strict=True):
+        row_chunk.requires_grad_(rows.requires_grad)
         with torch.enable_grad():
-            logits = shape.cap(F.linear(piece, weight, bias).to(dtype))
-            nll = F.cross_entropy(logits, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+            logits = shape.cap(F.linear(row_chunk, weight, bias).to(dtype))
+            nll = F.cross_entropy(logits, target_chunk, ignore_index=IGNORE_INDEX, reduction="sum")
             loss = nll
             if label_smoothing:
-                is_target = wanted != IGNORE_INDEX
-                chosen = logits.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
-                loss = nll + label_smoothing * ((chosen - logits.mean(1)) * is_target).sum()
-        grads = _gradients(loss, [piece, weight, bias], factor)
+                is_target = target_chunk != IGNORE_INDEX
+                target_logits = logits.gather(1, target_chunk.clamp(min=0)[:, None])[:, 0]
+                loss = nll + label_smoothing * ((target_logits - logits.mean(1)) * is_target).sum()
+        grads = _gradients(loss, [row_chunk, weight, bias], factor)
         nll_sum, loss_sum = nll_sum + nll.detach(), loss_sum + loss.detach()
         row_grads.append(grads[0])
-        # A sum of many small terms in half precision would lose their digits.
+        # Sum in float32: half precision would lose the digits of many small terms.
         weight_grad = _add_to(weight_grad, grads[1], dtype)
         bias_grad = _add_to(bias_grad, grads[2], dtype)
     row_grad = torch.cat(row_grads) if rows.requires_grad else None
@@ -215,12 +215,12 @@ def _capped_nll_and_gradients(
 def _gradients(
     loss: torch.Tensor, leaves: list[torch.Tensor | None], factor: float | torch.Tensor
 ) -> list[torch.Tensor | None]:
-    """The gradients of `loss` times `factor`; `None` for leaves that want none."""
-    wanted = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
+    """Return the gradients of `loss` times `factor`; `None` for leaves without `requires_grad`."""
+    indices = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
     grads: list[torch.Tensor | None] = [None] * len(leaves)
-    if wanted:
-        found = torch.autograd.grad(loss, [leaves[i] for i in wanted], torch.ones_like(loss) * factor)
-        for i, grad in zip(wanted, found, strict=True):
+    if indices:
+        computed = torch.autograd.grad(loss, [leaves[i] for i in indices], torch.ones_like(loss) * factor)
+        for i, grad in zip(indices, computed, strict=True):
             grads[i] = grad
     return grads
 
@@ -233,23 +233,25 @@ def _add_to(
     return total.add_(term)
 
 
-def _smoothing(rows, targets, weights, weight, bias) -> torch.Tensor:
+def _smoothing_term(rows, targets, weights, weight, bias) -> torch.Tensor:
     """
-    What label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit, which
-    needs two dot products a row and no further logits.
+    Return what label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit.
+    That takes two dot products per row instead of all logits.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
-    counted = torch.cat([(target != IGNORE_INDEX).to(dtype) * w for target, w in zip(targets, weights, strict=True)])
-    rows, targets = torch.cat(rows) * counted[:, None], torch.cat(targets).clamp(min=0)
+    row_weights = torch.cat(
+        [(target != IGNORE_INDEX).to(dtype) * w for target, w in zip(targets, weights, strict=True)]
+    )
+    rows, targets = torch.cat(rows) * row_weights[:, None], torch.cat(targets).clamp(min=0)
     target_logits = (rows * F.embedding(targets, weight)).sum(dtype=dtype)
     mean_logits = (rows.sum(0, dtype=dtype) * weight.mean(0, dtype=dtype)).sum()
     if bias is not None:
-        target_logits = target_logits + (counted * (bias[targets] - bias.mean())).sum(dtype=dtype)
+        target_logits = target_logits + (row_weights * (bias[targets] - bias.mean())).sum(dtype=dtype)
     return target_logits - mean_logits
 
 
 def _autocast(tensors: list[torch.Tensor | None], num_rows: int):
-    """Under `torch.autocast`, brings everything to the precision that matrix products have there."""
+    """Cast rows, output embedding and bias to the precision of matrix products under `torch.autocast`."""
     device_type = tensors[0].device.type
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)

@@ -1,4 +1,4 @@
-"""Metrics for the library `evaluate`, loaded by their path: `evaluate.load(PERPLEXITY)`."""
+"""Paths of metrics for the library `evaluate`, for use as in `evaluate.load(PERPLEXITY)`."""
 
 from pathlib import Path
 

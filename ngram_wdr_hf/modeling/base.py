@@ -1,4 +1,4 @@
-"""What every model with N-gram heads has: the heads on its backbone."""
+"""The base of every model with N-gram heads: the heads on a backbone."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from .watch import HeadWatchMixin
 
 
 class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
-    """Put before a language model of Transformers, it adds the N-gram heads; what they predict is not said here."""
+    """Mixin that adds the N-gram heads to a Transformers language model. Subclasses define what the heads predict."""
 
-    # What the arguments about the predicted text begin with.
+    # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
-        # `from_pretrained(..., ngram_size=4)` changes the configuration after it was made.
+        # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
         config.validate_ngram_fields()
         super().__init__(config, *args, **kwargs)
         self._ngram_add_heads()
@@ -36,7 +36,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # The backbone is made, and initialised, before the heads are.
+        # The backbone is created and initialised before the heads exist.
         heads = getattr(self, "ngram_heads", None)
         if heads is not None and isinstance(module, nn.Linear) and any(module is part for part in heads.modules()):
             initialization.normal_(module.weight, std=self._ngram_head_deviation())
@@ -45,37 +45,39 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
             super()._init_weights(module)
 
     def _ngram_head_deviation(self) -> float:
-        """The deviation of the heads' first weights: that of the backbone's."""
+        """Return the standard deviation for initialising the heads: the backbone's."""
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
     @property
     def ngram_vocab_size(self) -> int:
-        """The number of tokens that the model can predict."""
+        """The number of tokens in the target vocabulary."""
         return self.config.vocab_size
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The hidden states as the logit layer sees them, `(batch_size, T, d)`, and the other fields of the output."""
+        """Return the input of the logit layer, `(batch_size, T, d)`, and the other fields of the backbone's output."""
         base_model = self.base_model
         if base_model is self:
-            # Some backbones call their base model by another name than they say.
+            # Some backbones do not name their base model by their `base_model_prefix`.
             base_model = next(child for child in self.children() if isinstance(child, PreTrainedModel))
         fields = dict(base_model(**inputs, return_dict=True))
         return fields.pop("last_hidden_state"), fields
 
     def _ngram_output(self, fields: dict[str, Any]) -> ModelOutput:
-        """The output, with room for whatever else the backbone returns."""
+        """Return the model output, with additional fields for whatever else the backbone returns."""
         output_class = self.ngram_output_class
         if not fields.keys() <= output_class.__dataclass_fields__.keys():
             output_class = with_fields(output_class, frozenset(fields))
         return output_class(**fields)
 
     def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.LongTensor | None) -> None:
-        """Raises a `ValueError` unless the tokens and the labels of a text are such."""
+        """Check that there are token ids or embeddings, and that ids and labels are inside the vocabulary."""
         input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
         ids_name = f"`{self.ngram_text_prefix}input_ids`"
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"Pass either {ids_name} or `{self.ngram_text_prefix}inputs_embeds`.")
+            raise ValueError(
+                f"{ids_name} or `{self.ngram_text_prefix}inputs_embeds` must be given, but not both. Pass one of them."
+            )
         vocab_size = self.ngram_vocab_size
         if input_ids is not None:
             check_token_ids(ids_name, input_ids, vocab_size)
@@ -84,22 +86,21 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
         if labels.shape != tokens_shape:
             raise ValueError(
-                f"`labels` must have the shape of the tokens they label, {tuple(tokens_shape)}, got "
-                f"{tuple(labels.shape)}."
+                f"`labels` must have the shape of the input tokens, {tuple(tokens_shape)}, got {tuple(labels.shape)}."
             )
         check_token_ids("`labels`", labels, vocab_size, IGNORE_INDEX)
 
 
 def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
-    """Raises a `ValueError` for ids outside the vocabulary, where looking does not stall an accelerator."""
+    """Check that ids are inside the vocabulary. Only on CPU: elsewhere the check would synchronise the device."""
     if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
         return
     if allowed is not None:
         token_ids = token_ids.masked_fill(token_ids == allowed, 0)
-    # One token, a step of decoding, needs no search.
+    # A decoding step has one token: `aminmax` would be slower.
     lowest, highest = (token_ids.item(),) * 2 if token_ids.numel() == 1 else (x.item() for x in token_ids.aminmax())
     if lowest < 0 or highest >= vocab_size:
         raise ValueError(
-            f"{name} must lie in the vocabulary of {vocab_size} tokens, got ids from {lowest} to {highest}: is this "
-            "the tokenizer the model was trained with?"
+            f"{name} must be ids from 0 to {vocab_size - 1}, got ids from {lowest} to {highest}. Use the tokenizer "
+            "that the model was trained with."
         )

@@ -1,5 +1,5 @@
 """
-The code that a checkpoint carries: one file with a model class and whatever it needs of this package, so that
+The code file of a checkpoint: a model class and everything of this package that it needs. With it,
 `trust_remote_code=True` loads the checkpoint where the package is not installed.
 """
 
@@ -20,10 +20,10 @@ from ..version import __version__
 
 MODULE = "modeling_wdr_ngram"
 PACKAGE = __name__.partition(".")[0]
-# Comments are as long as the package's lines; imports are sorted and wrapped as ruff does by default.
+# Comments have the package's line length; imports are wrapped as ruff does by default.
 LINE_LENGTH, IMPORT_LENGTH = 119, 88
-HEAD = '''"""
-{name}, in one file: what `{package}` {version} needs for it, module by module.
+HEADER = '''"""
+{name} with everything it needs of `{package}` {version}, module by module.
 
 Generated when the checkpoint was saved. Licensed under the Apache License, Version 2.0
 (https://www.apache.org/licenses/LICENSE-2.0); there is no warranty of any kind.
@@ -33,11 +33,11 @@ Generated when the checkpoint was saved. Licensed under the Apache License, Vers
 @dataclass(frozen=True)
 class ClassStatements:
     r"""
-    Class statements that stand in no module: those of a class made on demand.
+    The class statements of a class made on demand, which are in no module.
 
     Args:
         source (`str`): The statements.
-        names (`Mapping[str, type]`): The classes they mention, by name.
+        names (`Mapping[str, type]`): The classes that the statements use, by name.
     """
 
     source: str
@@ -46,7 +46,7 @@ class ClassStatements:
 
 @dataclass(frozen=True, eq=False)
 class _Definition:
-    """A top-level statement: the source with the comments above it, and the names it mentions."""
+    """A top-level statement: its source with the comments above it, and the names it uses."""
 
     source: str
     uses: set[str]
@@ -57,8 +57,8 @@ class _Definition:
 @dataclass
 class _Module:
     """
-    A module of the package. `definitions` are in order; a statement that assigns several names is listed once for
-    each. `own_imports` and `other_imports` tell what each imported name stands for.
+    A parsed module of the package. `definitions` are in order; a statement that assigns several names is listed once
+    per name. `own_imports` and `other_imports` map each imported name to its module and its name there.
     """
 
     title: str
@@ -67,37 +67,38 @@ class _Module:
     other_imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
-# The class statements of classes that are in no module.
 _STATEMENTS: dict[type[PreTrainedModel], ClassStatements] = {}
 
 
 def bundle(model_class: type[PreTrainedModel]) -> str:
     r"""
-    The source of one module that defines `model_class` and its configuration. It depends on torch and Transformers
-    alone, and holds those definitions of the package that the two classes need, in the order of dependence.
+    Return the source of one module that defines `model_class` and its configuration. It contains the definitions of
+    the package that the two classes need, in the order of dependence, and imports only torch and Transformers.
     """
     statements = _STATEMENTS.get(model_class)
     classes = (model_class.config_class, model_class) if statements is None else statements.names.values()
-    roots = [(cls.__module__, cls.__name__) for cls in classes if _is_own(cls.__module__)]
-    needed, imports = _reach(roots)
+    roots = [(cls.__module__, cls.__name__) for cls in classes if _is_in_package(cls.__module__)]
+    needed, imports = _collect(roots)
     if statements is not None:
         for name, cls in statements.names.items():
-            if not _is_own(cls.__module__):
-                # Where a user finds it: Transformers' classes are deep inside.
+            if not _is_in_package(cls.__module__):
+                # Import Transformers' classes from the top level, where they are public.
                 is_public = getattr(transformers, name, None) is cls
                 imports[name] = ("transformers" if is_public else cls.__module__, name)
-    head = HEAD.format(name=model_class.__name__, package=PACKAGE, version=__version__)
-    last = "" if statements is None else statements.source
-    return f"{head}\n\n{_write_imports(imports)}\n\n{''.join(_write_modules(needed))}{last}".rstrip() + "\n"
+    header = HEADER.format(name=model_class.__name__, package=PACKAGE, version=__version__)
+    class_statements = "" if statements is None else statements.source
+    return (
+        f"{header}\n\n{_write_imports(imports)}\n\n{''.join(_write_modules(needed))}{class_statements}".rstrip() + "\n"
+    )
 
 
 def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: ClassStatements | None = None) -> None:
     """
-    Lets the configuration of `model_class` write the code beside itself whenever it is saved, as it is with a model. A
-    class that is in no module of the package comes with its two class statements.
+    Make the configuration of `model_class` write the code file whenever it is saved, alone or with its model. A class
+    made on demand needs its two class `statements`.
 
-    Transformers' own way, `register_for_auto_class`, copies files of one flat folder. A class that was loaded from a
-    checkpoint's file uses that way to pass the file on.
+    Transformers' `register_for_auto_class` only copies files of one flat folder. Classes loaded from a checkpoint's
+    code file still use it, to copy that file.
     """
     if statements is not None:
         _STATEMENTS[model_class] = statements
@@ -105,7 +106,7 @@ def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: 
     save_config = config_class.save_pretrained
 
     def save_pretrained(self, save_directory, push_to_hub: bool = False, **kwargs) -> None:
-        # A model of a class derived from this one is not what the code defines.
+        # The code file does not define subclasses of `model_class`.
         if self.architectures in (None, [model_class.__name__]) and type(self) is config_class:
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -113,33 +114,35 @@ def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: 
             classes = {"AutoConfig": config_class, auto_class: model_class}
             self.auto_map = {auto: f"{MODULE}.{cls.__name__}" for auto, cls in classes.items()}
         if push_to_hub:
-            # Not by saving: that pushes only what is written after it has looked at the folder.
+            # `save_config` would push only files written after it has listed the folder, without the code file.
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
         save_config(self, save_directory, **kwargs)
 
     config_class.save_pretrained = save_pretrained
 
 
-def _is_own(module: str) -> bool:
+def _is_in_package(module: str) -> bool:
     return module == PACKAGE or module.startswith(f"{PACKAGE}.")
 
 
-def _reach(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str, tuple[str, str | None]]]:
+def _collect(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str, tuple[str, str | None]]]:
     """
-    What a set of definitions needs, themselves included: the names by module, modules in the order of dependence, and
-    the imports from elsewhere.
+    Return all definitions that `roots` need, `roots` included, as names by module in the order of dependence; and the
+    imports from other libraries.
     """
     needed: dict[str, set[str]] = {}
     imports: dict[str, tuple[str, str | None]] = {}
     defined_in: dict[str, str] = {}
 
     def visit(module_name: str, name: str) -> None:
-        module = _read(module_name)
+        module = _parse_module(module_name)
         if name in needed.get(module_name, ()):
             return
         if name in module.definitions:
             if name in imports or defined_in.setdefault(name, module_name) != module_name:
-                raise ValueError(f"`{name}` in {module_name} is something else in another module. Rename one of them.")
+                raise ValueError(
+                    f"`{name}` of {module_name} has another meaning in another module. Rename one of them."
+                )
             needed.setdefault(module_name, set()).add(name)
             for used in sorted(module.definitions[name].uses):
                 visit(module_name, used)
@@ -148,7 +151,9 @@ def _reach(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str,
         elif name in module.other_imports:
             source = module.other_imports[name]
             if name in defined_in or imports.setdefault(name, source) != source:
-                raise ValueError(f"`{name}` in {module_name} is something else in another module. Rename one of them.")
+                raise ValueError(
+                    f"`{name}` of {module_name} has another meaning in another module. Rename one of them."
+                )
 
     for root in roots:
         visit(*root)
@@ -156,7 +161,7 @@ def _reach(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str,
 
     def order(module_name: str) -> None:
         if module_name not in ordered:
-            for target, _ in _read(module_name).own_imports.values():
+            for target, _ in _parse_module(module_name).own_imports.values():
                 order(target)
             ordered.append(module_name)
 
@@ -166,8 +171,8 @@ def _reach(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str,
 
 
 @cache
-def _read(module_name: str) -> _Module:
-    """A module of the package, taken apart."""
+def _parse_module(module_name: str) -> _Module:
+    """Parse a module of the package."""
     source = inspect.getsource(sys.modules[module_name])
     tree, lines = ast.parse(source), source.split("\n")
     module = _Module(" ".join(ast.get_docstring(tree).partition("\n\n")[0].split()))
@@ -181,7 +186,7 @@ def _read(module_name: str) -> _Module:
         elif isinstance(node, ast.ImportFrom):
             module.other_imports |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
         elif isinstance(node, ast.Import):
-            # `import torch.nn.functional as F` binds the whole path to F, `import torch.nn` only torch.
+            # `import torch.nn.functional as F` binds the submodule, `import torch.nn` binds `torch`.
             module.other_imports |= {
                 alias.asname or alias.name.partition(".")[0]: (alias.name, None) for alias in node.names
             }
@@ -210,7 +215,7 @@ def _defined_names(node: ast.stmt) -> list[str]:
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
-    """The names that a statement mentions, those in quoted annotations included."""
+    """Yield the names that a statement uses, including those in quoted annotations."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -221,21 +226,21 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 def _write_modules(needed: dict[str, set[str]]) -> Iterator[str]:
     for module_name, names in needed.items():
-        module = _read(module_name)
+        module = _parse_module(module_name)
         title = f"{module_name.replace('.', '/')}.py: {module.title}"
         yield textwrap.fill(title, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
-        before = None
+        previous = None
         for definition in dict.fromkeys(module.definitions[name] for name in module.definitions if name in names):
-            are_assignments = definition.is_assignment and (before is None or before.is_assignment)
-            follows_directly = definition.follows_directly and before is not None
+            are_assignments = definition.is_assignment and (previous is None or previous.is_assignment)
+            follows_directly = definition.follows_directly and previous is not None
             yield ("\n" if follows_directly else "\n\n") if are_assignments else "\n\n\n"
             yield definition.source
-            before = definition
+            previous = definition
         yield "\n\n\n"
 
 
 def _write_imports(imports: dict[str, tuple[str, str | None]]) -> str:
-    """Import statements as ruff sorts them: the standard library's first, modules before names."""
+    """Return import statements in ruff's order: the standard library first, `import` before `from`."""
     sections: tuple[list[str], list[str]] = ([], [])
     by_module: dict[str, dict[str, str]] = {}
     for bound, (module_name, name) in sorted(imports.items()):
@@ -263,5 +268,5 @@ def _is_third_party(module_name: str) -> bool:
 
 
 def _name_order(name: str) -> tuple[int, str]:
-    """Constants, classes, then everything else."""
+    """Return the sort key of an imported name: constants, then classes, then everything else."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)

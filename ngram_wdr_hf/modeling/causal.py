@@ -1,4 +1,4 @@
-"""The mixin that gives a causal language model of Transformers its N-gram heads."""
+"""The mixin that adds N-gram heads to a causal language model of Transformers."""
 
 import inspect
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+        The mean NLL per depth over its own targets, detached.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
     `return_last_hidden_state=True`):
-        What the heads see at the positions that have logits.
+        The hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -50,32 +50,30 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
 
 class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     r"""
-    Put before a causal language model of Transformers, it adds the N-gram heads, their loss and the ensemble:
-    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. The backbone's base model and its output embedding
-    are called as they are, and `forward` takes the backbone's own arguments and one more:
+    Mixin that adds N-gram heads, their loss and the ensemble to a causal language model of Transformers:
+    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. It calls the backbone's base model and output
+    embedding unchanged. `forward` takes the backbone's arguments and one more:
 
     ensemble_lambda (`float` or `Sequence[float]`, *optional*):
-        The paper's λ for this call; the configuration's by default. `generate` passes it on. With several values, in
-        evaluation mode with labels, `loss` has one value for each, found in one pass, and no logits are returned.
+        The paper's λ for this call; the configuration's by default. `generate` passes it on. Several values are
+        evaluated in one pass, in evaluation mode with labels: `loss` has one value per λ, and there are no `logits`.
 
     In training mode with labels, `loss` is the N-gram loss and no logits are computed. Otherwise `logits` are those of
-    the ensembled prediction, and with labels `loss` is its mean next-word NLL: `exp(loss)` is the perplexity that the
-    paper reports.
+    the ensemble. With labels, `loss` is then its mean next-token NLL: `exp(loss)` is the perplexity in the paper.
 
-    With heads, no prediction crosses padding or a document's boundary (`position_ids` that restart), the next word's
-    included. Without heads (`ngram_size=1`) the labels alone say what is a target, as in the backbone.
+    With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that restart).
+    Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
     """
 
     ngram_output_class = NgramCausalLMOutput
-    # The argument, and the output, that hold the cache.
     ngram_cache_name = "past_key_values"
-    # Whether the rows of a batch can have their words in different columns, their positions given: drafts need that.
+    # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         backbone_forward = getattr(super(), "forward", None)
-        # A subclass may have a forward of its own; only the backbone's is replaced.
+        # Replace only the backbone's forward, not one that a subclass defines.
         if backbone_forward is not None and cls.forward is backbone_forward:
             parameters = inspect.signature(backbone_forward).parameters
             cls.ngram_cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.ngram_cache_name)
@@ -88,7 +86,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         if self.ngram_heads and self.config.draft_vocab_size is not None:
             self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
         if not self.config.is_encoder_decoder:
-            # Tells Trainer that the labels are shifted here, so that it counts the targets of a batch right.
+            # Trainer reads this to count targets: the labels are shifted in the model.
             self.loss_type = "ForCausalLM"
 
     @torch.no_grad()
@@ -110,7 +108,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ) -> NgramCausalLMOutput:
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
         lambdas = self._ngram_lambdas(ensemble_lambda, next_tokens)
-        # The loss needs every position; logits are cut down afterwards.
+        # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None)
         predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
@@ -131,7 +129,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def ngram_predictions(
         self, labels: torch.LongTensor | None = None, shift_labels: torch.LongTensor | None = None, **inputs
     ) -> NgramPredictions:
-        """What the model and its heads predict about a text, with the targets if there are labels."""
+        """Return the predictions of the model and its heads for a batch, with targets if labels are given."""
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
         return self._ngram_predict({**inputs, "use_cache": False}, next_tokens, uses_ensemble=True)[0]
 
@@ -143,8 +141,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         keep: int = 0,
     ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
-        The predictions about the tokens after the last `keep` positions (0: all), by the heads if there is a use for
-        them; and the other fields of the backbone's output.
+        Return the predictions of the tokens after the last `keep` positions (0: all), and the other fields of the
+        backbone's output. The heads are applied only if the loss or the ensemble needs them.
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
@@ -162,7 +160,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
         states, token_ids = hidden_states, text.get("input_ids")
         if uses_ensemble and token_ids is None:
-            # Nothing is known of the tokens behind embeddings: no head's prediction can pass them.
+            # With `inputs_embeds` the tokens are unknown, so no past prediction can be used.
             token_ids = runs = torch.zeros_like(position_ids)
         if history is not None:
             records = torch.stack([token_ids, runs, position_ids], dim=-1)
@@ -170,7 +168,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             token_ids = records[..., 0]
         if next_tokens is not None:
             next_tokens = next_tokens.masked_fill(~self._ngram_has_next(runs), IGNORE_INDEX)
-        # The last positions can be had from the last few hidden states.
+        # The last `kept` positions need only that many hidden states, and one more per head.
         kept = min(keep or runs.shape[1], runs.shape[1])
         window = kept + len(self.ngram_heads)
         embeddings = target_embeddings(self, None if token_ids is None else token_ids[:, -window:])
@@ -181,7 +179,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_training_loss(
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """The output's losses."""
+        """Return the loss fields of the output."""
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses}
@@ -193,8 +191,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         num_items_in_batch: int | torch.Tensor | None,
     ) -> dict[str, torch.Tensor | None]:
         """
-        The output's `loss`, the mean next-token NLL over the targets or Trainer's count, for each λ if there are
-        several; its `head_losses`; its `logits`, if there is one λ.
+        Return the output fields `loss`, `head_losses` and `logits`. The loss is the mean next-token NLL, over the
+        targets or Trainer's count. With several λ, there is one loss per λ, and no logits.
         """
         layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
         if isinstance(lambdas, list):
@@ -217,44 +215,46 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_lambdas(
         self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
     ) -> list[float] | float:
-        """The λ of this call, or a list of them."""
+        """Return the λ of this call, or the list of them."""
         if not isinstance(ensemble_lambda, (list, tuple)):
             return self.ngram_lambda(ensemble_lambda)
         if self.training or next_tokens is None or not ensemble_lambda:
-            raise ValueError("Several values of `ensemble_lambda` at once are for evaluation mode, with `labels`.")
+            raise ValueError(
+                "`ensemble_lambda` takes several values only in evaluation mode with `labels`: pass one number."
+            )
         return [self.ngram_lambda(value) for value in ensemble_lambda]
 
     def _ngram_next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
     ) -> torch.LongTensor | None:
-        """For each position the token that follows it, -100 where it is no target."""
+        """Return the token after each position; -100 for no target."""
         if shift_labels is not None:
             return shift_labels.long()
         return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
 
     def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
-        """Where the token after a position belongs to the same document."""
-        # It does if it continues a run; of the one after the last nothing is known.
+        """Return where the token after a position belongs to the same document."""
+        # The token after the last position is unknown, and allowed.
         return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
-        """What the backbone is called with."""
+        """Return the arguments for the backbone."""
         return inputs
 
     def _ngram_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What `inputs` say about the tokens that are predicted, by the names of a decoder-only model."""
+        """Return the inputs that describe the predicted text, under the names that a decoder-only model uses."""
         return inputs
 
     def _ngram_past_length(self, past: Cache | None) -> int | torch.Tensor:
-        """How many tokens the cache holds, before the backbone adds to it."""
+        """Return the number of tokens in the cache before this call."""
         return tokens_in(past) if past is None or isinstance(past, Cache) else 0
 
     def _ngram_history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
-        """What the ensemble remembers, in the cache; `None` without one."""
+        """Return the ensemble's history layer in the cache; `None` without a cache."""
         if past is not None and not can_host_history(past):
             raise ValueError(
-                f"A {type(self).__name__} keeps its past in a {type(past).__name__}, which has no place for what the "
-                "heads said: use `ensemble_lambda=0`, or `use_cache=False`."
+                f"`ensemble_lambda` > 0 cannot be used with the cache of {type(self).__name__}: {type(past).__name__} "
+                "cannot store past predictions. Set `ensemble_lambda=0` or `use_cache=False`."
             )
         return history_of(past, len(self.ngram_heads))
 
@@ -266,6 +266,6 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             return
         if self.ngram_heads and (self.config.ngram_target == "wdr" or uses_ensemble):
             raise ValueError(
-                "The N-gram loss and the ensemble are made from the tokens themselves: with labels, pass "
-                f"`{self.ngram_text_prefix}input_ids` instead of `{self.ngram_text_prefix}inputs_embeds`."
+                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the N-gram loss and the "
+                f"ensemble need the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
             )

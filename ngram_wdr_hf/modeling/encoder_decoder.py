@@ -1,4 +1,4 @@
-"""What is different for encoder-decoder models: the text is the decoder's, and the labels are not shifted."""
+"""The mixin for encoder-decoder models: heads predict the decoder's text, and labels are not shifted."""
 
 import inspect
 import sys
@@ -25,8 +25,8 @@ from .positions import positions_of_rows
 class NgramSeq2SeqConfigMixin(NgramConfigMixin):
     __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
         bow_loss_weight (`float`, *optional*, defaults to 0.0):
-            The weight of the bag-of-words loss (Ma et al. 2018), the baseline that the paper compares with: all
-            positions together have to name every word of the target sentence. 0 leaves it out.
+            The weight of the bag-of-words loss (Ma et al. 2018), the paper's baseline: all positions together predict
+            every token of the target sentence. 0 disables it.
     """
 
     bow_loss_weight: float = 0.0
@@ -35,7 +35,7 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
         super().validate_ngram_fields()
         weight = self.bow_loss_weight
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 <= weight < float("inf"):
-            raise ValueError(f"`bow_loss_weight` must be a number of at least 0 (0 = off), got {weight!r}.")
+            raise ValueError(f"`bow_loss_weight` must be a finite number >= 0, got {weight!r}. Use 0 to disable it.")
 
 
 @dataclass
@@ -44,12 +44,12 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        Detached: the NLL of the next word, then of each head, each a mean over its own targets.
+        The mean NLL per depth over its own targets, detached.
     bow_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned in training with `bow_loss_weight` > 0):
-        Detached: the bag-of-words loss before its weight.
+        The unweighted bag-of-words loss, detached.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
     `return_last_hidden_state=True`):
-        What the heads see at the positions that have logits.
+        The hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -62,10 +62,10 @@ class NgramSeq2SeqMixin(NgramMixin):
     [`NgramMixin`] for an encoder-decoder model of Transformers, with the heads on its decoder:
     `class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`.
 
-    All that is said there holds for the decoder's text. `labels` stand where the decoder predicts them, and are not
-    shifted; without `decoder_input_ids`, they are made from the labels, as the backbone does. `decoder_position_ids`,
-    of shape `(batch_size, T)`, say where each token stands if that is not its place in the decoder's text. With
-    `bow_loss_weight` in the configuration, the training loss has the bag-of-words loss added to it.
+    Everything applies to the decoder's text. `labels` are aligned with the decoder's predictions and are not shifted.
+    Missing `decoder_input_ids` are made from the labels, as in the backbone. `decoder_position_ids` of shape
+    `(batch_size, T)` override the decoder's own positions. With `bow_loss_weight` > 0 in the configuration, the
+    bag-of-words loss is added to the training loss.
     """
 
     ngram_output_class = NgramSeq2SeqLMOutput
@@ -73,9 +73,12 @@ class NgramSeq2SeqMixin(NgramMixin):
 
     @property
     def ngram_rows_can_move(self) -> bool:
-        # `positions_of_rows` can tell a table of positions that asks which to look up.
-        table = getattr(self.get_decoder(), "embed_positions", None)
-        return isinstance(table, nn.Embedding) and "position_ids" in inspect.signature(table.forward).parameters
+        # `positions_of_rows` needs a position table that takes `position_ids`.
+        position_table = getattr(self.get_decoder(), "embed_positions", None)
+        return (
+            isinstance(position_table, nn.Embedding)
+            and "position_ids" in inspect.signature(position_table.forward).parameters
+        )
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
         if inputs.get("input_ids") is not None:
@@ -91,10 +94,10 @@ class NgramSeq2SeqMixin(NgramMixin):
         return inputs
 
     def _ngram_decoder_inputs(self, labels: torch.LongTensor) -> torch.LongTensor:
-        """What the decoder reads when it has to say `labels`, as the backbone makes it."""
+        """Return the decoder's input ids for `labels`, made by the backbone's own function."""
         if hasattr(self, "prepare_decoder_input_ids_from_labels"):
             return self.prepare_decoder_input_ids_from_labels(labels)
-        # Some backbones have a function for it beside them.
+        # Some backbones have only a function in their module.
         shift = sys.modules[self.ngram_backbone_class().__module__].shift_tokens_right
         return shift(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
@@ -110,12 +113,11 @@ class NgramSeq2SeqMixin(NgramMixin):
     def _ngram_next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
     ) -> torch.LongTensor | None:
-        # Labels stand where the decoder predicts them: there is nothing to shift.
         labels = labels if shift_labels is None else shift_labels
         return None if labels is None else labels.long()
 
     def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
-        # A token's own label says what comes after it, also the last one's before padding.
+        # A position's label is its next token, also at the last position before padding.
         return runs > 0
 
     def _ngram_training_loss(
@@ -127,8 +129,8 @@ class NgramSeq2SeqMixin(NgramMixin):
             layer, targets = LogitLayer.of(self), predictions.targets[0]
             if layer.shape.soft_cap is not None:
                 raise ValueError(
-                    f"`bow_loss_weight` adds the logits of a sentence up, and those of a {type(self).__name__} are "
-                    "soft-capped: set it to 0."
+                    f"`bow_loss_weight` > 0 cannot be used with {type(self).__name__}, whose logits are soft-capped: "
+                    "set it to 0."
                 )
             bow_loss = bag_of_words_nll(layer.scaled(predictions.main), targets, layer.weight, layer.scaled_bias)
             count = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
@@ -139,10 +141,9 @@ class NgramSeq2SeqMixin(NgramMixin):
     def _prepare_text_encoder_decoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs
     ) -> dict[str, Any]:
-        # λ is not the encoder's business.
-        for_encoder = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        encoder_kwargs = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
         prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(
-            inputs_tensor, for_encoder, *args, **kwargs
+            inputs_tensor, encoder_kwargs, *args, **kwargs
         )
         model_kwargs["encoder_outputs"] = prepared["encoder_outputs"]
         return model_kwargs

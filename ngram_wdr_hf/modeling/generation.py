@@ -1,4 +1,4 @@
-"""What `generate` needs to know about the ensemble and about drafts."""
+"""The ensemble and drafting in `generate`."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,37 +19,37 @@ from ..decoding.loop import SpeculativeDecoding
 from ..decoding.processor import split_ensemble_processors
 from ..method.configuration import check_draft_vocab_size, check_fraction
 
-# Processors that remember what they were called with, and cannot take a draft back.
+# Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
-# Options of Transformers that are numbers of tokens, and the least they can be.
+# Transformers options that count tokens, with their minimum.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
 class NgramGenerationMixin:
     r"""
-    Hands λ to every forward of a generation, wherever it comes from, and adds to `generate`:
+    Mixin that passes λ to every forward of a generation, and adds these options to `generate`:
 
     use_mtp (`bool`, *optional*, defaults to `False`):
-        Whether the heads draft tokens ahead, which one forward pass then checks. Greedy output stays the same, token
-        for token; sampled output has the same distribution. Batches are welcome.
+        Whether to use speculative decoding: the heads draft tokens, and one forward pass checks them. Greedy output
+        is identical to plain decoding, sampled output has the same distribution. Works with batches.
     draft_vocab_size (`int`, *optional*):
-        Draft from so many tokens only: those given to `ngram_set_draft_tokens`, then the first of the vocabulary. The
-        configuration's `draft_vocab_size` by default. Every draft is still checked against the whole vocabulary.
+        How many tokens the heads choose drafts from: those given to `ngram_set_draft_tokens`, then the first of the
+        vocabulary. The configuration's `draft_vocab_size` by default. Drafts are checked against the full vocabulary.
     draft_threshold (`float`, *optional*):
-        The price of a head's draft as a share of a forward pass, from 0 to 1, the larger part of it for asking the
-        head: a draft is made if the chance that it stands is worth that. 0 drafts always. By default, prices are what
-        was measured, and grow with the batch, as checking does.
-    num_assistant_tokens (`int`, *optional*): Use so many heads at most.
+        The cost of a head's draft as a share of a forward pass, from 0 to 1, most of it for running the head. A draft
+        is made if its chance of acceptance is worth the cost; 0 always drafts. By default, measured costs are used;
+        the cost of checking grows with the batch size.
+    num_assistant_tokens (`int`, *optional*): The maximum number of heads to draft with.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
-        Where the last tokens stood in the row's text before, draft by copying up to so many of those that followed,
-        if that is likelier to be right than the heads. 0 leaves all drafts to the heads.
+        The maximum number of tokens to copy by prompt lookup. It is used where a copy is more likely to be accepted
+        than the heads' drafts. 0 disables it.
 
-    With `return_dict_in_generate=True`, the output of `use_mtp=True` has a field `speculation`, the statistics.
+    With `return_dict_in_generate=True`, the output of `use_mtp=True` has its statistics in the field `speculation`.
     """
 
     def ngram_lambda(self, ensemble_lambda: float | None = None) -> float:
-        """The λ in force for a call that was given `ensemble_lambda`: 0 for a model without heads."""
+        """Return the λ of a call: `ensemble_lambda` or the configuration's, and 0 for a model without heads."""
         if ensemble_lambda is None:
             ensemble_lambda = self.config.ensemble_lambda
         check_fraction("ensemble_lambda", ensemble_lambda)
@@ -66,16 +66,16 @@ class NgramGenerationMixin:
         if processor_lambda is not None:
             if self.ngram_lambda(model_kwargs.get("ensemble_lambda")) > 0:
                 raise ValueError(
-                    "The ensemble is asked for twice: use `NgramEnsembleLogitsProcessor` with a model and a call "
-                    "whose own `ensemble_lambda` is 0."
+                    "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0, which would apply the "
+                    "ensemble twice: set `ensemble_lambda=0` in the call or the configuration."
                 )
-            # `generate` passes this same dictionary to every forward.
+            # `generate` passes this dictionary to every forward.
             model_kwargs["ensemble_lambda"] = processor_lambda
         processors = super()._get_logits_processor(
             *args, logits_processor=logits_processor, model_kwargs=model_kwargs, **kwargs
         )
         for processor in processors:
-            # Guidance calls the model by itself; it has to be the same model, λ included.
+            # Classifier-free guidance calls the model itself and needs the same λ.
             if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
                 processor.model = partial(self, ensemble_lambda=(model_kwargs or {}).get("ensemble_lambda"))
         return processors
@@ -92,75 +92,77 @@ class NgramGenerationMixin:
     ) -> None:
         if generation_config.use_mtp:
             self._ngram_check_drafting(generation_mode, generation_config, generation_mode_kwargs)
-            # From here on it is greedy search or sampling, of as many rows as it may be.
+            # Validate as greedy search or sampling: Transformers' assisted generation allows only one row.
             generation_mode = GenerationMode.SAMPLE if generation_config.do_sample else GenerationMode.GREEDY_SEARCH
         super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
 
     def _ngram_check_drafting(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
     ) -> None:
-        """Raises a `ValueError` for what `use_mtp=True` cannot be combined with."""
+        """Check the options of `use_mtp=True`, and that nothing incompatible is used with it."""
         if not self.ngram_heads:
             raise ValueError(
-                f"`use_mtp=True` drafts with the N-gram heads, and this {type(self).__name__} has none "
-                "(`ngram_size=1`): load or train a model with `ngram_size` of at least 2, or use `use_mtp=False`."
+                f"`use_mtp=True` needs N-gram heads, and this {type(self).__name__} has none (`ngram_size=1`): use a "
+                "model with `ngram_size` >= 2, or set `use_mtp=False`."
             )
         if generation_mode != GenerationMode.ASSISTED_GENERATION:
             raise ValueError(
-                f"`use_mtp=True` is for greedy search and sampling, and these options ask for "
-                f"{generation_mode.value.replace('_', ' ')}: set `num_beams=1`, or use `use_mtp=False`."
+                f"`use_mtp=True` supports greedy search and sampling, got "
+                f"{generation_mode.value.replace('_', ' ')}: set `num_beams=1` or `use_mtp=False`."
             )
-        rivals = ("assistant_early_exit", "assistant_ensemble_weight")
-        given = [name for name in rivals if getattr(generation_config, name) is not None]
+        other_drafters = ("assistant_early_exit", "assistant_ensemble_weight")
+        given = [name for name in other_drafters if getattr(generation_config, name) is not None]
         given += ["assistant_model"] if generation_mode_kwargs.get("assistant_model") is not None else []
         if given:
-            raise ValueError(f"`use_mtp=True` drafts with the model's own heads: leave out `{given[0]}`.")
+            raise ValueError(
+                f"`use_mtp=True` cannot be used with `{given[0]}`, another way to draft: remove one of them."
+            )
         if generation_mode_kwargs.get("synced_gpus"):
             raise ValueError(
-                "`use_mtp=True` drafts between the forward passes, where weights sharded over devices are not "
-                "at hand: gather the model on each device first, or use `use_mtp=False`."
+                "`use_mtp=True` cannot be used with `synced_gpus`: drafting needs the weights outside the forward, "
+                "where they are sharded. Gather the model on each device first, or set `use_mtp=False`."
             )
         if self._is_stateful:
             raise ValueError(
-                f"`use_mtp=True` takes rejected drafts back, and a {type(self).__name__} keeps a state that cannot go "
-                "back: use `use_mtp=False`."
+                f"`use_mtp=True` cannot be used with {type(self).__name__}, whose recurrent state cannot undo "
+                "rejected drafts: set `use_mtp=False`."
             )
         threshold = getattr(generation_config, "draft_threshold", None)
         if threshold is not None:
             check_fraction("draft_threshold", threshold)
-        for name, least in DRAFT_COUNTS.items():
+        for name, minimum in DRAFT_COUNTS.items():
             count = getattr(generation_config, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
-                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {count!r}.")
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < minimum):
+                raise ValueError(f"`{name}` must be an integer >= {minimum}, got {count!r}.")
         self.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
 
     def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
         r"""
-        Restricts what the heads draft for `generate(use_mtp=True)`, which then costs less, to the given tokens. They
-        are saved with the model.
+        Restrict the heads' drafts in `generate(use_mtp=True)` to the given tokens, which makes drafting cheaper. The
+        tokens are saved with the model.
 
         Args:
             token_ids (`Sequence[int]` or `torch.LongTensor`):
-                The tokens, the most useful first: those most frequent in training, as a rule.
+                The tokens, most useful first: usually the most frequent ones of the training data.
         """
         if not self.ngram_heads:
-            raise ValueError("Tokens are drafted by the heads, and this model has none: choose another `ngram_size`.")
+            raise ValueError("`ngram_set_draft_tokens` needs a model with heads: use `ngram_size` >= 2.")
         vocab_size = self.ngram_vocab_size
         tokens = torch.as_tensor(token_ids, device=self.device).flatten()
         check_draft_vocab_size(len(tokens), vocab_size)
-        is_whole = not tokens.is_floating_point() and tokens.dtype != torch.bool
-        if not is_whole or len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise ValueError(f"Draft tokens must be different ids from 0 to {vocab_size - 1}, each at most once.")
+        is_integer = not tokens.is_floating_point() and tokens.dtype != torch.bool
+        if not is_integer or len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(f"`token_ids` must be integers from 0 to {vocab_size - 1} without duplicates.")
         self.config.draft_vocab_size = len(tokens)
         self.register_buffer("draft_token_ids", tokens.long())
 
     def set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
         """Deprecated: use [`~NgramGenerationMixin.ngram_set_draft_tokens`]."""
-        warnings.warn("`set_draft_tokens` is now `ngram_set_draft_tokens`.", FutureWarning, stacklevel=2)
+        warnings.warn("`set_draft_tokens` is deprecated: use `ngram_set_draft_tokens`.", FutureWarning, stacklevel=2)
         self.ngram_set_draft_tokens(token_ids)
 
     def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.LongTensor | None:
-        """The tokens that drafts are chosen from; `None` for all."""
+        """Return the tokens that the heads choose drafts from; `None` for the full vocabulary."""
         if draft_vocab_size is None:
             draft_vocab_size = self.config.draft_vocab_size
         vocab_size = self.ngram_vocab_size
@@ -171,12 +173,12 @@ class NgramGenerationMixin:
         if tokens is None:
             tokens = torch.arange(draft_vocab_size, device=self.device)
         elif len(tokens) < draft_vocab_size:
-            everything = torch.arange(vocab_size, device=tokens.device)
-            tokens = torch.cat([tokens, everything[~torch.isin(everything, tokens)]])
+            all_tokens = torch.arange(vocab_size, device=tokens.device)
+            tokens = torch.cat([tokens, all_tokens[~torch.isin(all_tokens, tokens)]])
         tokens = tokens[:draft_vocab_size]
         if int(tokens.max()) >= vocab_size:
             raise ValueError(
-                f"Among the tokens to draft is {int(tokens.max())}, but there are only {vocab_size} tokens now: "
+                f"`draft_token_ids` contains {int(tokens.max())}, but the vocabulary now has {vocab_size} tokens: "
                 "choose others with `ngram_set_draft_tokens`."
             )
         return tokens
@@ -195,7 +197,6 @@ class NgramGenerationMixin:
         tokenizer=None,
         **model_kwargs,
     ):
-        # Transformers reads which arguments this takes.
         prepared = (input_ids, logits_processor, stopping_criteria, generation_config)
         if not generation_config.use_mtp:
             return super()._assisted_decoding(
@@ -211,15 +212,15 @@ class NgramGenerationMixin:
         stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
         if stateful:
             raise ValueError(
-                f"`use_mtp=True` takes rejected drafts back, and a {type(stateful[0]).__name__} remembers them: leave "
-                "it out, or use `use_mtp=False`."
+                f"`use_mtp=True` cannot be used with {type(stateful[0]).__name__}, whose state cannot undo rejected "
+                "drafts: remove it, or set `use_mtp=False`."
             )
         return SpeculativeDecoding(self, *prepared, streamer, model_kwargs).run()
 
     def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
-        # What drafts has a λ of its own, or none.
-        others = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
-        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
+        # λ is this model's: an assistant model has its own, or none.
+        candidate_kwargs = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        return super()._get_candidate_generator(*args, model_kwargs=candidate_kwargs, **kwargs)
 
     def init_continuous_batching(self, *args, **kwargs):
         self._ngram_refuse_paged_ensemble(None)
@@ -228,12 +229,14 @@ class NgramGenerationMixin:
     def generate_batch(self, *args, ensemble_lambda: float | None = None, **kwargs):
         self._ngram_refuse_paged_ensemble(ensemble_lambda)
         if getattr(kwargs.get("generation_config"), "use_mtp", None):
-            raise ValueError("Continuous batching does not draft: use `use_mtp=False`, or `generate` with a batch.")
+            raise ValueError(
+                "`use_mtp=True` is not supported by continuous batching: set `use_mtp=False`, or use `generate`."
+            )
         return super().generate_batch(*args, **kwargs)
 
     def _ngram_refuse_paged_ensemble(self, ensemble_lambda: float | None) -> None:
         if self.ngram_lambda(ensemble_lambda) > 0:
             raise ValueError(
-                "Continuous batching keeps keys and values in pages that have no room for the ensemble's past "
-                "predictions: set `model.config.ensemble_lambda = 0`, or use `generate` with a batch."
+                "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "
+                "ensemble's history: set `model.config.ensemble_lambda = 0`, or use `generate`."
             )

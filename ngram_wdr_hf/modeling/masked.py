@@ -1,4 +1,4 @@
-"""What is different for masked language models: the words to predict are those that were masked."""
+"""The mixin for masked language models: heads predict masked tokens."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,8 @@ COMPOSITIONS = ("all", "masked")
 class NgramMaskedConfigMixin(NgramConfigMixin):
     __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
         wdr_compose (`str`, *optional*, defaults to `"all"`):
-            Of a masked language model, which words a masked word is composed with: `"all"`, the next ones, seen or
-            not; `"masked"`, the next ones only where they are masked, too.
+            Which tokens a masked token is composed with: `"all"`, the next tokens, masked or not; `"masked"`, the next
+            tokens only where they are masked, too.
 
     A masked language model has WDR heads only, no ensemble and no drafts.
     """
@@ -42,16 +42,17 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
             raise ValueError(f"`wdr_compose` must be one of {', '.join(COMPOSITIONS)}, got {self.wdr_compose!r}.")
         if self.ngram_target != "wdr":
             raise ValueError(
-                "A masked language model's heads predict word differences at the masked word: leave out "
-                f"`ngram_target={self.ngram_target!r}`, or use `ngram_size=1` for the plain model."
+                f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}. Use "
+                "`ngram_size=1` for the plain model."
             )
         if self.ensemble_lambda or self.draft_vocab_size is not None:
             raise ValueError(
-                "A masked language model has no ensemble and no drafts: leave out `ensemble_lambda` and "
-                "`draft_vocab_size`."
+                "`ensemble_lambda` and `draft_vocab_size` are not supported by masked language models: remove them."
             )
         if getattr(self, "is_decoder", False):
-            raise ValueError("A masked language model reads in both directions: leave out `is_decoder=True`.")
+            raise ValueError(
+                "`is_decoder=True` is not supported by masked language models, which are bidirectional: remove it."
+            )
 
 
 @dataclass
@@ -60,9 +61,9 @@ class NgramMaskedLMOutput(MaskedLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        Detached: the NLL of the masked word by the model itself, then by each head, each a mean over its own targets.
+        The mean NLL per depth over its own targets, detached. Depth 0 is the model's own prediction.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        How many targets these are.
+        The number of targets per depth.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -71,19 +72,18 @@ class NgramMaskedLMOutput(MaskedLMOutput):
 
 class NgramMaskedMixin(NgramHeadsMixin):
     r"""
-    Put before a masked language model of Transformers, it adds the WDR heads and their loss (paper, appendix on masked
-    language modeling). Head n predicts, from the same vector that the model predicts the masked word `x[i]` from, the
-    n-level word difference there, `(-1)^n Δ_n e[i]`. Composed with the next words it is the masked word again:
-    `e(x[i]) = (-1)^n Δ_n e[i] + sum_{k=1..n} (-1)^(k+1) C(n,k) e(x[i+k])`, and the loss is the cross entropy of `x[i]`
-    through the shared output embedding. In training, `1/2 L_0 + 1/(2(N-1)) sum_n L_n`, every `L_n` a sum over its
-    targets divided by the number of masked words.
+    Mixin that adds WDR heads and their loss to a masked language model of Transformers (paper, appendix on masked
+    language modeling). From the vector that predicts the masked token `x[i]`, head n predicts its n-level word
+    difference `(-1)^n Δ_n e[i]`. Composing it with the next n tokens gives the masked token's embedding:
+    `e(x[i]) = (-1)^n Δ_n e[i] + sum_{k=1..n} (-1)^(k+1) C(n,k) e(x[i+k])`. `L_n` is the cross entropy of `x[i]`
+    through the shared output embedding, summed over head n's targets and divided by the number of masked tokens. The
+    training loss is `1/2 L_0 + 1/(2(N-1)) sum_n L_n`.
 
-    A word is masked where it has a label. There is no target for head n where one of the n next words is padding or
-    belongs to another document (`position_ids` that restart), nor, with `wdr_compose="masked"`, where one of them has
-    no label.
+    A token with a label is masked. Head n has no target where one of the next n tokens is padding or belongs to
+    another document (`position_ids` that restart). With `wdr_compose="masked"`, all of them need a label, too.
 
     In training mode with labels, `loss` is this loss and no logits are returned. Otherwise `logits` are those of the
-    plain backbone, and with labels `loss` is the mean NLL of the masked words.
+    plain backbone, and with labels `loss` is the mean NLL of the masked tokens.
     """
 
     ngram_output_class = NgramMaskedLMOutput
@@ -118,7 +118,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
             fields["head_losses"] = mean_nll(predictions, LogitLayer.of(self))
             scores = fields["logits"] = logits_of(self, predictions.main)
             if not getattr(self.config, "sparse_prediction", False):
-                # Logits of the masked tokens alone are for backbones that are asked for these.
+                # Only with `sparse_prediction` does the stock class return logits of the masked tokens alone.
                 fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             count = len(scores) if num_items_in_batch is None else num_items_in_batch
@@ -127,17 +127,17 @@ class NgramMaskedMixin(NgramHeadsMixin):
         return self._ngram_output(fields)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """What the logit layer, and the heads, see of the hidden states."""
+        """Return the input of the logit layer and the heads: the transformed hidden states."""
         raise NotImplementedError
 
     def _ngram_watched_backbone(self) -> torch.nn.Module:
-        # What some masked language models call their decoder is the output embedding.
+        # In some masked language models `get_decoder` returns the output embedding.
         return self.base_model
 
     def _ngram_predict(
         self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.LongTensor
     ) -> NgramPredictions:
-        """The predicted embeddings of the masked tokens, by the model itself and by each head where it has targets."""
+        """Return the predictions of the masked tokens; those of head n only where it has a target."""
         rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
         main = self._ngram_transform(hidden_states[rows, columns])
         masked_tokens = labels[rows, columns]
@@ -147,21 +147,21 @@ class NgramMaskedMixin(NgramHeadsMixin):
         compose = self.config.wdr_compose
         if compose == "all" and text.get("input_ids") is None:
             raise ValueError(
-                "The words that a masked word is composed with are read from `input_ids`: with labels, pass these "
-                "instead of `inputs_embeds`."
+                "`inputs_embeds` cannot be used with `labels`: the heads compose masked tokens with the next tokens. "
+                "Pass `input_ids` instead."
             )
         known = labels if compose == "masked" else torch.where(labels == IGNORE_INDEX, text["input_ids"], labels)
         runs, _ = read_documents(text, hidden_states)
-        # The masked tokens that n next tokens can be composed with, fewer for every head, and these embeddings.
-        left, following = torch.arange(len(rows), device=rows.device), []
+        # `remaining`: the masked tokens whose next n tokens can be composed. `following`: the embeddings of those.
+        remaining, following = torch.arange(len(rows), device=rows.device), []
         for n, head in enumerate(self.ngram_heads, start=1):
-            next_columns = columns[left] + n
+            next_columns = columns[remaining] + n
             exists = next_columns < labels.shape[1]
             next_columns = next_columns.clamp(max=labels.shape[1] - 1)
-            next_tokens = known[rows[left], next_columns]
-            stays = exists & (runs[rows[left], next_columns] > n) & (next_tokens != IGNORE_INDEX)
-            left, following = left[stays], [embeddings[stays] for embeddings in following]
-            following.append(target_embeddings(self, next_tokens[stays]))
-            predicted.append(head(main[left]) + conjugate_of(following))
-            targets.append(masked_tokens[left])
+            next_tokens = known[rows[remaining], next_columns]
+            is_kept = exists & (runs[rows[remaining], next_columns] > n) & (next_tokens != IGNORE_INDEX)
+            remaining, following = remaining[is_kept], [embeddings[is_kept] for embeddings in following]
+            following.append(target_embeddings(self, next_tokens[is_kept]))
+            predicted.append(head(main[remaining]) + conjugate_of(following))
+            targets.append(masked_tokens[remaining])
         return NgramPredictions(predicted, targets)

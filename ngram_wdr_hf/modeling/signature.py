@@ -1,4 +1,4 @@
-"""What a model with heads takes and returns: all that its backbone does, and a little more."""
+"""The forward signature and the output class of a model with heads, derived from its backbone's."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 
 def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
     """
-    A `forward` that calls `_ngram_forward`, with the backbone's own signature, which Transformers and Trainer read,
-    and `ensemble_lambda` if asked for.
+    Return a `forward` that calls `_ngram_forward`. It has the backbone's signature, because Transformers and Trainer
+    inspect it, plus `ensemble_lambda` if `with_lambda`.
     """
     signature = inspect.signature(backbone_forward)
     parameters = list(signature.parameters.values())
@@ -21,13 +21,17 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
             kind = inspect.Parameter.KEYWORD_ONLY
         else:
             names.append("ensemble_lambda")
-        added = inspect.Parameter("ensemble_lambda", kind, default=None, annotation=float | Sequence[float] | None)
+        lambda_parameter = inspect.Parameter(
+            "ensemble_lambda", kind, default=None, annotation=float | Sequence[float] | None
+        )
         has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        parameters.insert(len(parameters) - has_kwargs, added)
+        parameters.insert(len(parameters) - has_kwargs, lambda_parameter)
 
     def forward(self, *args, **kwargs):
         if len(args) > len(names):
-            raise TypeError(f"forward takes at most {len(names)} positional arguments, got {len(args)}.")
+            raise TypeError(
+                f"`forward` takes at most {len(names)} arguments by position, got {len(args)}: pass more by name."
+            )
         return self._ngram_forward(**dict(zip(names[: len(args)], args, strict=True)), **kwargs)
 
     forward.__signature__ = signature.replace(parameters=parameters)
@@ -37,7 +41,7 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
 
 @cache
 def with_fields(output_class: type, names: frozenset[str]) -> type:
-    """`output_class` with room for whatever else a backbone returns."""
-    others = sorted(names - output_class.__dataclass_fields__.keys())
-    fields = [(name, Any, field(default=None)) for name in others]
+    """Return a subclass of `output_class` with additional optional fields for `names` that it does not have."""
+    extra_names = sorted(names - output_class.__dataclass_fields__.keys())
+    fields = [(name, Any, field(default=None)) for name in extra_names]
     return make_dataclass(output_class.__name__, fields, bases=(output_class,))

@@ -1,4 +1,4 @@
-"""A training run that leaves the heads at their first values must not pass in silence."""
+"""A check that training reaches the heads."""
 
 import torch
 from torch import nn
@@ -6,34 +6,34 @@ from torch import nn
 
 class HeadWatchMixin:
     """
-    Raises an error at the end of a backward pass that left gradients in the backbone and none in the heads: a loss
-    made of the logits or the hidden states alone trains the backbone alone. Frozen heads are not watched.
+    Mixin that raises an error after a backward pass that gave the backbone gradients but not the heads. That happens
+    when the loss is computed from logits or hidden states instead of by the model. Frozen heads are not checked.
     """
 
     def _ngram_watch_backbone(self) -> None:
-        """Sees the backbone's hidden states whoever asks for them, this model's own forward or not."""
-        # A bound method is copied along with the model it belongs to.
+        """Hook the backbone itself, which also catches training code that bypasses this model's forward."""
+        # A bound method, because `deepcopy` rebinds it to the copied model.
         self._ngram_watched_backbone().register_forward_hook(self._ngram_watch_hidden_states)
 
     def _ngram_watched_backbone(self) -> nn.Module:
-        """What the hidden states come out of that the heads see."""
+        """Return the module whose output is the hidden states."""
         return self.get_decoder()
 
     def _ngram_watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
         if torch.compiler.is_compiling() or not self.training or not outputs[0].requires_grad:
             return
         if any(parameter.requires_grad for parameter in self.ngram_heads.parameters()):
-            outputs[0].register_hook(self._ngram_look_after_backward)
+            outputs[0].register_hook(self._ngram_queue_gradient_check)
 
-    def _ngram_look_after_backward(self, _: torch.Tensor) -> None:
-        # Other parts of the same loss may still reach the heads, so the question waits for the end.
-        torch.autograd.Variable._execution_engine.queue_callback(self._ngram_require_head_gradients)
+    def _ngram_queue_gradient_check(self, _: torch.Tensor) -> None:
+        # Wait for the end of the backward pass: other parts of the loss may still reach the heads.
+        torch.autograd.Variable._execution_engine.queue_callback(self._ngram_check_head_gradients)
 
-    def _ngram_require_head_gradients(self) -> None:
+    def _ngram_check_head_gradients(self) -> None:
         if _has_gradient(self.base_model) and not _has_gradient(self.ngram_heads):
             raise RuntimeError(
-                "This training step reached the backbone but none of the N-gram heads, because its loss was not the "
-                "model's own: pass `labels` to the model and use its `loss` (in Trainer, without "
+                "`ngram_heads` got no gradients in this training step, but the backbone did: the loss was not "
+                "computed by the model. Pass `labels` to the model and use its `loss` (in Trainer, without "
                 "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`), or freeze the "
                 "heads with `model.ngram_heads.requires_grad_(False)`."
             )

@@ -11,17 +11,17 @@ from .trainer import loss_names
 
 class NgramSFTTrainer(SFTTrainer):
     r"""
-    TRL's [`~trl.SFTTrainer`], with its arguments and its treatment of the data, for models with N-gram heads. TRL
-    makes its loss from the hidden states and leaves the heads out; here it is the model's own: the N-gram loss in
-    training, the ensemble's next-word NLL in evaluation.
+    TRL's [`~trl.SFTTrainer`] for models with N-gram heads, with the same arguments and data preparation. TRL's loss
+    would ignore the heads. This trainer uses the model's own loss: the N-gram loss in training, the ensemble's
+    next-token NLL in evaluation.
 
-    Logged in addition, in training and (with the prefix `eval_`) in evaluation: the NLL of the next word,
-    `next_word_loss`, and of each head, `head_1_loss`, `head_2_loss`, ..., averaged over the batches since the last
-    log. Of TRL's own metrics, `num_tokens` is logged as ever; `entropy` and `mean_token_accuracy` are the ensemble's
-    and logged in evaluation only, as training computes no logits.
+    It also logs the NLL of the next token, `next_word_loss`, and of each head, `head_1_loss`, `head_2_loss`, ...,
+    averaged over the batches since the last log; in evaluation, with the prefix `eval_`. Of TRL's metrics,
+    `num_tokens` is unchanged. `entropy` and `mean_token_accuracy` are those of the ensemble and are logged in
+    evaluation only, because training computes no logits.
 
-    With `peft_config`, name the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...: PEFT freezes
-    them otherwise.
+    With `peft_config`, list the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...; otherwise
+    PEFT freezes them.
 
     Example:
 
@@ -43,7 +43,7 @@ class NgramSFTTrainer(SFTTrainer):
     """
 
     def __init__(self, *args, **kwargs):
-        # Check before the datasets are prepared, which can take long.
+        # Checked first: preparing the datasets can take long.
         given = inspect.signature(SFTTrainer).bind(*args, **kwargs).arguments
         _check_settings(given.get("args"), given.get("compute_loss_func"))
         if not isinstance(given["model"], str):
@@ -52,9 +52,9 @@ class NgramSFTTrainer(SFTTrainer):
         _check_model(self.model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        # A cache would keep Transformers from seeing the boundaries of packed documents.
+        # With a cache, Transformers ignores the boundaries of packed documents.
         inputs["use_cache"] = False
-        # Trainer's `compute_loss`, not SFTTrainer's: the model's own loss, scaled for several devices.
+        # Skip SFTTrainer: Trainer's `compute_loss` uses the model's own loss.
         loss, outputs = super(SFTTrainer, self).compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -63,7 +63,7 @@ class NgramSFTTrainer(SFTTrainer):
         if mode == "eval":
             self._log_predictions(outputs.logits, inputs["labels"])
         else:
-            # Padding-free batches have no mask.
+            # Padding-free batches have no attention mask.
             mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
             self._total_train_tokens += (
                 self.accelerator.gather_for_metrics(mask.sum()).sum().item() // self.get_tp_size()
@@ -72,16 +72,16 @@ class NgramSFTTrainer(SFTTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _log_head_losses(self, mode: str, head_losses: torch.Tensor) -> None:
-        # One row per process; after a short last batch, only as many rows are kept as there are samples.
+        # One row per process.
         head_losses = self.accelerator.gather_for_metrics(head_losses[None]).mean(0)
         for name, value in zip(loss_names(len(head_losses)), head_losses.tolist(), strict=True):
             self._metrics[mode][name].append(value)
 
     def _log_predictions(self, logits: torch.Tensor, labels: torch.LongTensor) -> None:
-        """The ensemble's entropy and accuracy over the targets."""
+        """Log the ensemble's entropy and accuracy over the targets."""
         targets = labels[:, 1:]
         is_target = targets != -100
-        # The virtual tokens of prompt tuning come first.
+        # Prompt tuning puts virtual tokens first; they have no labels.
         logits = logits[:, -labels.shape[1] : -1][is_target].float()  # (num_targets, vocab_size)
         num_correct = (logits.argmax(-1) == targets[is_target]).sum()
         log_probabilities = logits.log_softmax(-1)
@@ -93,25 +93,26 @@ class NgramSFTTrainer(SFTTrainer):
 
 
 def _check_model(model: PreTrainedModel) -> None:
-    # Not `isinstance`: a checkpoint loaded with `trust_remote_code` brings its own copy of the class.
+    # Not `isinstance`: a checkpoint loaded with `trust_remote_code` has its own copy of the class.
     if not hasattr(model, "ngram_heads"):
         raise ValueError(
-            f"`NgramSFTTrainer` is for models with N-gram heads, and `{type(model).__name__}` has none: load it with "
-            "a class of `ngram_wdr_hf`, such as `WDRNgramGPT2LMHeadModel.from_pretrained`, or use TRL's `SFTTrainer`."
+            f"`model` must have N-gram heads, got `{type(model).__name__}`. Load it with a class of `ngram_wdr_hf`, "
+            "such "
+            "as `WDRNgramGPT2LMHeadModel.from_pretrained`, or use TRL's `SFTTrainer`."
         )
 
 
 def _check_settings(args: SFTConfig | None, compute_loss_func) -> None:
     """Check that no setting replaces the model's own loss."""
-    advice = None
+    problem = None
     if compute_loss_func is not None:
-        advice = "leave out `compute_loss_func`, which would replace it."
+        problem = "`compute_loss_func` must be `None`"
     elif args is not None and args.label_smoothing_factor:
-        advice = "set `model.config.label_smoothing` instead of `label_smoothing_factor`, which would replace it."
+        problem = "`label_smoothing_factor` must be 0 (use `model.config.label_smoothing` instead)"
     elif args is not None and args.use_liger_kernel:
-        advice = "leave out `use_liger_kernel`, whose kernels know nothing of the heads."
-    # Plain `TrainingArguments` are fine with TRL, and have no loss type.
+        problem = "`use_liger_kernel` must be `False`"
+    # TRL also accepts plain `TrainingArguments`, which have no `loss_type`.
     elif isinstance(args, SFTConfig) and args.loss_type != "nll":
-        advice = f"leave `loss_type` at 'nll', got {args.loss_type!r}."
-    if advice is not None:
-        raise ValueError(f"`NgramSFTTrainer` trains on the model's own N-gram loss: {advice}")
+        problem = f"`loss_type` must be 'nll', got {args.loss_type!r}"
+    if problem is not None:
+        raise ValueError(f"{problem}: `NgramSFTTrainer` trains with the model's own N-gram loss.")

@@ -1,4 +1,4 @@
-"""The stock Trainer, with the heads' losses in its log and an exact evaluation."""
+"""The stock Trainer, with head losses in its log and an exact evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
 from .common.arguments import uses_fsdp
 
 
-def loss_names(ngram_size: int, main: str = "next_word") -> list[str]:
-    """The names of the entries of `head_losses` in logs and metrics."""
-    return [f"{main}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
+def loss_names(ngram_size: int, main_name: str = "next_word") -> list[str]:
+    """Return the names of the entries of `head_losses` in logs and metrics, from depth 0 on."""
+    return [f"{main_name}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
 
 
-def whole(model: nn.Module, training: TrainingArguments) -> nn.Module:
-    """Move a loaded model to its device, with its weights in every process."""
+def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
+    """Move a loaded model to its device, with all weights in every process."""
     model = model.to(training.device)
     if uses_fsdp(training) and training.world_size > 1:
-        # With FSDP's RAM-efficient loading, only the first process has read the weights.
+        # FSDP's RAM-efficient loading reads the weights in the first process only.
         with torch.no_grad():
             broadcast([*model.parameters(), *model.buffers()])
     return model
@@ -32,37 +32,37 @@ def whole(model: nn.Module, training: TrainingArguments) -> nn.Module:
 
 class NgramTrainer(Trainer):
     r"""
-    A [`Trainer`] that trains as Trainer does, logs what each head costs, and evaluates `EvaluationWindows` and
-    `PairBatches` exactly for many λ at once: `eval_loss` and `eval_perplexity` are those of the model's own λ,
-    `eval_best_perplexity` is that of `eval_best_lambda`, `eval_heads_loss` is the mean over the heads.
+    A [`Trainer`] that also logs the loss of each head, and evaluates `EvaluationWindows` and `PairBatches` exactly
+    for many λ in one pass: `eval_loss` and `eval_perplexity` use the model's own λ, `eval_best_perplexity` uses
+    `eval_best_lambda`, and `eval_heads_loss` is the mean loss of the heads.
 
     Args:
         lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own.
-        kwargs: Trainer's.
+        kwargs: Arguments of [`Trainer`].
     """
 
-    # The name of the model's own prediction in the logs.
+    # The name of depth 0 in the logs.
     main_name = "next_word"
 
     def __init__(self, *args, lambda_grid: Sequence[float] = (), **kwargs):
         super().__init__(*args, **kwargs)
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | MaskedScores | None = None
-        # Sums since the last log: the head losses times their weights, and the weights.
+        # Sums since the last log: weighted losses by depth, their weights, and the bag-of-words loss.
         self._head_losses: torch.Tensor | float = 0.0
         self._head_weights: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
         self._num_head_losses = 0
         if self.pop_callback(ProgressCallback):
-            self.add_callback(ProgressWithLines)
+            self.add_callback(ProgressWithLogLines)
         elif self.pop_callback(PrinterCallback):
-            self.add_callback(Lines)
+            self.add_callback(LogLines)
 
     def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
             losses = outputs.head_losses
-            # In a masked model, a head may have few targets in a batch, or none.
+            # In a masked model, a head may have no target in a batch.
             counts = getattr(outputs, "head_counts", None)
             weights = torch.ones_like(losses) if counts is None else counts.to(losses.dtype)
             self._head_losses = self._head_losses + losses * weights
@@ -79,7 +79,7 @@ class NgramTrainer(Trainer):
             means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
             logs.update({name: mean for name, mean, weight in means if weight})
             if isinstance(self._bow_loss, torch.Tensor):
-                # Each loss is already divided by the targets of the whole step.
+                # Each loss is already divided by the number of targets in all micro-batches.
                 num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
             self._head_losses = self._head_weights = self._bow_loss = 0.0
@@ -106,32 +106,32 @@ class NgramTrainer(Trainer):
             metrics["heads_loss"] = sum(heads) / len(heads)
         elif metric_key_prefix == "eval" and self.args.metric_for_best_model == "heads_loss":
             raise InputError(
-                "No head has a target in the validation text: mask more words, give a longer one, or choose another "
-                "`--metric_for_best_model`."
+                "`--metric_for_best_model heads_loss`: no head has a target in the validation text. Mask more words, "
+                "give a longer text, or choose another metric."
             )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def _score(self, model: nn.Module, text: ScoredText, options: dict[str, Any]) -> dict[str, float]:
-        """Set `last_scores`, and return the metrics to log."""
-        own = self.accelerator.unwrap_model(self.model).ngram_lambda()
-        scores = self.last_scores = score(model, text, sorted({own, *self.lambda_grid}), **options)
-        place = scores.at(own)
+        """Set `last_scores` and return the metrics to log."""
+        own_lambda = self.accelerator.unwrap_model(self.model).ngram_lambda()
+        scores = self.last_scores = score(model, text, sorted({own_lambda, *self.lambda_grid}), **options)
+        i = scores.at(own_lambda)
         return {
-            "loss": scores.nll_sums[place] / scores.num_tokens,
-            "perplexity": scores.perplexities()[place],
+            "loss": scores.nll_sums[i] / scores.num_tokens,
+            "perplexity": scores.perplexities()[i],
             "best_lambda": scores.best_lambda,
             "best_perplexity": min(scores.perplexities()),
         }
 
     def _evaluation_model(self) -> nn.Module:
-        """The model as wrapped for training; without training, the whole model in every process."""
+        """Return the model as wrapped for training; without training, the model with all weights in every process."""
         if self.accelerator._models:
             return self.model_wrapped
-        return whole(self.model, self.args)
+        return to_device(self.model, self.args)
 
     def _issue_warnings_after_load(self, load_result) -> None:
-        # Tied weights are saved once, and not missing.
+        # Tied weights are saved once; the others are not missing.
         tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
@@ -144,8 +144,8 @@ class NgramTrainer(Trainer):
         return on_batch
 
 
-class Lines(TrainerCallback):
-    """One line for the losses and one line for an evaluation."""
+class LogLines(TrainerCallback):
+    """Callback that prints a line per log entry and per evaluation."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         line = _describe(state.global_step, logs)
@@ -153,20 +153,21 @@ class Lines(TrainerCallback):
             tqdm.write(line)
 
 
-class ProgressWithLines(Lines, ProgressCallback):
-    """The same above Trainer's progress bars."""
+class ProgressWithLogLines(LogLines, ProgressCallback):
+    """`LogLines` above Trainer's progress bars."""
 
 
 def _describe(step: int, logs: dict[str, float]) -> str | None:
+    """Return the line for a log entry; `None` for other entries."""
     prefix = "eval_" if "eval_loss" in logs else ""
     if f"{prefix}loss" not in logs or "train_runtime" in logs:
         return None
     heads = [value for name, value in logs.items() if name.startswith(f"{prefix}head_")]
-    main = next((name for name in logs if name.endswith("_word_loss")), None)
+    main_name = next((name for name in logs if name.endswith("_word_loss")), None)
     by_head = ""
-    if heads and main is not None:
-        name = main.removeprefix(prefix).removesuffix("_loss").replace("_", " ")
-        by_head = f"  {name} {logs[main]:.3f}  heads {' '.join(f'{value:.3f}' for value in heads)}"
+    if heads and main_name is not None:
+        label = main_name.removeprefix(prefix).removesuffix("_loss").replace("_", " ")
+        by_head = f"  {label} {logs[main_name]:.3f}  heads {' '.join(f'{value:.3f}' for value in heads)}"
     if not prefix:
         rate = f"  lr {logs['learning_rate']:.2e}" if "learning_rate" in logs else ""
         return f"step {step:>6}  loss {logs['loss']:.3f}{by_head}{rate}"

@@ -1,4 +1,4 @@
-"""The head diagnostics against figures found token by token, and draft by draft."""
+"""Head diagnostics, against values computed token by token and draft by draft."""
 
 import copy
 import itertools
@@ -22,6 +22,7 @@ from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support import reference
+from tests.support.errors import assert_names, raises_naming
 from tests.support.options import END, PAD
 from tests.support.tiny import VOCAB_SIZE, plain_model, tiny_model
 from tests.support.trained import Language, trained_model, trained_seq2seq
@@ -32,7 +33,7 @@ CASES = pytest.mark.parametrize(("ngram_size", "target"), [(4, "wdr"), (3, "simp
 
 
 def exact(model, **fields):
-    """A copy in double precision, with other fields in its configuration."""
+    """Return a copy in double precision, with changed configuration fields."""
     model = copy.deepcopy(model).double()
     for name, value in fields.items():
         setattr(model.config, name, value)
@@ -41,7 +42,7 @@ def exact(model, **fields):
 
 def windows(length: int = 70, stride: int | None = None, seed: int = 3) -> EvaluationWindows:
     tokens = Language(seed).text(length).numpy().astype(np.int32)
-    # In two pieces, as the rows of a dataset come.
+    # In two pieces, like the rows of a dataset.
     return EvaluationWindows(TokenStream([tokens[:31], tokens[31:]], length), WINDOW, stride, start_token_id=END)
 
 
@@ -63,7 +64,7 @@ def best_token(logits, vocabulary=None) -> int:
 
 @torch.no_grad()
 def accepted_drafts(model, read, next_token, ensemble_lambda=0.0, vocabulary=None, **inputs):
-    """The drafts of all heads after `read` and `next_token`, and how many of them the model says itself."""
+    """Return the drafts of all heads after `read` and `next_token`, and how many of them are accepted."""
     drafts, text = [], torch.cat([read, read.new_tensor([next_token])])[None]
     hidden = reference.hidden_states(model, read[None], **inputs)
     for n in range(1, model.config.ngram_size):
@@ -71,13 +72,13 @@ def accepted_drafts(model, read, next_token, ensemble_lambda=0.0, vocabulary=Non
         drafts.append(best_token(reference.logits_of(model, prediction), vocabulary))
         text = torch.cat([text, text.new_tensor([[drafts[-1]]])], dim=1)
     logits = reference.ensembled_logits(model, text, ensemble_lambda, **inputs)[0]
-    said = [int(logits[len(read) + i].argmax()) for i in range(len(drafts))]
-    stand = [draft == token for draft, token in zip(drafts, said, strict=True)]
-    return drafts, [*stand, False].index(False)
+    choices = [int(logits[len(read) + i].argmax()) for i in range(len(drafts))]
+    is_accepted = [draft == token for draft, token in zip(drafts, choices, strict=True)]
+    return drafts, [*is_accepted, False].index(False)
 
 
-def judged_rows(text):
-    """What the decoder reads, the next tokens, and what the encoder reads, row by row."""
+def rows_of(text):
+    """Yield decoder inputs, next tokens and encoder inputs, row by row."""
     for item in text:
         if isinstance(text, EvaluationWindows):
             yield item["input_ids"], item["shift_labels"], {}
@@ -89,11 +90,11 @@ def judged_rows(text):
 
 @torch.no_grad()
 def expected(model, text, ensemble_lambda, vocabulary=None):
-    """Sums for each depth, drafts for each head, and each target with its gain, one by one."""
+    """Return NLLs and hits by depth, drafts by head, and each target with its gain."""
     size, own = model.config.ngram_size, model.config.ensemble_lambda
-    nlls, rights, drafted, accepted = ([[] for _ in range(size)] for _ in range(4))
+    nlls, hits, drafted, accepted = ([[] for _ in range(size)] for _ in range(4))
     gains = []
-    for tokens, targets, inputs in judged_rows(text):
+    for tokens, targets, inputs in rows_of(text):
         hidden = reference.hidden_states(model, tokens[None], **inputs)
         ensembled = reference.ensembled_logits(model, tokens[None], ensemble_lambda, **inputs)[0]
         for t, n in itertools.product(range(len(tokens)), range(size)):
@@ -102,25 +103,25 @@ def expected(model, text, ensemble_lambda, vocabulary=None):
             prediction = hidden[0, t] if n == 0 else reference.head_prediction(model, hidden, tokens[None], 0, t, n)
             logits = reference.logits_of(model, prediction)
             nlls[n].append(float(F.cross_entropy(logits, targets[t + n])))
-            rights[n].append(int(logits.argmax()) == int(targets[t + n]))
+            hits[n].append(int(logits.argmax()) == int(targets[t + n]))
             if n == 0:
                 gains.append((int(targets[t]), nlls[0][-1] - float(F.cross_entropy(ensembled[t], targets[t]))))
         for t in range(len(tokens) - 1):
             drafts, num_accepted = accepted_drafts(model, tokens[: t + 1], tokens[t + 1], own, vocabulary, **inputs)
             for n in range(1, min(size, len(tokens) - t)):
-                # All before are right, and the text says the same, so that it shows what the model says next.
+                # The model's choice is known where all earlier drafts are accepted and equal the text.
                 is_known = all(int(targets[t + m]) == drafts[m - 1] for m in range(1, n))
                 if targets[t + n] != -100 and num_accepted >= n - 1 and is_known:
                     drafted[n].append(1)
                     accepted[n].append(num_accepted >= n)
-    return nlls, rights, drafted, accepted, gains
+    return nlls, hits, drafted, accepted, gains
 
 
-def check_heads(found, nlls, rights, drafted, accepted) -> None:
+def check_heads(found, nlls, hits, drafted, accepted) -> None:
     assert found.num_targets == [len(row) for row in nlls]
     assert found.nlls == pytest.approx([statistics.fmean(row) for row in nlls], rel=1e-9)
     assert found.perplexities == pytest.approx([math.exp(statistics.fmean(row)) for row in nlls], rel=1e-9)
-    assert found.accuracies == pytest.approx([statistics.fmean(row) for row in rights], rel=1e-12)
+    assert found.accuracies == pytest.approx([statistics.fmean(row) for row in hits], rel=1e-12)
     assert found.num_drafts == [len(row) for row in drafted[1:]]
     assert found.num_accepted == [sum(row) for row in accepted[1:]]
 
@@ -138,9 +139,11 @@ def check_bins(bins, labelled_gains) -> None:
         assert gain.standard_error == pytest.approx(error, abs=1e-9, nan_ok=True)
 
 
-def place_label(place: int) -> str:
+def position_label(position: int) -> str:
     bounds = {"5–8": 8, "9–16": 16, "17–32": 32}
-    return str(place) if place <= 4 else next((label for label, last in bounds.items() if place <= last), "33+")
+    return (
+        str(position) if position <= 4 else next((label for label, last in bounds.items() if position <= last), "33+")
+    )
 
 
 @CASES
@@ -148,20 +151,20 @@ def place_label(place: int) -> str:
 def test_running_text(ngram_size, target, stride):
     model, text = exact(trained_model(ngram_size, target)), windows(stride=stride)
     found = head_diagnostics(model, text, 0.3, SENTENCE_ENDS, batch_size=2)
-    nlls, rights, drafted, accepted, gains = expected(model, text, 0.3)
-    check_heads(found, nlls, rights, drafted, accepted)
-    assert sum(found.num_accepted) > len(found.num_accepted), "a text on which no draft stands proves nothing"
+    nlls, hits, drafted, accepted, gains = expected(model, text, 0.3)
+    check_heads(found, nlls, hits, drafted, accepted)
+    assert sum(found.num_accepted) > len(found.num_accepted), "the test needs accepted drafts"
 
     assert found.ensemble_lambda == 0.3
     check_bins([found.gain], [("all", gain) for _, gain in gains])
-    places, place = [], 0
+    labelled, position = [], 0
     for token, gain in gains:
-        place += 1
-        places.append((place_label(place), gain))
-        place = 0 if token in SENTENCE_ENDS else place
-    check_bins(found.gain_by_place, places)
+        position += 1
+        labelled.append((position_label(position), gain))
+        position = 0 if token in SENTENCE_ENDS else position
+    check_bins(found.gain_by_place, labelled)
     assert len(found.gain_by_place) > 4
-    # No token is that frequent: other counts have a test of their own.
+    # All counts are small here; another test has large ones.
     assert max(Counter(text.stream[:].tolist()).values()) < 10
     check_bins(found.gain_by_frequency, [("0–9", gain) for _, gain in gains])
 
@@ -170,12 +173,12 @@ def test_sentence_pairs():
     model, text = exact(trained_seq2seq("marian", "wdr")), pairs()
     assert len(text) > 1
     found = head_diagnostics(model, text, 0.4)
-    nlls, rights, drafted, accepted, gains = expected(model, text, 0.4)
-    check_heads(found, nlls, rights, drafted, accepted)
+    nlls, hits, drafted, accepted, gains = expected(model, text, 0.4)
+    check_heads(found, nlls, hits, drafted, accepted)
     assert sum(found.num_accepted[1:]) > 0
     check_bins([found.gain], [("all", gain) for _, gain in gains])
-    numbers = [place for _, targets, _ in judged_rows(text) for place in range(1, len(targets) + 1)]
-    check_bins(found.gain_by_place, [(place_label(n), gain) for n, (_, gain) in zip(numbers, gains, strict=True)])
+    numbers = [position for _, targets, _ in rows_of(text) for position in range(1, len(targets) + 1)]
+    check_bins(found.gain_by_place, [(position_label(n), gain) for n, (_, gain) in zip(numbers, gains, strict=True)])
 
 
 @CASES
@@ -195,7 +198,7 @@ def test_agrees_with_the_evaluation(ngram_size, target):
     assert alone.nlls == pytest.approx(output.head_losses.tolist(), rel=1e-5)
 
 
-def test_the_models_own_lambda_decides_what_stands():
+def test_the_models_own_lambda_decides_acceptance():
     text = windows(60)
     plain, own = (exact(trained_model(4, "wdr"), ensemble_lambda=value) for value in (0.0, 0.9))
     found = head_diagnostics(own, text)
@@ -258,48 +261,48 @@ def test_tokens_per_pass():
 
 @CASES
 def test_drafts_in_generation(ngram_size, target):
-    """What `generate` counts, replayed with a forward pass for every draft; one row at a time, added up."""
+    """The counts of `generate`, replayed with a forward pass for every draft and summed over rows."""
     model = exact(trained_model(ngram_size, target))
     model.generation_config.eos_token_id = None
     prompts = [Language(seed).prompt(10) for seed in (5, 6)]
     length, drafted, accepted, num_passes = 14, [0] * (ngram_size - 1), [0] * (ngram_size - 1), 0
     for prompt in prompts:
-        # The pass over the prompt brings the first token.
+        # The prefill gives the first token.
         first = reference.ensembled_logits(model, prompt[None], 0)[0, -1].argmax()
         text, num_new = torch.cat([prompt, first[None]]), 1
         num_passes += 1
         while num_new < length:
-            # A pass brings a token of its own, after the drafts.
+            # A pass gives one token after the accepted drafts.
             depth = min(ngram_size - 1, length - num_new - 1)
-            drafts, stood = accepted_drafts(model, text[:-1], text[-1])
-            stood = min(stood, depth)
+            drafts, num_accepted = accepted_drafts(model, text[:-1], text[-1])
+            num_accepted = min(num_accepted, depth)
             for n in range(depth):
                 drafted[n] += 1
-                accepted[n] += n < stood
-            text = torch.cat([text, torch.tensor(drafts[:stood], dtype=torch.long)])
+                accepted[n] += n < num_accepted
+            text = torch.cat([text, torch.tensor(drafts[:num_accepted], dtype=torch.long)])
             text = torch.cat([text, reference.ensembled_logits(model, text[None], 0)[0, -1].argmax()[None]])
-            num_new += stood + 1
+            num_new += num_accepted + 1
             num_passes += 1
     inputs = [{"input_ids": row[None], "attention_mask": torch.ones_like(row)[None]} for row in prompts]
     found = draft_statistics(model, inputs, max_new_tokens=length)
     assert (found.num_drafted, found.num_accepted) == (drafted, accepted)
     assert (found.num_tokens, found.num_row_forwards) == (2 * length, num_passes)
     assert sum(accepted) > 0
-    shares, tried = diagnostics_figures.acceptance_of(found)
+    shares, num_checked = diagnostics_figures.acceptance_of(found)
     assert shares[0] == pytest.approx(accepted[0] / drafted[0])
     assert shares[1] == pytest.approx((accepted[1] / drafted[1]) / (accepted[0] / drafted[0]))
-    assert tried[0] == drafted[0]
+    assert num_checked[0] == drafted[0]
 
 
 def test_bad_input():
     text = windows(40)
-    with pytest.raises(ValueError, match="this is a GPT2LMHeadModel: make one with `with_ngram_heads`"):
+    with raises_naming(ValueError, "`model`", "GPT2LMHeadModel", "`with_ngram_heads`"):
         head_diagnostics(plain_model(), text)
-    with pytest.raises(ValueError, match=f"one count for each of the {VOCAB_SIZE} tokens, got the shape \\(3,\\)"):
+    with raises_naming(ValueError, "`token_counts`", str(VOCAB_SIZE), "(3,)"):
         head_diagnostics(tiny_model(), text, token_counts=[1, 2, 3])
-    with pytest.raises(ValueError, match="no token to predict"):
+    with raises_naming(ValueError, "`text`"):
         head_diagnostics(tiny_model(), EvaluationWindows(TokenStream([np.array([3], dtype=np.int32)], 1), 4))
-    with pytest.raises(ValueError, match="ensemble_lambda"):
+    with raises_naming(ValueError, "ensemble_lambda"):
         head_diagnostics(tiny_model(), text, ensemble_lambda=2.0)
 
 
@@ -307,7 +310,7 @@ def test_counts():
     stream = TokenStream([np.array([1, 2, 2], dtype=np.int32), np.array([2, 4], dtype=np.int32)], 5)
     assert count_tokens(stream, 6).tolist() == [0, 1, 3, 0, 1, 0]
     assert count_tokens(EvaluationWindows(stream, 2), 6).tolist() == [0, 1, 3, 0, 1, 0]
-    labels = [token for _, targets, _ in judged_rows(pairs()) for token in targets.tolist()]
+    labels = [token for _, targets, _ in rows_of(pairs()) for token in targets.tolist()]
     assert count_tokens(pairs(), VOCAB_SIZE).tolist() == [labels.count(token) for token in range(VOCAB_SIZE)]
 
 
@@ -334,17 +337,17 @@ def test_sentence_ends():
 
 
 def test_modes_are_restored(found):
-    """Generation and diagnostics are without dropout, and leave every part as it was, whatever happens."""
+    """Generation and diagnostics run without dropout and restore all modes, also after an error."""
     model = exact(trained_model(4, "wdr"))
-    quiet = draft_statistics(model.eval(), [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
+    without_dropout = draft_statistics(model.eval(), [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
     model.train()
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
-    loud = draft_statistics(model, [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
-    assert loud == quiet
+    with_dropout = draft_statistics(model, [{"input_ids": windows(20).stream[:8][None]}], max_new_tokens=9)
+    assert with_dropout == without_dropout
     assert head_diagnostics(model, windows(90), 0.3, SENTENCE_ENDS) == found
     assert [module.training for module in model.modules()] == modes
 
@@ -356,7 +359,7 @@ def test_modes_are_restored(found):
     assert [module.training for module in model.modules()] == modes
 
 
-def test_drafts_end_with_what_the_model_sees():
+def test_drafts_end_at_the_last_position():
     model = trained_model(4, "wdr")
     longest = model.config.n_positions
     prompt = {"input_ids": windows(longest + 20).stream[: longest - 5][None]}
@@ -393,8 +396,8 @@ def test_plots(found, tmp_path):
     (axes,) = diagnostics_figures.plot_acceptance(by_name, {"wdr": generated}).axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [
-        f"wdr, the text: {found.tokens_per_pass:.2f} tokens a pass",
-        "wdr, generating: 1.67 tokens a pass",
+        f"wdr, text: {found.tokens_per_pass:.2f} tokens per pass",
+        "wdr, generation: 1.67 tokens per pass",
     ]
     assert axes.containers[0].lines[0].get_ydata().tolist() == found.acceptance
     assert axes.containers[1].lines[0].get_ydata() == pytest.approx([0.4, 0.25])
@@ -411,7 +414,7 @@ def test_plots(found, tmp_path):
         assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
 
 
-def test_sentences(found):
+def test_summaries(found):
     found = replace(
         found,
         nlls=[math.log(50), math.log(200)],
@@ -422,28 +425,24 @@ def test_sentences(found):
         gain_by_place=[GainBin("1", 4, 0.9, 0.1), GainBin("2", 400, 0.02, 0.03), GainBin("3", 600, -0.04, 0.01)],
         gain_by_frequency=[GainBin("0–9", 400, 0.05, 0.01), GainBin("10–99", 600, 0.06, 0.02)],
     )
-    assert diagnostics_figures.describe_heads("wdr", found) == (
-        "wdr: the next word is right 25.0% of the time, at perplexity 50.0; head 1, one word further ahead, 12.5%, at "
-        "200.0."
-    )
+    assert_names(diagnostics_figures.describe_heads("wdr", found), "wdr", "25.0%", "50.0", "head 1", "12.5%", "200.0")
     generated = diagnostics.SpeculationStatistics(100, 60, 60, [50], [20])
     sentence = diagnostics_figures.describe_acceptance("wdr", found, generated)
-    assert sentence.startswith("wdr: on the text, 40% of the drafts of head 1 stand after")
-    assert "1.40 tokens a forward pass" in sentence
-    assert sentence.endswith("1.67 were measured.")
-    # Few tokens and noise are not named.
-    assert diagnostics_figures.describe_gain("wdr", found, "place") == (
-        "wdr: with λ=0.3 the ensemble loses 0.013 ± 0.003 nats a token overall; it hurts most for tokens at place 3 "
-        "of a sentence (0.040 ± 0.010 nats, 600 tokens)."
-    )
-    assert diagnostics_figures.describe_gain("wdr", found, "frequency").endswith(
-        "; it helps most for tokens seen 10–99 times (0.060 ± 0.020 nats, 600 tokens)."
-    )
-    with pytest.raises(ValueError, match="Gains are sorted by place or by frequency, not by 'length'"):
+    assert_names(sentence, "wdr", "head 1", "40%", "1.40", "1.67")
+    # Bins of few tokens and gains within the noise are not named.
+    sentence = diagnostics_figures.describe_gain("wdr", found, "place")
+    assert_names(sentence, "λ=0.3", "loses 0.013 ± 0.003", "hurts", "position 3", "0.040 ± 0.010 nats, 600 tokens")
+    assert "helps" not in sentence
+    sentence = diagnostics_figures.describe_gain("wdr", found, "frequency")
+    assert_names(sentence, "helps", "10–99", "0.060 ± 0.020 nats, 600 tokens")
+    assert "hurts" not in sentence and "0–9 " not in sentence
+    with raises_naming(ValueError, "`by`", "place, frequency", "'length'"):
         diagnostics_figures.plot_gain({"wdr": found}, "length")
     noise = replace(found, gain_by_place=[GainBin("1", 500, 0.1, 0.06)])
-    assert diagnostics_figures.describe_gain("wdr", noise, "place").endswith("by more than 2 standard errors.")
+    sentence = diagnostics_figures.describe_gain("wdr", noise, "place")
+    assert_names(sentence, "2 standard errors")
+    assert "helps" not in sentence and "hurts" not in sentence
     off = replace(found, ensemble_lambda=0.0)
-    assert diagnostics_figures.describe_gain("wdr", off, "place") == (
-        "wdr: λ is 0, so there is no ensemble and nothing to gain."
-    )
+    sentence = diagnostics_figures.describe_gain("wdr", off, "place")
+    assert_names(sentence, "wdr", "λ is 0")
+    assert "nats" not in sentence

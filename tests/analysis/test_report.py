@@ -1,4 +1,4 @@
-"""`python -m ngram_wdr_hf.analysis`: a page that needs nothing else, with the figures of the run."""
+"""`python -m ngram_wdr_hf.analysis`: a self-contained page with the results of the run."""
 
 import json
 import math
@@ -18,6 +18,7 @@ from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
 from ngram_wdr_hf.training.mlm.run import run_mlm
 from tests.support import clm_runs, nmt_runs
+from tests.support.errors import assert_names
 from tests.support.scripts import metrics_of
 
 ALL = 10_000
@@ -25,7 +26,7 @@ VOID = ("meta", "img", "input", "br", "hr", "link", "path", "circle", "line", "r
 
 
 class Page(HTMLParser):
-    """A page taken apart: its ids, links, sources, headings, tables (by section) and text."""
+    """A parsed page: its ids, links, sources, headings, tables (by section) and text."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -65,7 +66,7 @@ class Page(HTMLParser):
 
 
 def check_page(path: Path) -> Page:
-    """Whole, and in need of nothing outside it."""
+    """Check that the page is complete and self-contained."""
     found = Page(path)
     assert len(set(found.ids)) == len(found.ids)
     contents = [link for link in found.links if link.startswith("#")]
@@ -78,13 +79,13 @@ def check_page(path: Path) -> Page:
 
 
 def write(folder: Path, path: Path, **options) -> Page:
-    report.write_report(folder, path, **{"max_tokens": ALL, "tell": lambda sentence: None, **options})
+    report.write_report(folder, path, **{"max_tokens": ALL, "notify": lambda message: None, **options})
     return check_page(path)
 
 
 @pytest.fixture(scope="module")
 def compared(files, checkpoint, tmp_path_factory) -> Path:
-    """Three small language models that have begun to learn."""
+    """The run folder of three small language models after a few steps."""
     folder = tmp_path_factory.mktemp("compared") / "run"
     options = {"max_steps": 12, "eval_steps": 6, "learning_rate": 0.02, "ngram_size": 3, "gradient_diversity_steps": 6}
     options |= {"model_name_or_path": checkpoint, "output_dir": folder, "lambda_grid": "0 0.2 0.5", "sample_tokens": 0}
@@ -93,8 +94,8 @@ def compared(files, checkpoint, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def only(monkeypatch):
-    """Leaves out all sections but these."""
+def keep_sections(monkeypatch):
+    """Return a function that reduces the report to some sections."""
 
     def keep(*titles: str) -> None:
         monkeypatch.setattr(report, "SECTIONS", {title: report.SECTIONS[title] for title in titles})
@@ -111,7 +112,7 @@ def test_sections_of_a_language_model(page_of_comparison):
     assert page_of_comparison.titles == list(report.SECTIONS)
     # λ, training, heads, drafts, two gains, gradients, the map.
     assert len(page_of_comparison.sources) == 8
-    assert not any("Not for this run" in text for text in page_of_comparison.texts.values())
+    assert not any("Not available" in text for text in page_of_comparison.texts.values())
 
 
 def test_results_are_those_of_the_run(page_of_comparison, compared):
@@ -129,17 +130,17 @@ def test_results_are_those_of_the_run(page_of_comparison, compared):
     by_lambda = dict(zip(validation["lambda"], validation["perplexity"], strict=True))
     best = min(by_lambda, key=by_lambda.get)
     text = page_of_comparison.texts["Results"]
-    verdict = f"is best at λ={best:g} ({by_lambda[best]:.2f};" if best else "is best without the ensemble"
-    assert f"Perplexity by word on validation: wdr N=3 {verdict}" in text
+    verdict = f"λ={best:g} ({by_lambda[best]:.2f};" if best else f"without the ensemble ({by_lambda[0.0]:.2f})"
+    assert "wdr N=3" in text and verdict in text
 
 
 def test_the_heads_figures_are_those_of_the_evaluation(page_of_comparison, compared):
-    (found,) = page_of_comparison.tables["What the heads know"]
+    (found,) = page_of_comparison.tables["Predictions of the heads"]
     for folder, name in ((compared, "wdr N=3"), (compared / "plain", "plain"), (compared / "simple", "simple N=3")):
         losses = metrics_of(folder)["splits"]["test"]
         names = [key for key in ("next_word_loss", "head_1_loss", "head_2_loss") if key in losses]
         rows = [row for row in found if row[0] == name]
-        assert [row[1] for row in rows] == ["next word", "head 1", "head 2"][: len(names)]
+        assert [row[1] for row in rows] == ["next token", "head 1", "head 2"][: len(names)]
         assert [row[2] for row in rows] == [f"{math.exp(losses[key]):,.1f}" for key in names]
         assert rows[0][4] == f"{losses['num_tokens']:,}"
 
@@ -151,23 +152,23 @@ def test_the_gains_are_those_of_the_evaluation(page_of_comparison, compared):
     test = metrics["splits"]["test"]
     nlls = dict(zip(test["lambda"], map(math.log, test["token_perplexity"]), strict=True))
     validation = metrics["splits"]["validation"]
-    others = dict(zip(validation["lambda"], validation["token_perplexity"], strict=True))
-    del others[0.0]
-    value = metrics["ensemble_lambda"] or min(others, key=others.get)
+    positive = dict(zip(validation["lambda"], validation["token_perplexity"], strict=True))
+    del positive[0.0]
+    value = metrics["ensemble_lambda"] or min(positive, key=positive.get)
     assert float(row[2]) == pytest.approx(nlls[0.0] - nlls[value], abs=1e-4)
     assert row[4] == f"{test['num_tokens']:,}"
     text = page_of_comparison.texts["Where the ensemble helps"]
-    assert f"wdr N=3: with λ={value:g} the ensemble" in text
-    assert "counted in the training text" in text
-    # Every place and every frequency counts all tokens.
-    for group in ("place", "seen"):
+    assert f"λ={value:g}" in text
+    assert "training text" in text
+    # The bins of each group contain all tokens.
+    for group in ("position", "count"):
         counts = [int(row[4].replace(",", "")) for row in found if row[0] == "wdr N=3" and row[1].startswith(group)]
         assert sum(counts) == test["num_tokens"]
 
 
-def test_facts_and_settings_are_shown_as_text(compared, tmp_path, only):
-    """What a user wrote is no HTML."""
-    only("The model", "Training")
+def test_facts_and_settings_are_shown_as_text(compared, tmp_path, keep_sections):
+    """The user's text is escaped."""
+    keep_sections("The model", "Training")
     folder = tmp_path / "a <b> run"
     shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("plain", "simple", "checkpoint-*"))
     settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
@@ -188,16 +189,16 @@ def test_facts_and_settings_are_shown_as_text(compared, tmp_path, only):
     assert "a <b> run" in found.texts[""]
 
 
-def test_a_long_text_is_cut(compared, tmp_path, only):
-    only("What the heads know")
+def test_a_long_text_is_cut(compared, tmp_path, keep_sections):
+    keep_sections("Predictions of the heads")
     found = write(compared, tmp_path / "report.html", max_tokens=60)
-    assert "looked at with 60 tokens of its validation set" in found.texts[""]
-    # The tokens, and none before the first.
-    assert found.tables["What the heads know"][0][1][4] == "60"
+    assert "60 tokens" in found.texts[""] and "validation" in found.texts[""]
+    # The start token is not counted.
+    assert found.tables["Predictions of the heads"][0][1][4] == "60"
 
 
 def without_log_of_gradients(run: Path, folder: Path, **settings) -> Path:
-    """A run that was trained without measuring them, and otherwise."""
+    """Copy a run without logged gradient diversity, with changed settings."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
     for path in folder.rglob("trainer_state.json"):
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -210,9 +211,9 @@ def without_log_of_gradients(run: Path, folder: Path, **settings) -> Path:
 
 
 @pytest.mark.parametrize(("train_mode", "weights"), [("full", "all"), ("heads", "heads")])
-def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, tmp_path, only):
-    """Measured now, where training did not, on the weights that were trained."""
-    only("Gradient diversity")
+def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, tmp_path, keep_sections):
+    """If training did not measure it, the report does, on the trained weights."""
+    keep_sections("Gradient diversity")
     folder = without_log_of_gradients(compared, tmp_path / "run", train_mode=train_mode)
     if train_mode == "heads":
         shutil.rmtree(folder / "plain")
@@ -229,12 +230,12 @@ def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, 
 
 def test_gradient_diversity_over_training(page_of_comparison):
     assert "Gradient diversity" not in page_of_comparison.tables
-    assert "Measured in training" in page_of_comparison.texts["Gradient diversity"]
+    assert "during training" in page_of_comparison.texts["Gradient diversity"]
 
 
 @pytest.mark.parametrize("error", [ValueError, IndexError])
-def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, only):
-    only("Gradient diversity", "How far drafts stand")
+def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, keep_sections):
+    keep_sections("Gradient diversity", "Acceptance rate of drafts")
     folder = without_log_of_gradients(compared, tmp_path / "run")
 
     def refuse(*args, **kwargs):
@@ -242,24 +243,31 @@ def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, o
 
     monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.gradient_diversity", refuse)
     monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.draft_statistics", refuse)
-    told = []
-    found = write(folder, tmp_path / "report.html", max_tokens=60, tell=told.append)
+    messages = []
+    found = write(folder, tmp_path / "report.html", max_tokens=60, notify=messages.append)
     kind = "" if error is ValueError else "IndexError: "
-    sentence = f"Not for this run: {kind}There is <nothing> to compare: add rows."
-    assert found.texts["Gradient diversity"].strip() == sentence
-    assert any("Gradient diversity: not for this run" in line for line in told)
+    reason = f"{kind}There is <nothing> to compare: add rows."
+    assert found.texts["Gradient diversity"].strip().endswith(f": {reason}")
+    assert any("Gradient diversity" in message and reason in message for message in messages)
     if error is not ValueError:
-        assert found.texts["How far drafts stand"].strip() == sentence
+        assert found.texts["Acceptance rate of drafts"].strip().endswith(f": {reason}")
         return
-    # Without generation, the text's figures are still there.
-    assert "simple N=3 does not draft in generation: There is <nothing>" in found.texts["How far drafts stand"]
-    assert "tokens a forward pass." in found.texts["How far drafts stand"]
+    # The values on the text do not need generation.
+    text = found.texts["Acceptance rate of drafts"]
+    assert "simple N=3" in text and reason in text
+    assert re.search(r"\d\.\d\d tokens per forward pass\.", text)
 
 
-def test_translation(pairs, marian, tmp_path, only):
+def test_translation(pairs, marian, tmp_path, keep_sections):
     folder = tmp_path / "run"
     nmt_runs.run("--model_name_or_path", marian, *pairs, "--output_dir", str(folder), *nmt_runs.QUICK)
-    only("Results", "What the heads know", "How far drafts stand", "Where the ensemble helps", "Gradient diversity")
+    keep_sections(
+        "Results",
+        "Predictions of the heads",
+        "Acceptance rate of drafts",
+        "Where the ensemble helps",
+        "Gradient diversity",
+    )
     found = write(folder, tmp_path / "report.html")
     assert found.titles == list(report.SECTIONS)
     metrics = metrics_of(folder)["splits"]["validation"]
@@ -268,12 +276,12 @@ def test_translation(pairs, marian, tmp_path, only):
     assert [cell.rstrip("*") for cell in bleu[1][2:]] == [f"{value:.2f}" for value in metrics["bleu"]]
     assert [cell.rstrip("*") for cell in chrf[1][2:]] == [f"{value:.2f}" for value in metrics["chrf"]]
     assert [cell.rstrip("*") for cell in perplexity[1][2:]] == [f"{v:,.2f}" for v in metrics["token_perplexity"]]
-    (heads,) = found.tables["What the heads know"]
+    (heads,) = found.tables["Predictions of the heads"]
     assert [row[2] for row in heads[1:]] == [
         f"{math.exp(metrics[name]):,.1f}" for name in ("next_word_loss", "head_1_loss", "head_2_loss", "head_3_loss")
     ]
-    assert "those in the translation" in found.texts["Where the ensemble helps"]
-    assert "were measured" in found.texts["How far drafts stand"]
+    assert "translation" in found.texts["Where the ensemble helps"]
+    assert re.search(r"generation measured \d\.\d\d", found.texts["Acceptance rate of drafts"])
 
     run = load_run(folder)
     text = load_text(run, "validation", max_tokens=50)
@@ -283,39 +291,39 @@ def test_translation(pairs, marian, tmp_path, only):
 
 
 def test_a_masked_language_model(files, tmp_path):
-    """No next word, no ensemble: what is left applies."""
+    """Without drafts and ensemble, their sections are left out."""
     folder = tmp_path / "run"
     options = ["--output_dir", str(folder), "--vocab_size", "300", "--num_examples", "0"]
     shared = [option for option in clm_runs.QUICK if option not in ("--sample_tokens", "8")]
     run_mlm(parse_mlm_arguments([*files, *options, *shared], "train_mlm.py"))
     found = write(folder, tmp_path / "report.html", max_tokens=100)
-    left_out = ("How far drafts stand", "Where the ensemble helps")
+    left_out = ("Acceptance rate of drafts", "Where the ensemble helps")
     assert found.titles == [title for title in report.SECTIONS if title not in left_out]
-    assert not any("Not for this run" in text for text in found.texts.values())
+    assert not any("Not available" in text for text in found.texts.values())
     metrics = metrics_of(folder)["splits"]
     perplexity, accuracy = found.tables["Results"]
     assert [row[2] for row in perplexity[1:]] == [f"{metrics[row[1]]['perplexity']:,.2f}" for row in perplexity[1:]]
     assert [row[2] for row in accuracy[1:]] == [f"{metrics[row[1]]['accuracy']:.1%}" for row in accuracy[1:]]
     assert "Perplexity of masked words" in found.texts["Results"]
     validation = metrics["validation"]
-    (levels,) = found.tables["What the heads know"]
+    (levels,) = found.tables["Predictions of the heads"]
     names = ("masked_word_loss", "head_1_loss", "head_2_loss")
     assert [row[1] for row in levels[1:]] == ["masked word", "1-level WDR", "2-level WDR"]
     assert [row[2] for row in levels[1:]] == [f"{math.exp(validation[name]):,.1f}" for name in names]
     assert [row[3] for row in levels[1:]] == [f"{count:,}" for count in validation["head_counts"]]
 
 
-def test_the_command(compared, tmp_path, capsys, only):
-    only("The model", "What the heads know", "Gradient diversity")
+def test_the_command(compared, tmp_path, capsys, keep_sections):
+    keep_sections("The model", "Predictions of the heads", "Gradient diversity")
     folder = tmp_path / "run"
     shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
     (folder / "plain" / "metrics.json").unlink()
     assert run_script(main, [str(folder), "--max_tokens", "100"]) == 0
     printed = capsys.readouterr().out
-    assert f"Left out, for it is not finished: {folder / 'plain'}" in printed
-    assert re.search(r"\d s  wdr N=3: what the heads know\n", printed)
-    assert re.search(r"\d s  simple N=3: what the heads know\n", printed)
-    assert f"Written: {folder / 'analysis.html'}" in printed
+    assert re.search(rf"not finished.*{re.escape(str(folder / 'plain'))}\n", printed)
+    assert re.search(r"\d s  wdr N=3: ", printed)
+    assert re.search(r"\d s  simple N=3: ", printed)
+    assert str(folder / "analysis.html") in printed
     found = check_page(folder / "analysis.html")
     assert [row[0] for row in found.tables["The model"][0][1:]] == ["wdr N=3", "simple N=3"]
 
@@ -330,39 +338,37 @@ def test_help(capsys):
 
 
 def test_bad_input(compared, tmp_path, capsys):
-    def sentence(*arguments: str) -> str:
+    def error_of(*arguments: str) -> str:
         assert run_script(main, list(arguments)) == 2
         printed = capsys.readouterr().err
         assert printed.startswith("error: ") and printed.count("\n") == 1
         return printed
 
-    assert "There is no run in" in sentence(str(tmp_path / "nowhere"))
-    assert "which has a `run.yaml`" in sentence(str(tmp_path))
-    assert "must be at least 2" in sentence(str(compared), "--max_tokens", "1")
-    assert "give a file in a folder that is there" in sentence(
-        str(compared), "--output", str(tmp_path / "no" / "a.html")
-    )
-    assert "give a file in a folder that is there" in sentence(str(compared), "--output", str(tmp_path))
+    assert_names(error_of(str(tmp_path / "nowhere")), str(tmp_path / "nowhere"), "`run.yaml`")
+    assert_names(error_of(str(tmp_path)), str(tmp_path), "`run.yaml`")
+    assert_names(error_of(str(compared), "--max_tokens", "1"), "--max_tokens", "1")
+    for output in (tmp_path / "no" / "a.html", tmp_path):
+        assert_names(error_of(str(compared), "--output", str(output)), "--output", str(output))
 
     folder = tmp_path / "run"
     shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("plain", "simple", "checkpoint-*"))
     settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     moved = {**settings, "train_file": ["gone.txt"]}
     (folder / "run.yaml").write_text(yaml.safe_dump(moved), encoding="utf-8")
-    assert "cannot be read from here: There is no file gone.txt" in sentence(str(folder))
+    assert_names(error_of(str(folder)), str(folder), "gone.txt")
     (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
     metrics = metrics_of(folder)
     del metrics["splits"]["test"]
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    assert "has no test set: choose one of validation" in sentence(str(folder), "--split", "test")
+    assert_names(error_of(str(folder), "--split", "test"), "--split test", "validation")
     (folder / "metrics.json").write_text("{", encoding="utf-8")
-    assert "is damaged" in sentence(str(folder))
+    assert_names(error_of(str(folder)), str(folder), "damaged")
     (folder / "metrics.json").unlink()
-    assert "is not finished" in sentence(str(folder))
+    assert_names(error_of(str(folder)), str(folder), "not finished")
     (folder / "metrics.json").write_text("{}", encoding="utf-8")
     (folder / "trainer_state.json").unlink()
-    assert "is not finished: start its command again" in sentence(str(folder))
+    assert_names(error_of(str(folder)), str(folder), "not finished")
 
 
 def test_page_parts(tmp_path):

@@ -1,4 +1,4 @@
-"""The map of word differences: its targets and numbers against slow references, its picture, its page, bad input."""
+"""The map of word differences: targets and diversity against slow references, plot, page and invalid input."""
 
 import importlib
 import json
@@ -19,10 +19,11 @@ from ngram_wdr_hf.analysis import WDRMap, wdr_map
 from ngram_wdr_hf.analysis.token_labels import token_labels
 from ngram_wdr_hf.analysis.wdr_map_page import TEMPLATE
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
+from tests.support.errors import raises_naming
 from tests.support.processes import ROOT
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
-# What would break a page or a picture that does not take care.
+# Tokens that break a page or a plot without escaping.
 TRICKY = ["<unk>", "</script>", "<!--", "$x_1$", '"', "'", "\\", "&amp;", "\u2028", "λ"]
 WORDS = [*TRICKY, *(f"word{chr(97 + i)}" for i in range(VOCAB_SIZE - len(TRICKY)))]
 DOCUMENTS = [random_ids(1, 40, seed=1)[0].tolist(), [3], random_ids(1, 25, seed=2)[0].tolist(), [4, 5]]
@@ -41,7 +42,7 @@ def found(tokenizer) -> WDRMap:
 
 
 def slow_targets(weight: torch.Tensor, documents: list[list[int]], level: int) -> list[tuple[int, int, torch.Tensor]]:
-    """The place in the text, the word and the target, one by one, from the binomial form in the paper."""
+    """Return position, word and target one by one, from the binomial form in the paper."""
     targets, begin = [], 0
     for row in documents:
         for i in range(level, len(row)):
@@ -65,7 +66,7 @@ def slow_spread(targets: list[tuple[int, int, torch.Tensor]]) -> float:
 
 
 class FirstColumns:
-    """In the place of t-SNE: where each target went can be seen."""
+    """Replaces t-SNE by the first two columns."""
 
     def __init__(self, **options):
         pass
@@ -89,7 +90,7 @@ MODELS = {
     "t5": lambda: plain_seq2seq("t5", tie_word_embeddings=False),
     "masked": lambda: BertForMaskedLM(BertConfig(**BERT, tie_word_embeddings=False)),
 }
-# Where their output embeddings are.
+# The modules of the output embeddings.
 OUTPUTS = {"t5": "lm_head", "masked": "cls.predictions.decoder"}
 
 
@@ -105,7 +106,7 @@ def test_targets_of_running_text(name, levels, tokenizer, monkeypatch):
     assert set(found.levels.tolist()) == set(range(levels + 1))
     for level in range(levels + 1):
         slow = slow_targets(weight, DOCUMENTS, level)
-        # 68 words, and at every level one fewer of each document that has any left.
+        # 68 tokens; each level has one fewer per document.
         assert len(slow) == [68, 64, 61, 59][level]
         of_level = found.levels == level
         assert found.positions[of_level].tolist() == [position for position, *_ in slow]
@@ -128,7 +129,7 @@ def test_diversity_against_its_definition(found):
         assert entry.num_distinct == len(distinct)
         assert entry.targets_per_word == len(distinct) / entry.num_words
         assert entry.spread == pytest.approx(slow_spread(slow), abs=1e-5)
-    # On random words, half of a 1-level target is the word itself, and a sixth of a 2-level one (1 of 1 + 4 + 1).
+    # On random tokens, the token itself explains 1/2 of the variance at level 1, and 1 / (1 + 4 + 1) at level 2.
     spreads = [entry.spread for entry in found.diversity]
     assert spreads[1:] == pytest.approx([1 / 2, 5 / 6], abs=0.12)
 
@@ -136,16 +137,16 @@ def test_diversity_against_its_definition(found):
 def test_equal_targets_are_one_point(found):
     weight = tiny_model().lm_head.weight.detach()
     targets = [target for level in range(3) for *_, target in slow_targets(weight, DOCUMENTS, level)]
-    places = defaultdict(set)
-    for target, place in zip(targets, found.coordinates.tolist(), strict=True):
+    points = defaultdict(set)
+    for target, point in zip(targets, found.coordinates.tolist(), strict=True):
         # Without the sign of a zero.
-        places[tuple((target.round(decimals=4) + 0.0).tolist())].add(tuple(place))
-    assert all(len(of_target) == 1 for of_target in places.values())
-    assert len(set().union(*places.values())) == len(places) < len(targets)
+        points[tuple((target.round(decimals=4) + 0.0).tolist())].add(tuple(point))
+    assert all(len(of_target) == 1 for of_target in points.values())
+    assert len(set().union(*points.values())) == len(points) < len(targets)
 
 
 def test_neighbours_stay_together(tokenizer):
-    """Words in groups, whose embeddings differ little within a group: so they stand on the map."""
+    """Words with similar embeddings are close on the map."""
     model = plain_model()
     weight = model.lm_head.weight.data
     group = torch.arange(VOCAB_SIZE) % 3
@@ -153,9 +154,9 @@ def test_neighbours_stay_together(tokenizer):
     found = wdr_map(model, random_ids(1, 80), tokenizer)
     of_level = found.levels == 0
     groups = np.array([WORDS.index(word) % 3 for word in found.words[of_level]])
-    places = found.coordinates[of_level]
-    centers = np.stack([places[groups == i].mean(0) for i in range(3)])
-    nearest = np.linalg.norm(places[:, None] - centers, axis=-1).argmin(1)
+    points = found.coordinates[of_level]
+    centers = np.stack([points[groups == i].mean(0) for i in range(3)])
+    nearest = np.linalg.norm(points[:, None] - centers, axis=-1).argmin(1)
     assert (nearest == groups).all()
 
 
@@ -182,7 +183,7 @@ def test_text_and_ids_are_the_same(tokenizer, monkeypatch):
     assert found.tokens == " ".join(texts).split(" ")[:40] and found.documents == [0] * 30 + [1] * 10
 
 
-def test_what_a_point_is_made_of(found):
+def test_formula_of_a_point(found):
     text = [WORDS[token] for row in DOCUMENTS for token in row]
     point = np.flatnonzero((found.levels == 2) & (found.positions == 7))[0]
     assert found.formula(point) == f"{text[7]} − 2 {text[6]} + {text[5]}"
@@ -242,7 +243,7 @@ def test_labels_read_well_and_differ(name):
 def test_labels_of_odd_tokens():
     tokenizer = train_bpe_tokenizer([], 257)
     ids = tokenizer("a\n\t € (").input_ids
-    # The byte-level tokenizer cuts the sign into three bytes, which are no characters.
+    # The byte-level tokenizer splits the sign into three bytes, which are not characters.
     assert token_labels(ids, tokenizer)[:4] == ["a", "⏎", "⇥", "␣"]
     assert [label[0] for label in token_labels(ids, tokenizer)[4:]] == ["�", "�", "�", "␣", "("]
     assert token_labels([tokenizer.eos_token_id], tokenizer) == ["<eos>"]
@@ -254,21 +255,20 @@ def test_figure(levels, tokenizer, tmp_path, recwarn):
     figure = found.figure()
     assert len(figure.axes) == levels + 2
     titles = [axes.get_title() for axes in figure.axes]
-    closer = titles.pop(2)
-    assert f"“{found.frequent_words(1)[0]}”" in closer
+    enlarged = titles.pop(2)
+    assert f"“{found.frequent_words(1)[0]}”" in enlarged
     for entry, title in zip(found.diversity, titles, strict=True):
         assert f"spread {entry.spread:.2f}" in title and f"{entry.targets_per_word:.1f} targets" in title
     figure.savefig(tmp_path / "map.png", dpi=60)
-    # Labels are legible: inside their panels, and not on top of each other; and each panel has some.
+    # Each panel has labels, inside the panel and without overlaps.
     for axes in figure.axes:
         boxes = [text.get_window_extent() for text in axes.texts]
         assert len(boxes) > 3
-        # With a space between two of them.
         wider = [box.padded(5, 0) for box in boxes]
         assert all(not box.count_overlaps(boxes[:i]) for i, box in enumerate(wider))
         frame = axes.get_window_extent()
         assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)
-    # Every different target is a dot, in one of the colours or in grey.
+    # Every different target is a dot, coloured or grey.
     of_levels = [*figure.axes[:2], *figure.axes[3:]]
     for axes, entry in zip(of_levels, found.diversity, strict=True):
         assert sum(len(dots.get_offsets()) for dots in axes.collections) == entry.num_distinct
@@ -278,7 +278,7 @@ def test_figure(levels, tokenizer, tmp_path, recwarn):
 
 
 def test_a_legend_of_odd_words(tmp_path):
-    """To matplotlib, `$` is mathematics, and what begins with `_` has no place in a legend."""
+    """Matplotlib parses `$` and drops legend labels that begin with `_`."""
     words = ["$$", "_a", "__init__", "$x", "\\frac"]
     tokenizer = train_word_tokenizer([" ".join(words)])
     found = wdr_map(tiny_model(), [tokenizer(" ".join(words * 6)).input_ids], tokenizer)
@@ -288,7 +288,7 @@ def test_a_legend_of_odd_words(tmp_path):
     figure.savefig(tmp_path / "map.png", dpi=60)
 
 
-def test_the_frame_of_the_closer_look_stays_on_the_map(found):
+def test_the_enlarged_frame_stays_on_the_map(found):
     for word in found.frequent_words(12):
         figure = found.figure(word)
         inner, outer = figure.axes[2], figure.axes[1]
@@ -297,22 +297,22 @@ def test_the_frame_of_the_closer_look_stays_on_the_map(found):
             assert lowest <= low < high <= highest
 
 
-def test_figure_looks_closer_at_a_word(found):
+def test_figure_enlarges_a_word(found):
     word = found.frequent_words(3)[2]
     figure = found.figure(word)
-    closer = figure.axes[2]
-    targets = [text for text in closer.texts if text.get_text().startswith(f"{word} − ")]
+    enlarged = figure.axes[2]
+    targets = [text for text in enlarged.texts if text.get_text().startswith(f"{word} − ")]
     is_target = (found.levels == 1) & (found.words == word)
-    (left, right), (bottom, top) = closer.get_xlim(), closer.get_ylim()
+    (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
     x, y = np.unique(found.coordinates[is_target], axis=0).T
     inside = (left < x) & (x < right) & (bottom < y) & (y < top)
     assert inside.mean() >= 0.5 and len(targets) == inside.sum()
-    with pytest.raises(ValueError, match="'nowhere' is the target of no difference here: choose another"):
+    with raises_naming(ValueError, "`word`", "'nowhere'"):
         found.figure("nowhere")
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: its elements, and the contents of its scripts."""
+    """A parsed page: its elements and the contents of its scripts."""
 
     def __init__(self, page: str):
         super().__init__()
@@ -330,7 +330,7 @@ class Page(HTMLParser):
 
 
 def test_page_holds_the_map(tokenizer, tmp_path):
-    # Every tricky word is there, twice in a row even.
+    # With every tricky word, some twice in a row.
     found = wdr_map(tiny_model(), [[*range(VOCAB_SIZE), *range(VOCAB_SIZE), 1, 1, 2, 2]], tokenizer)
     path = found.page(tmp_path / "map.html")
     text = path.read_text(encoding="utf-8")
@@ -343,21 +343,21 @@ def test_page_holds_the_map(tokenizer, tmp_path):
     assert data["frequent"] == found.frequent_words(9)
     levels, positions, x, y = zip(*data["points"], strict=True)
     assert list(levels) == found.levels.tolist() and list(positions) == found.positions.tolist()
-    for place, column in zip((x, y), found.coordinates.T, strict=True):
-        assert 0 < min(place) < max(place) < 1
-        stretched = np.polyval(np.polyfit(column, place, 1), column)
-        np.testing.assert_allclose(place, stretched, atol=1e-4)
+    for scaled, column in zip((x, y), found.coordinates.T, strict=True):
+        assert 0 < min(scaled) < max(scaled) < 1
+        stretched = np.polyval(np.polyfit(column, scaled, 1), column)
+        np.testing.assert_allclose(scaled, stretched, atol=1e-4)
     point = len(levels) - 1
     signs = zip(data["signs"][2], data["tokens"][positions[point] - 1 :: -1], strict=False)
     assert data["tokens"][positions[point]] + "".join(map("".join, signs)) == found.formula(point)
 
 
-def test_page_needs_nothing_else(found):
+def test_page_is_self_contained(found):
     page = Page(found.to_html())
     outside = {"src", "href", "srcset", "action", "data"}
     assert not [attributes for _, attributes in page.elements if outside & attributes.keys()]
     assert "://" not in TEMPLATE.read_text(encoding="utf-8") and "@import" not in found.to_html()
-    # Several may stand in one page: no names that a page can have only once.
+    # A page can hold several fragments, so they have no ids.
     assert not [attributes for _, attributes in Page(found.fragment()).elements if "id" in attributes]
 
 
@@ -372,46 +372,43 @@ REPEATED = [2, 3, 4, 5] * 10
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        ({"text_or_ids": ""}, "The text has no tokens: give some sentences."),
-        ({"text_or_ids": []}, "The text has no tokens"),
-        ({"text_or_ids": [[], []]}, "The text has no tokens"),
-        (
-            {"text_or_ids": [2, 3, 4]},
-            "No word is the target of two 0-level differences.*: give a longer text or fewer levels.",
-        ),
-        ({"text_or_ids": [2, 3, 4, 2]}, "No word is the target of two 1-level differences"),
-        ({"text_or_ids": [[2], [2], [3], [4]]}, "No word is the target of two 1-level differences"),
-        ({"text_or_ids": [2, -100, 3] * 9}, "The token ids hold -100, which is no token"),
-        ({"text_or_ids": [*REPEATED, VOCAB_SIZE]}, f"token id {VOCAB_SIZE}.*: give the model's own tokenizer"),
-        ({"text_or_ids": None}, "Neither text nor token ids"),
-        ({"text_or_ids": torch.ones(3, 4, 5, dtype=torch.long)}, "Neither text nor token ids"),
-        ({"text_or_ids": torch.rand(9)}, "Neither text nor token ids"),
-        ({"text_or_ids": {"input_ids": REPEATED}}, "Neither text nor token ids"),
-        ({"levels": 0}, "`levels` must be an integer of at least 1, got 0."),
-        ({"levels": 1.5}, "`levels` must be an integer"),
-        ({"levels": True}, "`levels` must be an integer"),
-        ({"levels": 40}, "No word is the target of two 36-level differences"),
-        ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1, got 0."),
-        ({"perplexity": 12}, "`perplexity` must be positive and less than 12.*, got 12: lower it"),
-        ({"perplexity": 0}, "`perplexity` must be positive"),
-        ({"perplexity": float("nan")}, "`perplexity` must be positive"),
+        ({"text_or_ids": ""}, ["`text_or_ids` has no tokens"]),
+        ({"text_or_ids": []}, ["`text_or_ids` has no tokens"]),
+        ({"text_or_ids": [[], []]}, ["`text_or_ids` has no tokens"]),
+        ({"text_or_ids": [2, 3, 4]}, ["`text_or_ids`", "0-level", "`levels`"]),
+        ({"text_or_ids": [2, 3, 4, 2]}, ["`text_or_ids`", "1-level"]),
+        ({"text_or_ids": [[2], [2], [3], [4]]}, ["`text_or_ids`", "1-level"]),
+        ({"text_or_ids": [2, -100, 3] * 9}, ["`text_or_ids`", "-100"]),
+        ({"text_or_ids": [*REPEATED, VOCAB_SIZE]}, ["`text_or_ids`", f"token id {VOCAB_SIZE}", "`tokenizer`"]),
+        ({"text_or_ids": None}, ["`text_or_ids` must"]),
+        ({"text_or_ids": torch.ones(3, 4, 5, dtype=torch.long)}, ["`text_or_ids` must"]),
+        ({"text_or_ids": torch.rand(9)}, ["`text_or_ids` must"]),
+        ({"text_or_ids": {"input_ids": REPEATED}}, ["`text_or_ids` must"]),
+        ({"levels": 0}, ["`levels`", "0"]),
+        ({"levels": 1.5}, ["`levels`", "1.5"]),
+        ({"levels": True}, ["`levels`", "True"]),
+        ({"levels": 40}, ["`text_or_ids`", "36-level"]),
+        ({"max_tokens": 0}, ["`max_tokens`", "0"]),
+        ({"perplexity": 12}, ["`perplexity`", "below 12", "got 12"]),
+        ({"perplexity": 0}, ["`perplexity`", "got 0"]),
+        ({"perplexity": float("nan")}, ["`perplexity`", "got nan"]),
     ],
 )
-def test_bad_input(arguments, message, tokenizer):
-    with pytest.raises(ValueError, match=message):
+def test_bad_input(arguments, names, tokenizer):
+    with raises_naming(ValueError, *names):
         wdr_map(**{"model": plain_model(), "text_or_ids": REPEATED, "tokenizer": tokenizer, **arguments})
 
 
 def test_bad_models(tokenizer):
-    with pytest.raises(ValueError, match="BertModel has no output embeddings, and so no targets"):
+    with raises_naming(ValueError, "`model`", "BertModel"):
         wdr_map(BertModel(BertConfig(**BERT)), REPEATED, tokenizer)
-    with pytest.raises(ValueError, match=r"token id 5.*37 tokens and the model 5 output embeddings"):
+    with raises_naming(ValueError, "`text_or_ids`", "token id 5", "37 tokens", "5 output embeddings"):
         wdr_map(plain_model(vocab_size=5), REPEATED, tokenizer)
     broken = plain_model()
     broken.lm_head.weight.data[3] = torch.nan
-    with pytest.raises(ValueError, match="not finite: the training of the model has diverged"):
+    with raises_naming(ValueError, "`model`", "finite"):
         wdr_map(broken, REPEATED, tokenizer)
 
 

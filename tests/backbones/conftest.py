@@ -5,5 +5,5 @@ from tests.support.backbones import BACKBONES
 
 @pytest.fixture(params=BACKBONES)
 def name(request) -> str:
-    """Each of the classes that there is a file for."""
+    """The name of each named class."""
     return request.param

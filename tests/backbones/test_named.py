@@ -28,7 +28,7 @@ IDS, MASK = LEFT_IDS.flip(1), LEFT_MASK.flip(1)
 
 
 def labels_of(model: PreTrainedModel) -> torch.LongTensor:
-    """Some words are no targets. An encoder-decoder model's stand where it predicts them."""
+    """Return labels with some positions masked by -100; for an encoder-decoder model, they are not shifted."""
     labels = random_ids(*IDS.shape, seed=2) if model.config.is_encoder_decoder else IDS
     labels = labels.masked_fill(MASK == 0, -100)
     labels[0, 5] = labels[1, 3] = -100
@@ -72,7 +72,7 @@ def test_the_reference_is_the_stock_class(name):
 def test_training_loss_and_gradients(name, size, target, label_smoothing):
     fields = {"ngram_size": size, "ngram_target": target, "label_smoothing": label_smoothing}
     model = tiny_backbone(name, **fields).train()
-    # That padding is no target is known from the mask alone.
+    # Padding has labels here; the model must ignore them because of the mask.
     labels = labels_of(model).masked_fill(MASK == 0, 3)
     output = model(**forward_inputs(model, IDS, MASK), labels=labels)
     expected, expected_nlls = expected_loss(model, labels)
@@ -100,7 +100,7 @@ def test_evaluation(name, size, target):
         assert_close(model(**inputs, ensemble_lambda=value).logits, logits[value])
         assert_close(output.loss, nll(logits[value], labels, MASK))
         assert_close(output.head_losses, expected_loss(model, labels)[1])
-    # Wherever a head has spoken before, the ensemble says something else; elsewhere, the same.
+    # The ensemble changes the logits exactly where a head has made an earlier prediction.
     has_past = (MASK.cumsum(1) > 1) & (MASK == 1)
     differences = (logits[0.4] - logits[0.0]).abs().amax(-1)
     assert differences[has_past].min() > 0.01
@@ -200,7 +200,7 @@ def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
 
 
 def test_a_step_of_the_trainer(tmp_path, name):
-    """It goes against the gradients of the slow reference, also if activations are computed twice."""
+    """One SGD step follows the gradients of the slow reference, with and without gradient checkpointing."""
     start, model = tiny_backbone(name), tiny_backbone(name)
     one_step(model, tmp_path)
     expected = gradients_by_backward(start, expected_loss(start.train(), labels_of(start))[0])

@@ -14,7 +14,7 @@ LENGTH = 12
 
 
 def new_cache(model: PreTrainedModel, kind: str) -> DynamicCache | StaticCache | EncoderDecoderCache | None:
-    """Of room for a few tokens more than there are; `None` for one that the model makes itself."""
+    """Return a cache with room for a few more tokens; `None` if the model creates its own."""
     if kind == "its own":
         return None
     lengths = [LENGTH + 3, SOURCE.shape[1]] if model.config.is_encoder_decoder else [LENGTH + 3]
@@ -85,7 +85,7 @@ def test_beam_search_cached_equals_uncached(name):
     assert torch.equal(cached.sequences, uncached.sequences)
     assert_close(cached.sequences_scores, uncached.sequences_scores)
     assert_close(torch.stack(cached.scores), torch.stack(uncached.scores))
-    # The beams change places on the way, and the search without the ensemble finds something else.
+    # Beams were reordered, and the search without the ensemble gives another result.
     assert (cached.beam_indices[:, 1:] != cached.beam_indices[:, :-1]).any()
     plain = generate(model, inputs, ensemble_lambda=0.0, **options)
     assert not torch.allclose(plain.sequences_scores, cached.sequences_scores, atol=0.01)

@@ -1,4 +1,4 @@
-"""Reformer with N-gram heads: any length in training, its own cache, and what its hashing lets through."""
+"""Reformer with N-gram heads: any length in training, its own cache, and how LSH attention leaks the future."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
 from ngram_wdr_hf import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead, with_ngram_heads
 from ngram_wdr_hf.backbones.reformer import NgramReformerCache
 from tests.support import reference
+from tests.support.errors import raises_naming
 from tests.support.reformer import FULL, LAYERS, PAD, SIZES, plain_reformer, read_by_cache, slow, tiny_reformer
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
 from tests.support.training import gradients_by_backward
@@ -34,7 +35,7 @@ def assert_training_matches(model: PreTrainedModel, length: int, batch: dict[str
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected)
     torch.testing.assert_close(output.head_losses, expected_nlls)
-    # In a text too short for a head, the reference has no use for it.
+    # In texts too short for a head, the reference does not use it.
     expected = expected + 0 * sum(parameter.sum() for parameter in model.parameters())
     actual, wanted = gradients_by_backward(model, output.loss), gradients_by_backward(model, expected)
     for name in wanted:
@@ -139,7 +140,7 @@ def assert_evaluation_matches(model, batch: dict[str, torch.Tensor], length: int
     batch = dict(batch)
     labels = batch.pop("labels")
     structure = {name: value for name, value in batch.items() if name != "input_ids"}
-    # Padding that sees no word at all sees all of it, whatever it is.
+    # Padding that sees no token attends to everything, so its logits are not compared.
     is_real = batch.get("attention_mask", torch.ones_like(labels)).bool()
     nlls = reference.training_loss(slow(model, length), labels=labels, **batch)[1]
     losses = []
@@ -190,7 +191,7 @@ def test_cached_equals_uncached(target, positions, prompt_length):
 @pytest.mark.parametrize("layers", ["lsh", "lsh twice"])
 @torch.no_grad()
 def test_history_in_a_cache_of_hashes(layers, prompt_length):
-    """The stock cache attends to other words than the whole text does; on its states, the ensemble is right."""
+    """With a cache, stock LSH attention sees other tokens than without; given its states, the ensemble is correct."""
     model, ids = tiny_reformer(layers, ensemble_lambda=0.4), random_ids(1, 18)
     actual = read_by_cache(model, "logits", ids, prompt_length)
     torch.testing.assert_close(actual, reference.ensembled_logits(slow(model, prompt_length=prompt_length), ids, 0.4))
@@ -198,8 +199,8 @@ def test_history_in_a_cache_of_hashes(layers, prompt_length):
 
 
 @torch.no_grad()
-def test_stock_cache_of_hashes_takes_all_words_from_the_first_row():
-    """With hashing, rows decoded together are not the rows decoded apart; without, they are."""
+def test_stock_lsh_cache_reads_all_tokens_from_the_first_row():
+    """With LSH attention, a cached batch differs from its rows alone; with local attention, it does not."""
     ids = random_ids(2, 22)
     for layers, are_the_same in (("local", True), ("lsh", False)):
         model = plain_reformer(layers)
@@ -212,7 +213,7 @@ def test_stock_cache_of_hashes_takes_all_words_from_the_first_row():
 @pytest.mark.parametrize("size", [1, 4])
 @torch.no_grad()
 def test_a_stock_cache_can_be_filled(size):
-    """As it can by the stock class: the cache that is handed in is the one that grows."""
+    """A stock cache passed in is extended in place, as by the stock class."""
     model, ids, cache = tiny_reformer(ngram_size=size, ensemble_lambda=0.4), random_ids(2, 9), ReformerDynamicCache()
     logits = [model(token, past_buckets_states=cache, use_cache=True).logits for token in ids.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(logits, dim=1), model(ids, use_cache=False).logits)
@@ -237,7 +238,7 @@ def test_beam_search(prompt_length, target):
 
 @torch.no_grad()
 def test_beams_move_the_history(monkeypatch):
-    """With a history that stays where it is, the test above fails."""
+    """Without reordering the history, the result of beam search is wrong."""
     model, ids = tiny_reformer(ensemble_lambda=0.4), random_ids(2, 6)
     moves, reorder = [], NgramReformerCache.reorder_cache
 
@@ -259,7 +260,7 @@ def test_beams_move_the_history(monkeypatch):
 @pytest.mark.parametrize("prompt_length", [2, 7])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_generate(layers, prompt_length, capsys):
-    """Nothing is printed, by whatever way of decoding."""
+    """All decoding strategies work, and print nothing."""
     model, ids = tiny_reformer(layers), random_ids(1, prompt_length)
     greedy = model.generate(ids, ensemble_lambda=0.4, **NO_END)
     assert greedy.shape == (1, prompt_length + 9)
@@ -271,17 +272,17 @@ def test_generate(layers, prompt_length, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_refusals():
+def test_unsupported_inputs():
     model = tiny_reformer(ensemble_lambda=0.4)
     ids, mask = left_pad([random_ids(1, 6)[0], random_ids(1, 3)[0]], PAD)
-    with pytest.raises(ValueError, match=r"^Reformer cannot generate from padded prompts.*one by one\.$"):
+    with raises_naming(ValueError, "`attention_mask`", "Reformer"):
         model.generate(ids, attention_mask=mask, **NO_END)
-    with pytest.raises(ValueError, match=r"^`use_mtp=True` takes rejected drafts back.*use `use_mtp=False`\.$"):
+    with raises_naming(ValueError, "use_mtp", "Reformer"):
         model.generate(random_ids(1, 6), use_mtp=True, **NO_END)
-    with pytest.raises(ValueError, match=r"^A Reformer has a cache of its own kind, .* that come back\.$"):
+    with raises_naming(ValueError, "`past_buckets_states`", "DynamicCache"):
         model(random_ids(1, 1), past_buckets_states=DynamicCache())
     cache = model(random_ids(1, 6), use_cache=True).past_buckets_states
-    with pytest.raises(ValueError, match=r"^After its prompt, a Reformer reads one token at a time, and got 2\.$"):
+    with raises_naming(ValueError, "`input_ids`", "2"):
         model(random_ids(1, 2), past_buckets_states=cache)
 
 
@@ -329,7 +330,7 @@ def test_save_and_load(layers, tmp_path):
 
 
 def moved_by_the_future(model, length: int, changed: int, **kwargs) -> torch.Tensor:
-    """How far other last words move the log-probabilities of what follows each word before, `(texts, words)`."""
+    """Return how far changed last tokens move the log-probabilities at each position before, `(texts, positions)`."""
     moved = []
     for seed in range(8):
         ids, others = random_ids(1, length, seed), random_ids(1, length, seed + 100)
@@ -341,10 +342,10 @@ def moved_by_the_future(model, length: int, changed: int, **kwargs) -> torch.Ten
 
 @pytest.mark.parametrize("build", [plain_reformer, tiny_reformer], ids=["stock", "heads"])
 @torch.no_grad()
-def test_future_words_and_the_past(build):
+def test_lsh_attention_depends_on_the_future(build):
     """
-    Without hashing the future moves nothing. With it, words are sorted by their hashes and cut into chunks, all of
-    them together: which past words a word sees depends on the words after it, in the stock class as in ours.
+    Local attention does not depend on the future. LSH attention sorts all tokens by their hashes into chunks: which
+    past tokens a token attends to depends on later tokens, in the stock class as in ours.
     """
     kwargs = {"ensemble_lambda": 0.4} if build is tiny_reformer else {}
     assert moved_by_the_future(build("local"), FULL, 8, **kwargs).max() < 1e-12
@@ -353,12 +354,12 @@ def test_future_words_and_the_past(build):
         assert moved_by_the_future(build(layers), 4, 2, **kwargs).max() < 1e-12
         moved = moved_by_the_future(build(layers), FULL, 8, **kwargs)
         assert (moved > 1e-6).double().mean() > 0.4 and moved.max() > 1
-    # One word, the last, is enough.
+    # A single changed token is enough.
     assert moved_by_the_future(build("lsh twice"), FULL, 1, **kwargs).max() > 0.3
 
 
 def test_the_future_moves_the_past_by_sorting_alone():
-    """Nothing else of a future word is read, and no gradient reaches it: training cannot aim at what comes through."""
+    """Future tokens affect only the sorting and get no gradient, so training cannot exploit the leak."""
     model = plain_reformer("lsh").train()
     embeddings = model.get_input_embeddings()(random_ids(2, FULL)).detach().requires_grad_()
     model(inputs_embeds=embeddings, use_cache=False).logits[:, :16].square().sum().backward()

@@ -1,5 +1,6 @@
-"""The Tensorized Transformer, against its definition written out in loops, and against itself by every other way."""
+"""The Tensorized Transformer, against slow loops; with caches, padding and packing, against plain forward passes."""
 
+import functools
 import math
 from itertools import pairwise, product
 
@@ -15,12 +16,13 @@ from ngram_wdr_hf import (
 )
 from ngram_wdr_hf.backbones import tensorized_model
 from tests.support import reference
+from tests.support.errors import raises_naming
 from tests.support.generation import cached_logits
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
 from tests.support.training import gradients
 
-PLACES = 12
-SIZES = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": PLACES, "hidden_size": 8, "num_hidden_layers": 2}
+MAX_LENGTH = 12
+SIZES = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MAX_LENGTH, "hidden_size": 8, "num_hidden_layers": 2}
 SIZES |= {"attention_rank": 5, "num_attention_blocks": 2, "intermediate_size": 12}
 OTHERS = {"dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 NO_END = {"eos_token_id": None, "do_sample": False}
@@ -51,7 +53,7 @@ def static_cache(model, length=30):
 
 def slow_attention(layer, states, waves, biases):
     """For one text, `(T, d)`: the output, `(T, d)`, and A, `(T, T, T)`."""
-    length, num_places = len(states), layer.num_places
+    length, num_positions = len(states), layer.num_positions
     queries, keys, values = (states @ weight.T for weight in layer.qkv.weight.chunk(3))
     distances = waves @ layer.distance.weight.T
     rank, num_blocks = len(biases[0]), len(layer.cores)
@@ -66,7 +68,7 @@ def slow_attention(layer, states, waves, biases):
     outputs = []
     for i in range(length):
         pairs = product(range(i + 1), repeat=2)
-        outputs.append(sum(attention[i, j, k] * layer.pairs.weight[:, j * num_places + k] for j, k in pairs))
+        outputs.append(sum(attention[i, j, k] * layer.pairs.weight[:, j * num_positions + k] for j, k in pairs))
     return torch.stack(outputs), torch.stack(list(attention.values())).view(length, length, length)
 
 
@@ -93,16 +95,16 @@ def slow_model(model, ids):
 
 def test_distances_are_sine_waves():
     waves = tiny().transformer._distance_embeddings(torch.zeros((), dtype=torch.float64))
-    angles = [[distance / 10_000 ** (pair / 4) for pair in range(4)] for distance in range(PLACES)]
+    angles = [[distance / 10_000 ** (pair / 4) for pair in range(4)] for distance in range(MAX_LENGTH)]
     expected = [[*map(math.sin, row), *map(math.cos, row)] for row in angles]
     # They are made in single precision.
     torch.testing.assert_close(waves, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 3])
-@pytest.mark.parametrize(("length", "num_places"), [(1, 5), (4, 6), (5, 5)])
-def test_values_and_gradients(num_blocks, length, num_places):
-    model = tiny(num_attention_blocks=num_blocks, max_position_embeddings=num_places, attention_rank=3)
+@pytest.mark.parametrize(("length", "num_positions"), [(1, 5), (4, 6), (5, 5)])
+def test_values_and_gradients(num_blocks, length, num_positions):
+    model = tiny(num_attention_blocks=num_blocks, max_position_embeddings=num_positions, attention_rank=3)
     ids = random_ids(2, length)
     output = model(ids, output_hidden_states=True, output_attentions=True)
     states, attentions, logits = zip(*(slow_model(model, row) for row in ids), strict=True)
@@ -114,7 +116,7 @@ def test_values_and_gradients(num_blocks, length, num_places):
     actual = gradients(model, (output.logits * factors).sum())
     expected = gradients(model, (logits * factors).sum())
     torch.testing.assert_close(actual, expected)
-    # A single word has one distance and one pair, which still reach everything.
+    # Even a single token reaches all parameters.
     assert all(gradient.abs().max() > 1e-6 for gradient in actual.values())
 
 
@@ -134,7 +136,7 @@ def test_heads_against_the_reference(kind):
 
 
 def moved_by_the_future(model, **batch):
-    """For each time t from 1 on, how far each logit before it moves when the tokens from t on change."""
+    """Yield, for t from 1 on, how far the logits before position t move if the tokens from t on change."""
     ids, other = random_ids(2, 9), random_ids(2, 9, seed=1)
     logits = model(ids, **batch).logits
     for t in range(1, 9):
@@ -189,11 +191,11 @@ def assert_ends_with(model, rows, logits):
 @pytest.mark.parametrize("chunks", [[21], [1] * 21, [4, 8, 9]], ids=str)
 @torch.no_grad()
 def test_left_padding(model, chunks):
-    """More columns than there are places is no harm, as padding has none."""
-    rows = [random_ids(1, length, seed=length)[0] for length in (PLACES, 7, 1)]
+    """There may be more columns than positions, as padding has no position."""
+    rows = [random_ids(1, length, seed=length)[0] for length in (MAX_LENGTH, 7, 1)]
     ids, mask = (values[1:] for values in left_pad([random_ids(1, 21)[0], *rows]))
     counted = mask.cumsum(1) - 1
-    # What is said of the padding's own places does not matter.
+    # The position ids of padding do not matter.
     for positions in (None, counted.clamp(min=0), counted.masked_fill(mask == 0, 1)):
         inputs = {"attention_mask": mask, "position_ids": positions}
         assert_ends_with(model, rows, model(ids, use_cache=False, **inputs).logits)
@@ -210,10 +212,10 @@ def test_right_padding(model):
             torch.testing.assert_close(logits[b, :length], model(ids[b : b + 1, :length]).logits[0])
 
 
-@pytest.mark.parametrize("lengths", [[[4, 3, 3]], [[4, 3, 3], [1, 9]], [[PLACES, 1, 7]]], ids=str)
+@pytest.mark.parametrize("lengths", [[[4, 3, 3]], [[4, 3, 3], [1, 9]], [[MAX_LENGTH, 1, 7]]], ids=str)
 @torch.no_grad()
 def test_packed_texts(model, lengths):
-    """Together they may be longer than a text can be."""
+    """Packed documents together may exceed the maximum length."""
     positions = torch.stack([torch.cat([*map(torch.arange, row)]) for row in lengths])
     ids = random_ids(*positions.shape)
     texts = [text for row, sizes in zip(ids, lengths, strict=True) for text in row.split(sizes)]
@@ -275,7 +277,7 @@ def test_cached_generation_equals_uncached(model, options):
 @pytest.mark.parametrize("ends", [None, [0, 5, 9, 12]])
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
 def test_speculation_equals_plain_decoding(ensemble_lambda, ends):
-    """As far as the last place: drafts stay within."""
+    """Generates up to the last position, which drafts must not exceed."""
     model = tiny(ngram_size=4, max_position_embeddings=24, ensemble_lambda=ensemble_lambda)
     for seed in range(2):
         ids, mask = left_pad([random_ids(1, length, seed=seed + length)[0] for length in (6, 6, 3, 1)])
@@ -314,8 +316,8 @@ def test_outputs(model):
     assert model(ids).attentions is None and model(ids, use_cache=False).past_key_values is None
     as_tuple = model(ids, labels=ids, return_dict=False)
     assert torch.equal(as_tuple[0], output.loss) and torch.equal(as_tuple[1], output.logits)
-    for kept, places in ((2, slice(5, 7)), (torch.tensor([0, 3]), [0, 3])):
-        torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, output.logits[:, places])
+    for kept, positions in ((2, slice(5, 7)), (torch.tensor([0, 3]), [0, 3])):
+        torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, output.logits[:, positions])
 
 
 def test_embeddings_for_ids(model):
@@ -365,22 +367,22 @@ def test_checkpoints(tmp_path, ngram_size):
 
 
 def test_bad_input(model):
-    ids = random_ids(2, PLACES + 2)
-    too_long = "has weights for 12 places, and the text goes on to place {}: use a shorter text, or a model with"
+    ids = random_ids(2, MAX_LENGTH + 2)
+    too_long = functools.partial(raises_naming, ValueError, "`max_position_embeddings`", "12")
     for inputs in ({}, {"input_ids": ids, "inputs_embeds": model.transformer.embeddings(ids)}):
-        with pytest.raises(ValueError, match="Pass either `input_ids` or `inputs_embeds`"):
+        with raises_naming(ValueError, "`input_ids`", "`inputs_embeds`"):
             model(**inputs)
     for inputs in ({}, {"use_cache": False}, {"past_key_values": static_cache(model)}):
-        with pytest.raises(ValueError, match=too_long.format(14)):
+        with too_long("14"):
             model(ids, **inputs)
-    with pytest.raises(ValueError, match=too_long.format(13)):
-        model(ids[:, :1], position_ids=torch.tensor([[PLACES]]))
+    with too_long("13"):
+        model(ids[:, :1], position_ids=torch.tensor([[MAX_LENGTH]]))
     for options in ({}, {"cache_implementation": "static"}, {"num_beams": 2}):
-        with pytest.raises(ValueError, match=too_long.format(13)):
+        with too_long("13"):
             model.generate(ids[:, :8], max_new_tokens=9, **NO_END, **options)
-    # The last word needs no place of its own.
+    # The last token is not read, so it needs no position.
     assert model.generate(ids[:, :8], max_new_tokens=5, **NO_END).shape == (2, 13)
-    with pytest.raises(ValueError, match="has weights for 12 places"):
+    with too_long():
         tiny(ngram_size=4).generate(ids[:, :8], max_new_tokens=9, use_mtp=True, **NO_END)
 
 
@@ -388,15 +390,15 @@ def test_bad_input(model):
 def test_bad_sizes(name):
     for config_class in (TensorizedTransformerConfig, WDRNgramTensorizedTransformerConfig):
         for value in (0, -1, 8.0, "8", True, None):
-            with pytest.raises(ValueError, match=f"`{name}` must be a whole number of at least 1, got {value!r}"):
+            with raises_naming(ValueError, f"`{name}`", repr(value)):
                 config_class(**{**SIZES, name: value})
-        with pytest.raises(ValueError, match=r"`hidden_size` must be even, .* got 7"):
+        with raises_naming(ValueError, "`hidden_size`", "7"):
             config_class(hidden_size=7)
 
 
 @torch.no_grad()
 def test_masks_without_positions():
-    """Whoever sees them, all words are counted."""
+    """Without `position_ids`, positions count all tokens, visible or not."""
     model, ids, steps = tiny(), random_ids(2, 9), torch.arange(9)
     distances, texts = steps[:, None] - steps, torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
     for allowed in ((distances >= 0) & (distances < 3), (texts[:, None] == texts).tril()):
@@ -406,7 +408,7 @@ def test_masks_without_positions():
 
 @torch.no_grad()
 def test_padding_within_a_text():
-    """As a conversation may have it: attention looks across it."""
+    """Attention sees the tokens on both sides of padding in the middle."""
     model, ids, mask = tiny(), random_ids(1, 10), torch.tensor([[1, 1, 1, 0, 0, 1, 1, 0, 1, 1]])
     expected = model(ids[mask.bool()][None]).logits[0]
     for positions in (None, mask.cumsum(1) - 1, (mask.cumsum(1) - 1).masked_fill(mask == 0, 0)):
@@ -427,7 +429,7 @@ def test_any_positions_through_a_cache(model, positions):
 
 @torch.no_grad()
 def test_padding_may_be_anything(model):
-    """In half precision, what padding looks like to a word can be too large for a number."""
+    """Padding may overflow in half precision, and must not affect the logits."""
     ids, mask = random_ids(1, 8), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
     embeddings = model.transformer.embeddings(ids)
     embeddings[:, :3] = torch.inf
@@ -436,5 +438,5 @@ def test_padding_may_be_anything(model):
 
 
 def test_trainer_counts_the_targets():
-    """By this name it knows that the labels are shifted."""
+    """`loss_type` tells Trainer that the model shifts the labels."""
     assert tiny().loss_type == tiny(ngram_size=1).loss_type == "ForCausalLM"

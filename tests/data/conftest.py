@@ -1,4 +1,4 @@
-"""English and German sentences for several files."""
+"""English and German sentences shared by several test files."""
 
 import pytest
 from datasets import Dataset

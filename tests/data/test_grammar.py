@@ -1,4 +1,4 @@
-"""English and German said of the same meaning, and the sentences that are drawn from the grammar."""
+"""English and German renderings of meanings, and random sentences of the grammar."""
 
 import random
 
@@ -9,6 +9,7 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.grammar import Speaker, english, english_german, german
 from ngram_wdr_hf.data.meaning import Clause, Gap, NounPhrase, Place, Sentence
 from ngram_wdr_hf.data.words import ACCUSATIVE, DATIVE, HABIT, NOMINATIVE, PAST, PERFECT
+from tests.support.errors import raises_naming
 
 NOUNS = {noun.english: noun for noun in lexicon.NOUNS}
 ADJECTIVES = {adjective.english: adjective for adjective in lexicon.ADJECTIVES}
@@ -21,7 +22,7 @@ THE, A, MY, NONE = lexicon.THE, lexicon.A, lexicon.MY, lexicon.NONE
 
 
 def np(text, determiner=THE, plural=False, **more):
-    """A noun phrase from "man" or "old man"."""
+    """Make a noun phrase from "man" or "old man"."""
     *adjective, noun = text.split()
     return NounPhrase(NOUNS[noun], determiner, ADJECTIVES[adjective[0]] if adjective else None, plural, **more)
 
@@ -241,12 +242,14 @@ def test_one_translation_for_each_source():
 
 
 def test_english_words_have_one_meaning_by_their_kinds():
-    """Two verbs said alike in English differ in what they can be said of."""
+    """Verbs with the same English form have different kinds of subjects or objects."""
     nouns = {verb: (meaning.nouns_of(verb.subjects), meaning.nouns_of(verb.objects)) for verb in lexicon.VERBS}
-    said = [(verb.english.base, verb.particle, verb.preposition[0], verb.receiver, bool(verb.goals)) for verb in nouns]
+    english_forms = [
+        (verb.english.base, verb.particle, verb.preposition[0], verb.receiver, bool(verb.goals)) for verb in nouns
+    ]
     for i, verb in enumerate(nouns):
         for j, other in enumerate(nouns):
-            if i < j and said[i] == said[j]:
+            if i < j and english_forms[i] == english_forms[j]:
                 shared = [[noun for noun in a if noun in b] for a, b in zip(nouns[verb], nouns[other], strict=True)]
                 alike = bool(verb.objects) == bool(other.objects) and all(shared)
                 assert not alike, (verb.german.infinitive, other.german.infinitive)
@@ -259,5 +262,5 @@ def test_empty_split():
 
 @pytest.mark.parametrize("sizes", [{"train": 999_999, "test": 2}, {"train": -1}])
 def test_impossible_numbers_of_pairs(sizes):
-    with pytest.raises(InputError, match=r"^The grammar gives 0 to 1,000,000 different pairs, not .* for train.*\.$"):
+    with raises_naming(InputError, "num_pairs", "1,000,000", f"{sizes['train']:,} for train"):
         english_german(sizes)

@@ -1,4 +1,4 @@
-"""Which words are masked, and what stands in their place."""
+"""Which tokens are masked, and what replaces them."""
 
 import itertools
 
@@ -11,6 +11,7 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
 from ngram_wdr_hf.data.stream import StreamedBlocks
 from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer, train_word_tokenizer
+from tests.support.errors import raises_naming
 from tests.support.masked import some_ids, stream_of
 
 WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"]
@@ -27,7 +28,7 @@ def masked(masking, ids, seed=0):
 
 @pytest.mark.parametrize("kind", ["token", "span"])
 @pytest.mark.parametrize("probability", [0.15, 0.25])
-def test_as_many_words_as_asked_for(tokenizer, kind, probability):
+def test_share_of_masked_tokens(tokenizer, kind, probability):
     masking = Masking(tokenizer, kind, probability)
     ids = masking.frame(some_ids(tokenizer, 100))
     ids[40] = tokenizer.sep_token_id
@@ -35,14 +36,14 @@ def test_as_many_words_as_asked_for(tokenizer, kind, probability):
         changed, labels = masked(masking, ids, seed)
         is_masked = labels != -100
         assert is_masked.sum() == round(probability * 99)
-        # What is no word is never masked, what is not masked stays, and labels tell what was there.
+        # Special tokens are never masked, other tokens stay, and labels are the original tokens.
         assert not is_masked[[0, 40, -1]].any()
         assert torch.equal(changed[~is_masked], ids[~is_masked]) and torch.equal(labels[is_masked], ids[is_masked])
 
 
 @pytest.mark.parametrize("kind", ["token", "span"])
-def test_what_masked_words_become(tokenizer, kind):
-    """80 % the mask, 10 % another word, 10 % stay: within four deviations over many words."""
+def test_replacements_of_masked_tokens(tokenizer, kind):
+    """80 % become the mask, 10 % a random token, 10 % stay, within four standard deviations."""
     masking = Masking(tokenizer, kind, 0.25)
     kept = hidden = other = total = 0
     for seed in range(60):
@@ -53,7 +54,7 @@ def test_what_masked_words_become(tokenizer, kind):
         kept += int((now == was).sum())
         other += int(((now != was) & (now != tokenizer.mask_token_id)).sum())
         total += len(was)
-    # A span meets one fate, so that there are fewer draws than words.
+    # A span has one draw, so there are fewer draws than tokens.
     draws = total / (1 if kind == "token" else 4)
     for count, share in ((hidden, 0.8), (kept, 0.1), (other, 0.1)):
         assert abs(count / total - share) < 4 * (share * (1 - share) / draws) ** 0.5 + 2 / len(tokenizer)
@@ -70,7 +71,7 @@ def runs_of(flags: torch.Tensor) -> list[int]:
     return lengths
 
 
-def test_spans_are_words_in_a_row(tokenizer):
+def test_spans_are_consecutive_tokens(tokenizer):
     lengths = {}
     for kind in ("token", "span"):
         masking = Masking(tokenizer, kind, 0.15)
@@ -80,7 +81,7 @@ def test_spans_are_words_in_a_row(tokenizer):
             for length in runs_of(masked(masking, some_ids(tokenizer, 400, seed), seed)[1] != -100)
         ]
     means = {kind: sum(values) / len(values) for kind, values in lengths.items()}
-    # Masked one by one, 1 / 0.85 in a row; a span has 3.8 words, a little less where the last one is cut.
+    # Single masks: 1 / 0.85 in a row on average. Spans: 3.8 tokens, slightly less because the last one is cut.
     assert means["token"] < 1.3 and 3.0 < means["span"] < 5.0
     spans = [
         masking._spans(torch.ones(400, dtype=torch.bool), 60, torch.Generator().manual_seed(s)) for s in range(20)
@@ -89,7 +90,7 @@ def test_spans_are_words_in_a_row(tokenizer):
     assert longest == 10
 
 
-def test_a_span_meets_one_fate(tokenizer):
+def test_a_span_has_one_kind_of_replacement(tokenizer):
     masking = Masking(tokenizer, "span", 0.3)
     ids = some_ids(tokenizer, 300)
     generator = torch.Generator().manual_seed(3)
@@ -115,23 +116,23 @@ def test_training_blocks_are_masked_anew_in_every_epoch(tokenizer):
 
 
 @pytest.mark.parametrize("length", [100, 90, 7])
-def test_a_text_to_evaluate_has_every_word_once(tokenizer, length):
+def test_evaluation_text_has_every_token_once(tokenizer, length):
     stream = stream_of(tokenizer, length)
     text = MaskedText(stream, 32, Masking(tokenizer))
-    words = []
+    tokens = []
     for block in text:
         assert len(block["input_ids"]) == text.block_size
         is_real = block["attention_mask"] == 1
         assert (block["input_ids"][~is_real] == tokenizer.pad_token_id).all()
         ids = torch.where(block["labels"] == -100, block["input_ids"], block["labels"])[is_real]
-        words.append(ids[1:-1])
-    assert torch.equal(torch.cat(words), stream[0:length])
+        tokens.append(ids[1:-1])
+    assert torch.equal(torch.cat(tokens), stream[0:length])
     assert torch.equal(text[0]["labels"], MaskedText(stream, 32, Masking(tokenizer))[0]["labels"])
     with pytest.raises(IndexError):
         text[len(text)]
 
 
-def test_processes_that_load_data_hear_of_a_new_epoch(tokenizer):
+def test_data_loader_workers_see_a_new_epoch(tokenizer):
     blocks = MaskedBlocks(stream_of(tokenizer, 120), 32, Masking(tokenizer), seed=0)
     loader = DataLoader(blocks, batch_size=4, num_workers=1, persistent_workers=True)
     for epoch in range(3):
@@ -149,10 +150,10 @@ def test_a_stream_that_repeats(tokenizer):
     assert len(once) == 4
     again = list(itertools.islice(StreamedMaskedBlocks(StreamedBlocks(rows, 30), Masking(tokenizer), 0, True), 12))
     for i, block in enumerate(again):
-        words = torch.where(block["labels"] == -100, block["input_ids"], block["labels"])
+        tokens = torch.where(block["labels"] == -100, block["input_ids"], block["labels"])
         first = once[i % 4]
-        assert torch.equal(words, torch.where(first["labels"] == -100, first["input_ids"], first["labels"]))
-        # Masked anew.
+        assert torch.equal(tokens, torch.where(first["labels"] == -100, first["input_ids"], first["labels"]))
+        # New masks in every epoch.
         assert torch.equal(block["labels"], first["labels"]) == (i < 4)
     assert list(StreamedMaskedBlocks(StreamedBlocks(rows.take(0), 30), Masking(tokenizer), 0, True)) == []
 
@@ -164,16 +165,16 @@ def test_the_tokenizer_has_no_token_for_the_end_of_a_line(tokenizer):
 
 
 def test_a_tokenizer_without_a_mask():
-    with pytest.raises(InputError, match="The tokenizer has no `mask_token` and no `cls_token`"):
+    with raises_naming(InputError, "--tokenizer", "mask_token", "cls_token"):
         Masking(train_word_tokenizer(["a b c"]))
 
 
-def test_the_tokenizer_is_always_the_same(tokenizer):
+def test_tokenizer_training_is_deterministic(tokenizer):
     again = train_masked_tokenizer([" ".join(WORDS)] * 3, 500)
     assert again.get_vocab() == tokenizer.get_vocab()
 
 
-def test_the_tokenizer_knows_sentences_and_pairs(tokenizer):
+def test_tokenizer_encodes_sentences_and_pairs(tokenizer):
     one, two = (tokenizer(*texts).input_ids for texts in (("wordaa",), ("wordaa", "wordbb")))
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert one[0] == begin and one[-1] == end and two[: len(one)] == one and two.count(end) == 2

@@ -1,4 +1,4 @@
-"""Pairs as tokens and batches: every count, every padded value and every score against a slow loop."""
+"""Batches of tokenized pairs: counts and padding against a slow loop."""
 
 import itertools
 import math
@@ -17,12 +17,13 @@ from ngram_wdr_hf.data.pair_batches import (
     pad,
     side_lengths,
     tokenize_pairs,
+    unwrap_batch,
 )
 from tests.support.pairs import IGNORED, PAD, pairs_of, random_lengths, tokens_of
 
 
 def realistic_lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Mostly short sentences and a few long ones, as corpora have them; a translation is about as long."""
+    """Return lengths as in a corpus: mostly short sentences, with translations of similar length."""
     chance = np.random.default_rng(seed)
     sources = chance.lognormal(math.log(22), 0.6, count).clip(2, 200)
     targets = (sources * chance.normal(1.05, 0.15, count)).clip(2, 200)
@@ -70,12 +71,12 @@ def test_lengths_that_are_kept(longest, ratio, kept):
     assert pairs_of(rows) == [pairs_of(tokens)[i] for i in kept]
     assert rows["num_words"][:] == [i + 1 for i in kept]
     if kept:
-        # What was left out is not measured either.
+        # Dropped rows are not measured.
         assert side_lengths(rows).tolist() == [list(LENGTHS[i]) for i in kept]
 
 
 def slow_batches(lengths: list[int], batch_tokens: int, order: list[int]) -> list[list[int]]:
-    """Row by row: into the last batch if it stays small enough, else into a new one."""
+    """Add each row to the last batch if it fits, else to a new one."""
     batches = [[order[0]]]
     for i in order[1:]:
         grown = [*batches[-1], i]
@@ -118,7 +119,7 @@ def test_every_pair_once_and_every_value(batch_tokens):
         assert rows == count and batch["attention_mask"].shape == (count, width)
         assert count * max(width, target_width) <= batch_tokens or count == 1
         pairs = unpadded(batch)
-        # No wider than need be.
+        # No wider than necessary.
         assert width == max(len(source) for source, _ in pairs)
         assert target_width == max(len(target) for _, target in pairs)
         for row, (source, target) in enumerate(pairs):
@@ -141,12 +142,12 @@ def test_a_long_pair_is_a_batch_of_its_own():
 
 
 def wasted(batches) -> float:
-    """The share of padding, by counting."""
+    """Count the share of padding."""
     real = sum(int(batch["attention_mask"].sum() + (batch["labels"] != IGNORED).sum()) for batch in batches)
     return 1 - real / sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
 
 
-def test_little_is_padding():
+def test_share_of_padding_is_small():
     lengths = realistic_lengths(3000)
     tokens = tokens_of(lengths)
     batches = PairBatches(tokens, 2048, PAD)
@@ -165,13 +166,13 @@ def test_sentences_of_the_grammar_need_little_padding(grammar, tokenizer):
     assert 0 < batches.padding_share < 0.1
 
 
-def test_the_seed_says_which_pairs_meet():
+def test_the_seed_decides_which_pairs_share_a_batch():
     tokens = tokens_of(np.full((60, 2), 5))
     first, again, other = (PairBatches(tokens, 30, PAD, seed) for seed in (0, 0, 1))
     assert len(first) == len(again) == len(other) == 10
     assert all(same(batch, twin) for batch, twin in zip(first, again, strict=True))
     assert not any(same(batch, twin) for batch, twin in zip(first, other, strict=True))
-    # Pairs of one length are mixed: they do not meet as they stand in the file.
+    # Pairs of equal length are shuffled.
     assert all_pairs(first) != pairs_of(tokens)
     assert sorted(all_pairs(other)) == sorted(pairs_of(tokens))
 
@@ -188,22 +189,24 @@ def test_batches_of_selected_pairs():
 def test_batches_in_a_data_loader(num_workers):
     tokens = tokens_of(random_lengths(80, 12))
     batches = PairBatches(tokens, 60, PAD)
-    loaded = list(DataLoader(batches, batch_size=1, collate_fn=only, num_workers=num_workers))
+    loaded = list(DataLoader(batches, batch_size=1, collate_fn=unwrap_batch, num_workers=num_workers))
     assert all(same(batch, twin) for batch, twin in zip(loaded, batches, strict=True))
     generator = torch.Generator().manual_seed(0)
-    mixed = DataLoader(batches, 1, shuffle=True, collate_fn=only, num_workers=num_workers, generator=generator)
+    mixed = DataLoader(batches, 1, shuffle=True, collate_fn=unwrap_batch, num_workers=num_workers, generator=generator)
     epochs = [all_pairs(mixed) for _ in range(2)]
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(pairs_of(tokens))
-    # Where processes are not forked, they are sent the batches.
+    # Spawned workers receive a pickled copy.
     assert all(same(batch, twin) for batch, twin in zip(pickle.loads(pickle.dumps(batches)), batches, strict=True))
 
 
-def test_only_one_batch_is_collated():
+def test_unwrap_batch_takes_one_batch():
     batch = {"input_ids": torch.ones(1, 1)}
-    assert only([batch]) is batch
+    assert unwrap_batch([batch]) is batch
     with pytest.raises(ValueError, match="too many values"):
-        only([batch, batch])
+        unwrap_batch([batch, batch])
+    with pytest.warns(FutureWarning, match="unwrap_batch"):
+        assert only([batch]) is batch
 
 
 def test_pad():

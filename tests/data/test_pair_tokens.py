@@ -1,4 +1,4 @@
-"""Pairs as tokens: sentences that decode back exactly, and tokens counted one by one."""
+"""Tokenized pairs: exact decoding, and tokens against a simple tokenizer."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.pair_batches import encode_sources, tokenize_pairs
 from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
+from tests.support.errors import raises_naming
 
 SENTENCES = [
     "",
@@ -28,7 +29,7 @@ def test_sentences_are_ended_and_decode_back_exactly(tokenizer, text):
     ids = tokenizer(text)["input_ids"]
     assert ids[-1] == tokenizer.eos_token_id and ids.count(tokenizer.eos_token_id) == 1
     assert tokenizer.pad_token_id not in ids
-    # A first word is tokenized as any other, with a space before it, which is no part of the text.
+    # The tokenizer adds a space before the first word.
     assert tokenizer.decode(ids, skip_special_tokens=True).removeprefix(" ") == text
     assert tokenizer(text_target=text)["input_ids"] == ids
     assert tokenizer([text, "a"])["input_ids"][0] == ids
@@ -50,15 +51,13 @@ def test_one_vocabulary_for_both_languages(grammar, tokenizer):
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
     alone = train_sentence_tokenizer(grammar["source"][:], 500)
     mean_length = [np.mean([len(ids) for ids in t(grammar["target"][:])["input_ids"]]) for t in (tokenizer, alone)]
-    # Trained on German, too, it cuts German into fewer pieces.
+    # Trained on German as well, it needs fewer tokens for German.
     assert mean_length[0] < 0.8 * mean_length[1]
 
 
 def test_tokenizer_needs_a_token_for_each_byte():
     assert len(train_sentence_tokenizer(["a b"], 258)) == 258
-    with pytest.raises(
-        InputError, match=r"^A BPE tokenizer has at least 258 tokens, .*`--vocab_size`, which is 257\.$"
-    ):
+    with raises_naming(InputError, "--vocab_size", "258", "257"):
         train_sentence_tokenizer(["a b"], 257)
 
 
@@ -70,12 +69,12 @@ def test_tokenizer_survives_saving(tmp_path, tokenizer):
     ids = tokenizer(SENTENCES)["input_ids"]
     assert loaded(SENTENCES)["input_ids"] == loaded(text_target=SENTENCES)["input_ids"] == ids
     assert loaded.batch_decode(ids) == tokenizer.batch_decode(ids)
-    # By this, tokenized pairs are found again.
+    # The cache key of tokenized pairs.
     assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 class TwoLanguages:
-    """A tokenizer that tells sources from targets: a token is a word's length, negative for targets; 0 ends."""
+    """A tokenizer whose tokens are word lengths, negative for targets, and end in 0."""
 
     is_fast = False
 
@@ -107,13 +106,13 @@ def test_tokenized_pairs(longest, sources, targets, is_truncated):
     assert encode_sources(rows["source"][:], TwoLanguages(), "test", longest)[0] == sources
 
 
-def test_prefix_stands_before_sources_only():
+def test_prefix_precedes_sources_only():
     rows = Dataset.from_dict({"source": ["ccc", ""], "target": ["a", "bb"]})
     tokens = tokenize_pairs(rows, TwoLanguages(), "train", prefix="to German: ")
     assert tokens["input_ids"][:] == [[2, 7, 3, 0], [2, 7, 0]]
     assert tokens["labels"][:] == [[-1, 0], [-2, 0]] and tokens["num_words"][:] == [1, 1]
     assert encode_sources(["ccc"], TwoLanguages(), "test", prefix="to German: ") == ([[2, 7, 3, 0]], 0)
-    # Cut, it keeps its place.
+    # Truncation keeps it.
     assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == ([[2, 7, 0]], 1)
 
 
@@ -131,7 +130,7 @@ def test_tokenizer_of_another_language():
     no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
     for pair in ({"source": ["a"], "target": ["b"]}, {"source": ["b"], "target": ["a"]}):
-        with pytest.raises(InputError, match=r"^The tokenizer cannot read the validation set \("):
+        with raises_naming(InputError, "tokenizer", "validation"):
             tokenize_pairs(Dataset.from_dict(pair), tokenizer, "validation")
-    with pytest.raises(InputError, match=r"^The tokenizer cannot read the test set \("):
+    with raises_naming(InputError, "tokenizer", "test"):
         encode_sources(["b"], tokenizer, "test")

@@ -1,4 +1,4 @@
-"""From text to tokens and blocks: every count against a slow loop."""
+"""Streams of tokens and training blocks, against slow loops."""
 
 import pickle
 import random
@@ -20,7 +20,7 @@ from tests.support.texts import TEXT, load, stream_of, write, write_lines
 
 
 def slow_tokens(text: str) -> list[str]:
-    """As PTB and WikiText are scored."""
+    """Return the tokens as PTB and WikiText are scored."""
     return [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
 
 
@@ -57,7 +57,7 @@ def test_words_are_counted_as_benchmarks_count_them(tmp_path, content, streaming
     assert set(tokenizer.get_vocab()) == {"<unk>", "<eos>", *expected}
 
 
-def test_words_that_were_not_trained_on(tmp_path):
+def test_unknown_words(tmp_path):
     tokenizer = train_word_tokenizer([TEXT])
     rows = load(write(tmp_path / "text.txt", "the bird\nsaw <unk> Dog\n"))
     assert tokens_of(rows, tokenizer) == ["the", "<unk>", "<eos>", "saw", "<unk>", "<unk>", "<eos>"]
@@ -102,7 +102,7 @@ def test_tokenizers_survive_saving(tmp_path, train):
         ids = loaded(text, add_special_tokens=False)["input_ids"]
         assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
         assert loaded.decode(ids) == tokenizer.decode(ids)
-    # By this, tokenized text is found again.
+    # The cache key of tokenized text.
     assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
@@ -113,7 +113,7 @@ def test_tokenizers_survive_saving(tmp_path, train):
         (["a b\n", "c\n"], "a b <eos> c <eos>", 5),
         (["a\nb", "c\n"], "a <eos> b <eos> c <eos>", 6),
         (["a", "", "b\n", "\n"], "a <eos> <eos> b <eos> <eos>", 6),
-        # As files of comma-separated values give an empty text.
+        # CSV files give `None` for an empty text.
         (["a", None], "a <eos> <eos>", 3),
     ],
 )
@@ -167,14 +167,14 @@ def test_selected_and_shuffled_rows():
     tokenizer = train_word_tokenizer(["a b c d"])
     rows = Dataset.from_dict({"text": ["a b", "c", "d d d", ""]})
     tokens = tokenize(rows, tokenizer, "train")
-    for places in ([1, 2], [3, 0, 0], []):
-        expected = TokenStream.from_rows(tokenize(rows.select(places), tokenizer, "train"))
-        selected = TokenStream.from_rows(tokens.select(places))
+    for indices in ([1, 2], [3, 0, 0], []):
+        expected = TokenStream.from_rows(tokenize(rows.select(indices), tokenizer, "train"))
+        selected = TokenStream.from_rows(tokens.select(indices))
         assert torch.equal(selected[:], expected[:]) and selected.num_words == expected.num_words
 
 
 def test_tokens_stay_in_their_files(tmp_path):
-    """Neither reading a stream nor sending it to another process copies the tokens."""
+    """Neither making a stream nor pickling it copies the tokens."""
     rows = load(write_lines(tmp_path / "text.txt", 3000))
     rows = tokenize(rows, train_word_tokenizer(texts_of(rows)), "train")
     allocated = pa.total_allocated_bytes()
@@ -198,7 +198,7 @@ def test_the_next_run_does_not_tokenize_again(tmp_path, monkeypatch):
     )
 
     def run(path, num_workers=1, vocab_size=None, is_loaded=False):
-        """All of it anew, as another process would do; how often something was tokenized, and the tokens."""
+        """Run all steps as a new process would; return the number of tokenizer calls and the tokens."""
         splits = hold_out(load_text_files({"train": [path]}), 10)
         tokenizer = train_word_tokenizer(texts_of(splits["train"]), vocab_size)
         if is_loaded:
@@ -212,7 +212,7 @@ def test_the_next_run_does_not_tokenize_again(tmp_path, monkeypatch):
     calls_of_first, tokens = run(path)
     assert calls_of_first > 0
     assert run(path) == run(path, num_workers=2) == run(path, is_loaded=True) == (0, tokens)
-    # Another tokenizer or another text is another matter.
+    # Another tokenizer or another text is tokenized again.
     calls_of_small, small = run(path, vocab_size=5)
     assert calls_of_small > 0 and small != tokens
     write_lines(tmp_path / "text.txt", 299, seed=1)
@@ -220,8 +220,8 @@ def test_the_next_run_does_not_tokenize_again(tmp_path, monkeypatch):
     assert calls_of_changed > 0 and changed != tokens
 
 
-def test_tokenizers_without_a_definition_are_told_apart():
-    """Two slow tokenizers with one vocabulary can still differ."""
+def test_slow_tokenizers_have_different_fingerprints():
+    """Two slow tokenizers with the same vocabulary can still differ."""
 
     class Slow:
         is_fast, eos_token_id = False, 0
@@ -253,7 +253,7 @@ def test_blocks_drop_only_the_remainder(length):
 
 
 def test_one_long_document_is_cut_quickly():
-    """Time that grows with the square of a document's length would show here."""
+    """Quadratic time in the length of a document would show here."""
     rows = IterableDataset.from_generator(lambda: iter([{"input_ids": np.arange(1_000_000)}]))
     assert sum(1 for _ in StreamedBlocks(rows, 10)) == 100_000
 
@@ -265,12 +265,12 @@ def test_blocks_in_worker_processes(tmp_path):
     blocks = TrainingBlocks(TokenStream.from_rows(tokenize(rows, tokenizer, "train")), 8)
     streamed = StreamedBlocks(tokenize(streamed, tokenizer, "train"), 8)
     assert blocks_of(streamed) == blocks_of(blocks)
-    # Where processes are not forked, they are sent the blocks.
+    # Spawned workers receive a pickled copy.
     for sent in (blocks, streamed):
         assert blocks_of(pickle.loads(pickle.dumps(sent))) == blocks_of(blocks)
     batches = [batch["input_ids"] for batch in DataLoader(blocks, 4, num_workers=2)]
     assert torch.cat(batches).tolist() == blocks_of(blocks)
-    # Each worker reads files of its own.
+    # Each worker reads its own files.
     batches = [batch["input_ids"] for batch in DataLoader(streamed, 4, num_workers=2)]
     one_by_one = [blocks_of(StreamedBlocks(tokenize(load(path, True), tokenizer, "train"), 8)) for path in paths]
     assert sorted(torch.cat(batches).tolist()) == sorted(one_by_one[0] + one_by_one[1])

@@ -1,4 +1,4 @@
-"""Text from files, folders and Python itself, and what is no text."""
+"""Text from files, folders and the Python installation, and invalid input."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,12 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_dataset
 from ngram_wdr_hf.data.tokenizer import texts_of, train_word_tokenizer
+from tests.support.errors import raises_naming
 from tests.support.texts import START, TEXT, load, write
 
 
 def write_folder(folder: Path, kind: str) -> dict[str, list[str]]:
-    """A split of a few rows in each file; what is expected of them."""
+    """Write one file per split; return the expected rows."""
     folder.mkdir()
     texts = {split: [f"{split} one\ntwo", f"{split} three", ""] for split in ("train", "validation", "test")}
     for split, rows in texts.items():
@@ -37,7 +38,7 @@ def write_folder(folder: Path, kind: str) -> dict[str, list[str]]:
 )
 def test_folder(tmp_path, kind, column):
     expected = write_folder(tmp_path / "data", kind)
-    # Streaming comes first, when nothing is known of the data.
+    # Streaming first, before the data is cached.
     for streaming in (True, False):
         splits = load_text_dataset(str(tmp_path / "data"), column=column, streaming=streaming)
         assert {split: list(texts_of(rows)) for split, rows in splits.items()} == expected
@@ -50,7 +51,7 @@ def test_configurations(tmp_path):
     for name in ("first", "second"):
         write(tmp_path / f"{name}.jsonl", json.dumps({"text": name}))
     assert list(texts_of(load_text_dataset(str(tmp_path), "second")["train"])) == ["second"]
-    with pytest.raises(InputError, match=r"pick one among the available configs: \['first', 'second'"):
+    with raises_naming(InputError, str(tmp_path), "first", "second"):
         load_text_dataset(str(tmp_path))
 
 
@@ -83,7 +84,7 @@ def test_python_english():
     assert [rows._fingerprint for rows in again.values()] == [rows._fingerprint for rows in splits.values()]
 
 
-def test_python_english_is_every_docstring_once_and_in_order(tmp_path, monkeypatch):
+def test_python_english_has_every_docstring_once_in_order(tmp_path, monkeypatch):
     def code(module, function):
         return f'"""{module}"""\n\n\nclass A:\n    def f():\n        """{function}"""\n'
 
@@ -102,17 +103,17 @@ def test_python_english_is_every_docstring_once_and_in_order(tmp_path, monkeypat
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_bad_files(tmp_path, streaming):
-    with pytest.raises(InputError, match=r"There is no file .*missing\.txt: check the path"):
+    with raises_naming(InputError, "missing.txt"):
         load(str(tmp_path / "missing.txt"), streaming)
-    with pytest.raises(InputError, match="There is no file"):
+    with raises_naming(InputError, str(tmp_path), "does not exist"):
         load(str(tmp_path), streaming)
-    with pytest.raises(InputError, match=r"The file .*empty.txt is empty"):
+    with raises_naming(InputError, "empty.txt"):
         load(write(tmp_path / "empty.txt", ""), streaming)
 
 
 def test_text_that_is_not_utf8(tmp_path):
     path = write(tmp_path / "latin1.txt", b"good\n" * 10 + "café\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin1\.txt is not UTF-8 text: convert it"):
+    with raises_naming(InputError, "latin1.txt", "UTF-8"):
         load(path)
     tokenizer, rows = train_word_tokenizer([TEXT]), load(path, streaming=True)
     rows_of_tokens = tokenize(rows, tokenizer, "train")
@@ -121,37 +122,36 @@ def test_text_that_is_not_utf8(tmp_path):
         lambda: list(StreamedBlocks(rows_of_tokens, 4)),
         lambda: TokenStream.from_rows(rows_of_tokens),
     ):
-        with pytest.raises(InputError, match=r"The streamed text is not UTF-8 .*: convert it"):
+        with raises_naming(InputError, "UTF-8"):
             read()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("files", "options", "message"),
+    ("files", "options", "names"),
     [
-        ({}, {}, "cannot be loaded .*doesn't contain any data files"),
-        ({"train.txt": ""}, {}, "cannot be loaded|has no rows in its train split"),
-        ({"train.txt": b"caf\xe9"}, {}, "cannot be loaded .*codec can't decode"),
-        ({"train.jsonl": '{"text": "a"}\n{"text":'}, {}, "cannot be loaded .*JSON parse error"),
-        ({"train.jsonl": '{"a": "b", "c": 1, "d": "e"}'}, {}, "no column `text` of text in its train split, but a, d"),
-        ({"train.jsonl": '{"text": 1}'}, {}, "no column `text` of text in its train split, but none: set `--text_col"),
-        ({"test.txt": "a"}, {"column": "body"}, "no column `body` of text in its test split, but text: set"),
-        ({"train.txt": "a"}, {"config": "other"}, "cannot be loaded .*'other' not found"),
+        ({}, {}, ["data files"]),
+        ({"train.txt": ""}, {}, []),
+        ({"train.txt": b"caf\xe9"}, {}, ["codec"]),
+        ({"train.jsonl": '{"text": "a"}\n{"text":'}, {}, ["JSON"]),
+        ({"train.jsonl": '{"a": "b", "c": 1, "d": "e"}'}, {}, ["--text_column", "`text`", "train", "a, d"]),
+        ({"train.jsonl": '{"text": 1}'}, {}, ["--text_column", "`text`", "train", "none"]),
+        ({"test.txt": "a"}, {"column": "body"}, ["--text_column", "`body`", "test", "text."]),
+        ({"train.txt": "a"}, {"config": "other"}, ["'other'"]),
         ({"README.md": "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: mine\n    path: a.txt\n---\n",
-          "a.txt": "a"}, {}, "has none of the splits train, validation, test, but mine"),
+          "a.txt": "a"}, {}, ["train, validation, test", "mine"]),
     ],
 )  # fmt: skip
-def test_bad_folders(tmp_path, files, options, message, streaming):
+def test_bad_folders(tmp_path, files, options, names, streaming):
     for name, content in files.items():
         write(tmp_path / name, content)
-    with pytest.raises(InputError, match=f"^The dataset .*{message}") as info:
+    with raises_naming(InputError, str(tmp_path), *names):
         load_text_dataset(str(tmp_path), streaming=streaming, **options)
-    assert "\n" not in str(info.value)
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "./missing"])
 def test_unknown_dataset(name):
-    with pytest.raises(InputError, match=f"^The dataset {name} cannot be loaded .*: check its name and its files.$"):
+    with raises_naming(InputError, name):
         load_text_dataset(name)
 
 
@@ -165,12 +165,12 @@ def test_the_first_rows_of_a_stream_are_held_out():
 
 def test_texts_that_cannot_be_split():
     rows = Dataset.from_dict({"text": ["one line"]})
-    with pytest.raises(InputError, match="A training text of 1 lines is too short to split"):
+    with raises_naming(InputError, "--validation_file", "1 lines"):
         hold_out({"train": rows}, 5.0)
-    with pytest.raises(InputError, match="A streamed text of up to 1,000 rows is too short to split"):
+    with raises_naming(InputError, "--validation_file", "--streaming", "1,000"):
         hold_out({"train": rows.to_iterable_dataset()}, 5.0)
     for percentage in (0, 100, -1, float("nan")):
-        with pytest.raises(InputError, match="`--validation_percentage` must lie between 0 and 100"):
+        with raises_naming(InputError, "--validation_percentage", str(percentage)):
             hold_out({"train": rows}, percentage)
 
 
@@ -179,9 +179,9 @@ def test_tokenizer_of_another_language(num_workers):
     no_unknown = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=no_unknown)
     rows = Dataset.from_dict({"text": ["a"] * 2000 + ["b"]})
-    with pytest.raises(InputError, match="The tokenizer does not cover the words of the train text"):
+    with raises_naming(InputError, "tokenizer", "train"):
         tokenize(rows, tokenizer, "train", num_workers)
-    with pytest.raises(InputError, match="The tokenizer does not cover the words of the train text"):
+    with raises_naming(InputError, "tokenizer", "train"):
         list(StreamedBlocks(tokenize(rows.to_iterable_dataset(), tokenizer, "train"), 4))
 
 

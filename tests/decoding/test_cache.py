@@ -18,7 +18,7 @@ def layers_of(cache) -> list:
 
 
 def assert_same_cache(actual, wanted, mask: torch.Tensor, tolerance: float = 1e-8) -> None:
-    """As long, with as many layers, and with the same contents wherever the text is real."""
+    """Check for the same length, the same layers and, outside padding, the same contents."""
     assert type(actual) is type(wanted) and actual.get_seq_length() == wanted.get_seq_length()
     for layer, other in zip(layers_of(actual), layers_of(wanted), strict=True):
         assert type(layer) is type(other) and layer.get_seq_length() == other.get_seq_length()
@@ -55,7 +55,7 @@ def test_returned_cache(name, ensemble_lambda, batch_size):
 
 
 def continued(model, inputs, output, added: torch.Tensor, **options):
-    """Generates on from what was generated and some more, with what is in the cache or without."""
+    """Continue a generation after some added tokens, with or without its cache."""
     ids = torch.cat([output.sequences, added], dim=1)
     if model.config.is_encoder_decoder:
         return generate(
@@ -74,7 +74,7 @@ def test_continued_from_a_returned_cache(name, first, second, ensemble_lambda, b
     model, inputs = model_of(name, ensemble_lambda=ensemble_lambda), prompts(batch_size, name)
     options = {"max_new_tokens": 10, **EVERYTHING, **NO_END}
     output = generate(model, inputs, **options, **first)
-    # Right after the text, then after words from elsewhere.
+    # First without added tokens, then with random ones.
     for length in (0, 3):
         added = random_ids(batch_size, length, seed=9)
         anew = continued(model, inputs, output, added, **options)
@@ -104,7 +104,7 @@ def test_continued_after_rows_of_different_lengths():
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
 @torch.no_grad()
 def test_cache_of_the_users_own(ensemble_lambda, batch_size, output):
-    """It has read the beginning of the prompt, is used, and can be used afterwards."""
+    """A user's cache that holds the beginning of the prompt is used, and can be used again afterwards."""
     model, inputs = model_of("gpt2", ensemble_lambda=ensemble_lambda), prompts(batch_size)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     cache, read = DynamicCache(), []

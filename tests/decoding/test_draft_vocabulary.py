@@ -1,4 +1,4 @@
-"""The tokens that the heads choose their drafts from: chosen, saved, loaded, and of no consequence for the text."""
+"""The draft vocabulary: set, saved, loaded, and without effect on the generated text."""
 
 import json
 
@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2LMHead
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.decoding.drafter import Drafter
+from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, EVERYTHING, NO_END
 from tests.support.processes import run_without_package
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
@@ -34,15 +35,15 @@ def model_with_tokens(tokens=TOKENS, **fields) -> WDRNgramGPT2LMHeadModel:
 
 
 def assert_tokens(model, tokens=TOKENS) -> None:
-    """They are whole numbers whatever the weights are."""
+    """Check the draft tokens: integers, whatever the dtype of the weights."""
     assert model.draft_token_ids.dtype == torch.long and model.draft_token_ids.tolist() == list(tokens)
     assert model.config.draft_vocab_size == len(tokens)
 
 
 @pytest.fixture
-def heads_say(monkeypatch):
-    """The tokens that heads drafted, and those that were copied."""
-    said = {"head": set(), "copy": set()}
+def drafted_tokens(monkeypatch):
+    """The tokens drafted by heads and by prompt lookup."""
+    drafted = {"head": set(), "copy": set()}
     draft = Drafter.draft
 
     def spy(*args):
@@ -50,11 +51,11 @@ def heads_say(monkeypatch):
         for row, kinds in zip(drafts.tokens.tolist(), drafts.kinds, strict=True):
             for token, kind in zip(row, kinds, strict=True):
                 if kind is not None:
-                    said["copy" if kind.is_copy else "head"].add(token)
+                    drafted["copy" if kind.is_lookup else "head"].add(token)
         return drafts
 
     monkeypatch.setattr(Drafter, "draft", spy)
-    return said
+    return drafted
 
 
 @pytest.mark.parametrize("tokens", [TOKENS, tuple(TOKENS), torch.tensor(TOKENS), torch.tensor(TOKENS).numpy()])
@@ -78,7 +79,7 @@ def test_first_tokens_by_default():
 @pytest.mark.parametrize("copied", [0, 8], ids=["heads", "heads and copies"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("name", ["gpt2", "marian", "bart"])
-def test_drafts_are_of_the_chosen_tokens_and_the_text_of_any(name, batch_size, copied, heads_say):
+def test_drafts_are_of_the_chosen_tokens_and_the_text_of_any(name, batch_size, copied, drafted_tokens):
     model, inputs = model_of(name), prompts(batch_size, name)
     free = generate(model, inputs, **EVERYTHING, **NO_END)
     text = free.sequences[:, -len(free.scores) :].flatten().tolist()
@@ -90,26 +91,26 @@ def test_drafts_are_of_the_chosen_tokens_and_the_text_of_any(name, batch_size, c
     speculative = generate(model, inputs, **options)
     assert_same_generation(free, speculative, ends=())
     assert were_drafts_right(speculative)
-    assert heads_say["head"] and heads_say["head"] <= set(tokens)
-    assert bool(heads_say["copy"]) == (copied > 0)
+    assert drafted_tokens["head"] and drafted_tokens["head"] <= set(tokens)
+    assert bool(drafted_tokens["copy"]) == (copied > 0)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_processors_and_samples(batch_size, heads_say):
+def test_processors_and_samples(batch_size, drafted_tokens):
     model, inputs = model_with_tokens(), prompts(batch_size)
     options = {"prompt_lookup_num_tokens": 0, "no_repeat_ngram_size": 2, "suppress_tokens": [7, 30], **NO_END}
     plain = generate(model, inputs, **{**options, "prompt_lookup_num_tokens": None})
     assert torch.equal(generate(model, inputs, **options, **DRAFTS), plain)
     # What is suppressed is not drafted.
-    assert heads_say["head"] and heads_say["head"] <= set(TOKENS) - {7, 30}
-    heads_say["head"].clear()
+    assert drafted_tokens["head"] and drafted_tokens["head"] <= set(TOKENS) - {7, 30}
+    drafted_tokens["head"].clear()
     sampled = generate(model, inputs, do_sample=True, **options, **DRAFTS)
-    assert heads_say["head"] and heads_say["head"] <= set(TOKENS) - {7, 30}
+    assert drafted_tokens["head"] and drafted_tokens["head"] <= set(TOKENS) - {7, 30}
     assert set(sampled[:, 6:].flatten().tolist()) - set(TOKENS)
 
 
 def test_all_chosen_tokens_suppressed():
-    """The heads have nothing to say then, and the text is right all the same."""
+    """If all draft tokens are suppressed, the text is still correct."""
     model, inputs = model_with_tokens([22, 7]), prompts(4)
     for do_sample in (False, True):
         options = {"suppress_tokens": [22, 7], "do_sample": do_sample, **NO_END}
@@ -119,21 +120,21 @@ def test_all_chosen_tokens_suppressed():
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, [22]), (3, [22, 7, 30]), (6, TOKENS), (VOCAB_SIZE, None)])
-def test_size_of_a_call(size, expected, heads_say):
+def test_size_of_a_call(size, expected, drafted_tokens):
     model = model_with_tokens()
     options = {"prompt_lookup_num_tokens": 0, **NO_END, **DRAFTS}
     tokens = generate(model, prompts(4), draft_vocab_size=size, **options)
     assert torch.equal(tokens, generate(model, prompts(4), **NO_END))
-    assert heads_say["head"] <= set(expected or range(VOCAB_SIZE))
-    assert len(heads_say["head"]) > (0 if size == 1 else 1)
-    assert expected or heads_say["head"] - set(TOKENS)
+    assert drafted_tokens["head"] <= set(expected or range(VOCAB_SIZE))
+    assert len(drafted_tokens["head"]) > (0 if size == 1 else 1)
+    assert expected or drafted_tokens["head"] - set(TOKENS)
     # It was for this call only.
     assert_tokens(model)
 
 
-def test_size_of_a_call_without_chosen_tokens(heads_say):
+def test_size_of_a_call_without_chosen_tokens(drafted_tokens):
     generate(tiny_model(), prompts(4), draft_vocab_size=9, prompt_lookup_num_tokens=0, **NO_END, **DRAFTS)
-    assert heads_say["head"] and max(heads_say["head"]) < 9
+    assert drafted_tokens["head"] and max(drafted_tokens["head"]) < 9
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16, torch.float64, "auto"])
@@ -164,7 +165,7 @@ def test_round_trip_of_encoder_decoder_models(tmp_path, name):
 
 
 def test_checkpoints_without_tokens(tmp_path):
-    """A plain model's, and one of ours that was saved before there were any: the first ones, not what is in memory."""
+    """Checkpoints without draft tokens, plain or ours: the default is the first ids of the vocabulary."""
     plain_model().save_pretrained(tmp_path / "plain")
     tiny_model().save_pretrained(tmp_path / "ours")
     for folder in ("plain", "ours"):
@@ -180,9 +181,8 @@ def test_checkpoints_without_tokens(tmp_path):
 @pytest.mark.parametrize("size", [2, 7])
 def test_another_size_on_loading(tmp_path, size):
     model_with_tokens().save_pretrained(tmp_path)
-    message = f"saved with `draft_vocab_size=6`, but `draft_vocab_size={size}` was asked for: "
     for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
-        with pytest.raises(ValueError, match=message):
+        with raises_naming(ValueError, "draft_vocab_size", "6", str(size)):
             load.from_pretrained(tmp_path, draft_vocab_size=size)
     assert_tokens(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, draft_vocab_size=6))
 
@@ -192,7 +192,7 @@ CHANGED = [(4, TOKENS[:4]), (9, [*TOKENS, 0, 1, 3]), (VOCAB_SIZE, range(VOCAB_SI
 
 @pytest.mark.parametrize(("size", "tokens"), CHANGED, ids=["fewer", "more", "all", "none in particular"])
 def test_size_changed_before_saving(tmp_path, size, tokens):
-    """What is saved can be loaded."""
+    """The checkpoint can be loaded after the size was changed."""
     model = model_with_tokens()
     model.config.draft_vocab_size = size
     model.save_pretrained(tmp_path)
@@ -214,7 +214,7 @@ def test_plain_class_loads_our_trunk(tmp_path):
 
 
 def test_without_heads(tmp_path):
-    """There is nobody to draft."""
+    """Without heads, the model has no draft tokens."""
     model = tiny_model(ngram_size=1, draft_vocab_size=5)
     assert list(model.state_dict()) == list(plain_model().state_dict())
     model.save_pretrained(tmp_path)
@@ -227,7 +227,7 @@ def test_without_heads(tmp_path):
 
 def test_tokens_for_a_model_without_heads():
     model = tiny_model(ngram_size=1)
-    with pytest.raises(ValueError, match="`ngram_size`"):
+    with raises_naming(ValueError, "`ngram_size`"):
         model.ngram_set_draft_tokens(TOKENS)
     assert list(model.state_dict()) == list(plain_model().state_dict())
 
@@ -235,18 +235,17 @@ def test_tokens_for_a_model_without_heads():
 @pytest.mark.parametrize("tokens", [[3, 4, 3], [3, VOCAB_SIZE], [3, -1], [], list(range(VOCAB_SIZE + 1))])
 def test_bad_tokens(tokens):
     model = model_with_tokens()
-    with pytest.raises(ValueError) as error:
+    with raises_naming(ValueError) as error:
         model.ngram_set_draft_tokens(tokens)
     message = str(error.value)
-    assert message.endswith(".") and "\n" not in message
-    assert f"different ids from 0 to {VOCAB_SIZE - 1}" in message or "`draft_vocab_size`" in message
-    # Nothing has changed.
+    assert str(VOCAB_SIZE - 1) in message or "`draft_vocab_size`" in message
+    # The earlier tokens are unchanged.
     assert_tokens(model)
 
 
 @pytest.mark.parametrize("tokens", [[1.5, 2.5], torch.tensor([1.5, 2.5]), [True, False]])
-def test_tokens_that_are_no_whole_numbers(tokens):
-    with pytest.raises(ValueError, match=f"different ids from 0 to {VOCAB_SIZE - 1}"):
+def test_tokens_that_are_not_integers(tokens):
+    with raises_naming(ValueError, str(VOCAB_SIZE - 1)):
         tiny_model().ngram_set_draft_tokens(tokens)
 
 
@@ -254,7 +253,7 @@ def test_vocabulary_of_a_decoder():
     """Marian's decoder may have another vocabulary than its encoder."""
     fields = {"decoder_vocab_size": 20, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
     model = tiny_seq2seq("marian", torch.float64, **fields)
-    with pytest.raises(ValueError, match="different ids from 0 to 19"):
+    with raises_naming(ValueError, "19"):
         model.ngram_set_draft_tokens([3, 20])
     model.ngram_set_draft_tokens([3, 19, 7])
     plain, speculative = generate_both(model, prompts(3, "marian"))
@@ -271,7 +270,7 @@ def test_tokens_that_a_smaller_vocabulary_lacks():
     model = model_with_tokens([5, 36, 3])
     model.resize_token_embeddings(20)
     inputs = {"input_ids": random_ids(1, 5) % 20}
-    with pytest.raises(ValueError, match="`ngram_set_draft_tokens`"):
+    with raises_naming(ValueError, "`ngram_set_draft_tokens`"):
         generate(model, inputs, **DRAFTS)
     model.ngram_set_draft_tokens([5, 3])
     assert torch.equal(generate(model, inputs, **DRAFTS), generate(model, inputs))
@@ -286,7 +285,7 @@ def test_saved_in_mid_training(tmp_path):
     assert_tokens(model)
     for step in (1, 2):
         assert_tokens(AutoModelForCausalLM.from_pretrained(tmp_path / f"checkpoint-{step}"))
-    # Continued by a model that was made anew, from the configuration alone.
+    # Resumed by a new model, created from the configuration.
     other = tiny_model(seed=1, draft_vocab_size=len(TOKENS))
     Trainer(other, arguments, train_dataset=data).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert_tokens(other)

@@ -54,8 +54,8 @@ def next_in_the_cycle(_: int, ids: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_ends_among_drafts_that_stand(batch_size):
-    """The text goes round in a cycle and is copied from the prompt, and all copies after the end are in vain."""
+def test_ends_among_accepted_drafts(batch_size):
+    """The text is a cycle that prompt lookup copies; drafts after the end do not count as accepted."""
     ids = torch.tensor(
         [[2, 3, 4, 5, 6, 7, 8, 9, 2, 3], [7, 8, 9, 2, 3, 4, 5, 6, 7, 8], [4, 5, 6, 7, 8, 9, 2, 3, 4, 5]]
     )
@@ -110,32 +110,32 @@ def test_attentions_and_hidden_states(name):
 
 
 class Recorder(BaseStreamer):
-    """Takes down what it is given."""
+    """Records the streamed values."""
 
     def __init__(self):
-        self.heard = []
+        self.streamed = []
 
     def put(self, value):
-        self.heard.append(value.tolist())
+        self.streamed.append(value.tolist())
 
     def end(self):
-        self.heard.append("end")
+        self.streamed.append("end")
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("output", [{}, EVERYTHING], ids=["tokens", "everything"])
 def test_streamer(output, batch_size):
-    """It hears the prompt, then a token of every row at a time, padding included, then the end."""
+    """The streamer gets the prompt, then one token of every row at a time, padding included, then the end."""
     model = model_of("gpt2", seed=1)
-    heard = []
+    streamed = []
     for drafts in ({}, DRAFTS):
         streamer = Recorder()
         options = {"eos_token_id": [END, 5, 9], **output, **drafts}
         generated = generate(model, prompts(batch_size), streamer=streamer, **options)
-        heard.append(streamer.heard)
+        streamed.append(streamer.streamed)
     sequences = generated.sequences if output else generated
-    assert heard[0] == heard[1] and heard[0].count("end") == 1
-    assert heard[1] == [sequences[:, :6].tolist(), *sequences[:, 6:].T.tolist(), "end"]
+    assert streamed[0] == streamed[1] and streamed[0].count("end") == 1
+    assert streamed[1] == [sequences[:, :6].tolist(), *sequences[:, 6:].T.tolist(), "end"]
 
 
 def test_text_streamer(capsys):
@@ -230,7 +230,7 @@ def test_generation_config():
     options = {"max_new_tokens": 20, "do_sample": False, **EVERYTHING, **NO_END}
     speculative = model.generate(**inputs, generation_config=GenerationConfig(**options, **DRAFTS))
     assert_same_generation(model.generate(**inputs, generation_config=GenerationConfig(**options)), speculative, ())
-    # The price is read from there, too: hardly anything is worth all of a forward pass.
+    # So is `draft_threshold`: hardly any draft is worth a full forward pass.
     settings = GenerationConfig(**options, **{**DRAFTS, "draft_threshold": 1.0})
     dear = model.generate(**inputs, generation_config=settings).speculation
     assert sum(dear.num_drafted) < sum(speculative.speculation.num_drafted)
@@ -257,9 +257,9 @@ def test_several_sequences_of_each_prompt():
     assert len(output.sequences.unique(dim=0)) == 9 and were_drafts_right(output)
     torch.manual_seed(0)
     assert torch.equal(generate(model, inputs, **options).sequences, output.sequences)
-    # With one token to sample from, it is greedy search.
-    only = generate(model, inputs, **{**options, "top_k": 1}).sequences
-    assert torch.equal(only, generate(model, inputs, **NO_END).repeat_interleave(3, dim=0))
+    # With one token to sample from, sampling is greedy search.
+    greedy = generate(model, inputs, **{**options, "top_k": 1}).sequences
+    assert torch.equal(greedy, generate(model, inputs, **NO_END).repeat_interleave(3, dim=0))
 
 
 @pytest.mark.parametrize("drafts", ["prompt", "plain model", "model with heads"])
@@ -348,7 +348,7 @@ def test_statistics(name, copied, batch_size):
     for numbers in (drafted, accepted):
         assert numbers == sorted(numbers, reverse=True)
     assert counts.acceptance == [right / all_of_them for right, all_of_them in zip(accepted, drafted, strict=True)]
-    # A forward pass brings a token of its own. Rows of a batch may have no room for all drafts that stand.
+    # Each forward pass adds one token. Rows of a batch may be too long for all accepted drafts.
     surplus = counts.num_row_forwards + sum(accepted) - counts.num_tokens
     assert surplus == 0 if batch_size == 1 else surplus >= 0
     if batch_size == 1:

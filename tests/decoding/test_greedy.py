@@ -35,7 +35,7 @@ def test_same_text_as_plain_decoding(size, target, ensemble_lambda):
 @pytest.mark.parametrize("drafting", ["as it pays", "heads only, as it pays"])
 @pytest.mark.parametrize(("size", "target"), [(5, "wdr"), (3, "simple")])
 def test_single_rows(size, target, drafting, ensemble_lambda):
-    """They are drafted for at any price that is likely to be the default."""
+    """Single rows get drafts at the default costs."""
     model = trained_model(size, target)
     language, count = Language(5), Counter()
     for _ in range(6):
@@ -109,7 +109,7 @@ def test_up_to_the_last_position(target, prompt_length, returns, ensemble_lambda
         assert max(int(positions.max()) for positions in read) == max_length - 2
         if prompt_length == 5:
             assert not returns or statistics.tokens_per_forward > 1
-            # Rows with equally long prompts are at different places.
+            # Rows with prompts of one length reach different positions.
             assert len(ids) == 1 or any(len(positions[:2, 0].unique()) > 1 for positions in read)
 
 
@@ -127,7 +127,7 @@ def test_prompts_of_one_token(size, target, ensemble_lambda):
 
 @pytest.mark.parametrize("drafting", DRAFTING)
 def test_rows_that_are_all_the_same(drafting, ensemble_lambda):
-    """They go together, and get what one of them gets."""
+    """Equal rows advance together, with the tokens of a single row."""
     model = trained_model(4, "wdr")
     ids = Language(51).text(10)[None]
     options = {**NO_END, "ensemble_lambda": ensemble_lambda, **DRAFTING[drafting]}

@@ -10,7 +10,7 @@ from ngram_wdr_hf.decoding import prompt_lookup
 from ngram_wdr_hf.decoding.acceptance import accept_by_sampling, accept_greedily
 from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.pace import DraftKind, DraftPace
-from ngram_wdr_hf.decoding.prompt_lookup import Copy, TextMemory
+from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup, PromptMatch
 from ngram_wdr_hf.decoding.rows import TextRows
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
 from ngram_wdr_hf.method.differences import conjugate, conjugate_of
@@ -37,15 +37,15 @@ def test_greedy_acceptance(depth):
 
 
 def sampled_texts(q_of_last, tables, num_rows, accept=accept_by_sampling):
-    """Three tokens of each row, of which two are drafted: the next token's probabilities depend on the last token."""
+    """Sample three tokens per row, two of them drafted, from a Markov chain with one table per step."""
     first, second = (table.expand(num_rows, -1) for table in q_of_last)
     drafts = torch.cat([torch.multinomial(first, 1), torch.multinomial(second, 1)], dim=1)
     scores = torch.stack([tables[0][0].expand(num_rows, -1), tables[1][drafts[:, 0]], tables[2][drafts[:, 1]]], dim=1)
     tokens, num_accepted = accept(scores.log(), drafts, [first, second])
-    # What is missing comes by plain sampling.
-    for place in (1, 2):
-        again = torch.multinomial(tables[place][tokens[:, place - 1]], 1)[:, 0]
-        tokens[:, place] = torch.where(num_accepted < place, again, tokens[:, place])
+    # The rest is sampled without drafts.
+    for step in (1, 2):
+        sampled = torch.multinomial(tables[step][tokens[:, step - 1]], 1)[:, 0]
+        tokens[:, step] = torch.where(num_accepted < step, sampled, tokens[:, step])
     return tokens, num_accepted
 
 
@@ -102,7 +102,7 @@ def predicted_from_past(heads, hidden_states, embeddings):
 
 
 def test_conjugate_of_tokens_as_they_come():
-    """Of n words, the term of level n, as the arithmetic and the training have it."""
+    """The term of n tokens equals that of `conjugate` and that in training."""
     embeddings = torch.randn(2, 6, 5, dtype=torch.float64)
     silent = [torch.zeros_like] * 4
     from_past = predicted_from_past(silent, torch.zeros_like(embeddings), embeddings)
@@ -110,7 +110,7 @@ def test_conjugate_of_tokens_as_they_come():
         for n in range(1, 6 - start + 1):
             term = conjugate_of([embeddings[:, start + n - 1 - i] for i in range(n)])
             torch.testing.assert_close(term, conjugate(embeddings, n)[:, start])
-            # Head n spoke at the time before `start`, of the word after time `start + n - 1`.
+            # Head n at position `start - 1` predicts the token at position `start + n`.
             if n <= 4 and start > 0:
                 torch.testing.assert_close(term, from_past[n - 1][:, start - 1])
 
@@ -130,24 +130,24 @@ def text_of(ids, max_length=60, processors=()):
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 @pytest.mark.parametrize("target", ["wdr", "simple"])
 @torch.no_grad()
-def test_heads_draft_what_they_say_of_the_drafted_text(target, name, draft_vocab_size):
+def test_drafts_are_predictions_given_earlier_drafts(target, name, draft_vocab_size):
     make = tiny_model if name == "gpt2" else lambda *args, **fields: tiny_seq2seq("bart", *args, **fields)
     model = make(torch.float64, ngram_size=5, ngram_target=target)
     model.ngram_set_draft_tokens(torch.randperm(VOCAB_SIZE)[:20])
     ids = random_ids(3, 6)
-    # The hidden state before the last token, of which any will do.
+    # Random hidden states; drafts use the one at position 4, before the last token.
     hidden_states = torch.randn(3, 6 + 4, model.config.hidden_size, dtype=torch.float64)
     drafts = drafter_for(model, draft_vocab_size=draft_vocab_size or VOCAB_SIZE).draft(
         text_of(ids), hidden_states[:, 4], ids[:, -1]
     )
     assert drafts.tokens.shape == (3, 4) and not drafts.probabilities
-    said = predicted_from_past(
+    predictions = predicted_from_past(
         model.ngram_heads, hidden_states, target_embeddings(model, torch.cat([ids, drafts.tokens], dim=1))
     )
     allowed = torch.arange(VOCAB_SIZE) if draft_vocab_size is None else model.draft_token_ids[:draft_vocab_size]
     for n in range(1, 5):
-        # Head n spoke at time 4 about the word after time 4 + n, and its first word is the one after time n.
-        logits = logits_of(model, said[n - 1][:, 4])[:, allowed]
+        # Head n's prediction at position 4, of the token at position 5 + n; its predictions begin at position n.
+        logits = logits_of(model, predictions[n - 1][:, 4])[:, allowed]
         assert torch.equal(drafts.tokens[:, n - 1], allowed[logits.argmax(-1)])
         confidences = logits.float().softmax(-1).amax(-1).tolist()
         assert [row[n - 1] for row in drafts.kinds] == [DraftKind.of_head(c) for c in confidences]
@@ -162,13 +162,13 @@ def test_how_far_the_heads_draft():
     for left, depth in ((5, 3), (4, 3), (3, 2), (2, 1), (1, 0)):
         assert drafter_for(model).draft(text_of(ids, 6 + left), states, ids[:, -1]).depth == depth
     assert drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).depth == 2
-    whole = drafter_for(model).draft(text_of(ids), states, ids[:, -1]).tokens
-    half = drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).tokens
-    assert torch.equal(whole[:, :2], half)
+    all_heads = drafter_for(model).draft(text_of(ids), states, ids[:, -1]).tokens
+    two_heads = drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).tokens
+    assert torch.equal(all_heads[:, :2], two_heads)
 
 
-def test_copies_beside_the_heads():
-    """One row repeats itself and copies, the other has nothing to copy; what is copied is as certain as can be."""
+def test_prompt_lookup_beside_the_heads():
+    """One row has a match and copies, the other uses the heads; copied tokens have a one-hot distribution."""
     model = tiny_model(ngram_size=4)
     ids = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7], [2, 3, 4, 5, 6, 7, 8, 9]])
     states = torch.randn(2, 16)
@@ -177,13 +177,13 @@ def test_copies_beside_the_heads():
     torch.manual_seed(0)
     drafts = drafter.draft(text_of(ids), states, ids[:, -1])
     assert drafts.tokens[0].tolist() == [8, 9, 5, 6, 7, 8]
-    assert drafts.kinds[0] == [DraftKind.of_copy(3 + i) for i in range(6)]
-    assert [kind and kind.is_copy for kind in drafts.kinds[1]] == [False] * 3 + [None] * 3
-    for place, q in enumerate(drafts.probabilities):
+    assert drafts.kinds[0] == [DraftKind.of_lookup(3 + i) for i in range(6)]
+    assert [kind and kind.is_lookup for kind in drafts.kinds[1]] == [False] * 3 + [None] * 3
+    for depth, q in enumerate(drafts.probabilities):
         assert q.shape == (2, VOCAB_SIZE)
-        assert torch.equal(q[0], torch.eye(VOCAB_SIZE)[drafts.tokens[0, place]])
+        assert torch.equal(q[0], torch.eye(VOCAB_SIZE)[drafts.tokens[0, depth]])
         torch.testing.assert_close(q[1].sum(), torch.ones(()))
-        assert q[1, drafts.tokens[1, place]] > 0 and (place >= 3 or not q[1, 30:].any())
+        assert q[1, drafts.tokens[1, depth]] > 0 and (depth >= 3 or not q[1, 30:].any())
     torch.manual_seed(0)
     alone = heads_only.draft(text_of(ids), states, ids[:, -1])
     torch.testing.assert_close(alone.probabilities[0][1], drafts.probabilities[0][1])
@@ -193,66 +193,66 @@ def pace_of(threshold=None, free_tokens=40, samples=False):
     return DraftPace(threshold, free_tokens, samples)
 
 
-def one_step(pace, kind, stands, num_rows=1, max_depth=3) -> int:
-    """A step of rows without copies, whose heads' drafts are all of one kind and stand or not; returns its depth."""
+def one_step(pace, kind, accepted, num_rows=1, max_depth=3) -> int:
+    """Run a step without prompt lookup, with all drafts of one kind, accepted or not; return its depth."""
     depth = 0
     pace.begin([100] * num_rows)
-    while depth < max_depth and pace.asks_heads([None] * num_rows) and pace.goes_on([kind] * num_rows):
+    while depth < max_depth and pace.should_run_head([None] * num_rows) and pace.should_draft([kind] * num_rows):
         depth += 1
-    pace.learn([[kind] * depth] * num_rows, [depth if stands else 0] * num_rows)
+    pace.learn([[kind] * depth] * num_rows, [depth if accepted else 0] * num_rows)
     return depth
 
 
 def steps_with_drafts(pace, outcomes, confidence=0.6):
-    """The depth of each step of one row, whose drafts stand or not, as `outcomes` say."""
-    return [one_step(pace, DraftKind.of_head(confidence), stands) for stands in outcomes]
+    """Return the depth of each step of one row, whose drafts are accepted or not as in `outcomes`."""
+    return [one_step(pace, DraftKind.of_head(confidence), accepted) for accepted in outcomes]
 
 
 def test_pace_goes_down_and_up():
     pace = pace_of()
     wrong = steps_with_drafts(pace, [False] * 200)
     assert wrong[0] > 0
-    # Rare, but not given up.
+    # Still drafts now and then.
     assert 0 < sum(depth > 0 for depth in wrong[100:]) <= 100 / 8 + 1
     right = steps_with_drafts(pace, [True] * 400)
     assert right[-100:] == [3] * 100
     assert steps_with_drafts(pace_of(), [True] * 50, confidence=0.95)[-40:] == [3] * 40
 
 
-def test_heads_that_bring_nothing_are_asked_rarely():
+def test_heads_without_gain_are_rarely_run():
     pace, kind = pace_of(), DraftKind.of_head(0.0)
 
-    def asked(num_steps):
+    def steps_with_heads(num_steps):
         for _ in range(num_steps):
-            one_step(pace, kind, stands=False)
-            yield pace.has_asked
+            one_step(pace, kind, accepted=False)
+            yield pace.has_run_heads
 
-    assert list(asked(100))[:4] == [True] * 4
-    assert 0 < sum(asked(100)) <= 100 / 16 + 1
+    assert list(steps_with_heads(100))[:4] == [True] * 4
+    assert 0 < sum(steps_with_heads(100)) <= 100 / 16 + 1
 
 
-def test_copies_are_looked_at_in_every_step():
-    """However little the heads bring, and though there was nothing to copy for long."""
-    pace, copy = pace_of(), DraftKind.of_copy(3)
+def test_prompt_lookup_is_never_paused():
+    """Prompt lookup drafts even if heads had no gain and there was no match for long."""
+    pace, copy = pace_of(), DraftKind.of_lookup(3)
     for _ in range(100):
-        one_step(pace, DraftKind.of_head(0.0), stands=False)
+        one_step(pace, DraftKind.of_head(0.0), accepted=False)
     for _ in range(10):
         pace.begin([100])
-        assert pace.prefers_copy(copy) and pace.goes_on([copy])
+        assert pace.prefers_lookup(copy) and pace.should_draft([copy])
         pace.learn([[copy]], [1])
 
 
-def test_pace_depends_on_what_happened_only():
+def test_pace_is_deterministic():
     outcomes = [i % 7 < 3 for i in range(100)]
     first, second = pace_of(), pace_of()
     assert steps_with_drafts(first, outcomes) == steps_with_drafts(second, outcomes)
-    assert first.num_tried == second.num_tried and first.gain == second.gain
+    assert first.num_checked == second.num_checked and first.gain == second.gain
 
 
 def test_pace_of_large_batches_is_slower():
     def drafts(pace, num_rows):
         pace.begin([10] * num_rows)
-        return pace.goes_on([DraftKind.of_head(0.3)] * num_rows)
+        return pace.should_draft([DraftKind.of_head(0.3)] * num_rows)
 
     assert drafts(pace_of(), 1) and not drafts(pace_of(), 32)
     assert drafts(pace_of(free_tokens=4000), 32)
@@ -262,19 +262,19 @@ def test_thresholds():
     unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
     # Drafts that cost nothing are made however often they were wrong.
     pace = pace_of(0.0)
-    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [3] * 100
+    assert [one_step(pace, unsure, accepted=False) for _ in range(100)] == [3] * 100
     # One that costs a forward pass is left alone, unless the head is sure and has always been right.
     pace = pace_of(1.0)
-    assert [one_step(pace, unsure, stands=False) for _ in range(100)] == [0] * 100
+    assert [one_step(pace, unsure, accepted=False) for _ in range(100)] == [0] * 100
     pace = pace_of(1.0)
-    assert [one_step(pace, sure, stands=True) for _ in range(200)][-50:] == [3] * 50
+    assert [one_step(pace, sure, accepted=True) for _ in range(200)][-50:] == [3] * 50
 
 
 @pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16), (True, 8)])
-def test_heads_are_tried_even_where_they_are_dear(samples, num_rows):
-    """Without it, heads that are always right would never be found out."""
+def test_expensive_heads_are_tried(samples, num_rows):
+    """Without trials, heads that are always right would never be used."""
     pace = DraftPace(None, free_tokens=40, samples=samples)
-    depths = [one_step(pace, DraftKind.of_head(0.95), stands=True, num_rows=num_rows) for _ in range(40)]
+    depths = [one_step(pace, DraftKind.of_head(0.95), accepted=True, num_rows=num_rows) for _ in range(40)]
     assert depths[:4] == [3] * 4 and depths[-20:] == [3] * 20
 
 
@@ -282,93 +282,93 @@ def test_nothing_is_learned_of_drafts_after_a_wrong_one():
     first, second, third = (DraftKind.of_head(confidence) for confidence in (0.3, 0.6, 0.95))
     pace = pace_of()
     pace.begin([10, 10])
-    pace.learn([[first, second, third], [DraftKind.of_copy(2), None, None]], [1, 3])
-    assert pace.num_tried == {first: 1, second: 1, DraftKind.of_copy(2): 1}
-    assert pace.num_stood == {first: 1, second: 0, DraftKind.of_copy(2): 1}
+    pace.learn([[first, second, third], [DraftKind.of_lookup(2), None, None]], [1, 3])
+    assert pace.num_checked == {first: 1, second: 1, DraftKind.of_lookup(2): 1}
+    assert pace.num_accepted == {first: 1, second: 0, DraftKind.of_lookup(2): 1}
 
 
-def test_pace_counts_rows_that_are_behind_for_more():
+def test_rows_with_more_tokens_left_have_more_weight():
     unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
     pace = pace_of(0.7)
     pace.begin([40, 10])
     assert sum(pace.expected) == pytest.approx(2.0)
-    assert pace.goes_on([sure, unsure])
+    assert pace.should_draft([sure, unsure])
     pace.begin([40, 10])
-    assert not pace.goes_on([unsure, sure])
+    assert not pace.should_draft([unsure, sure])
 
 
 def test_kinds_of_drafts():
     assert [DraftKind.of_head(c).level for c in (0.0, 0.02, 0.3, 0.89, 0.9, 1.0)] == [0, 1, 4, 7, 8, 8]
-    assert [DraftKind.of_copy(length).level for length in (1, 3, 6, 20)] == [0, 2, 5, 5]
-    assert DraftKind.of_copy(1) != DraftKind.of_head(0.0)
+    assert [DraftKind.of_lookup(length).level for length in (1, 3, 6, 20)] == [0, 2, 5, 5]
+    assert DraftKind.of_lookup(1) != DraftKind.of_head(0.0)
     pace = pace_of()
-    chances = [pace.chance(DraftKind.of_head(c)) for c in (0.01, 0.04, 0.08, 0.15, 0.3, 0.4, 0.6, 0.8, 0.95)]
+    chances = [pace.acceptance_rate(DraftKind.of_head(c)) for c in (0.01, 0.04, 0.08, 0.15, 0.3, 0.4, 0.6, 0.8, 0.95)]
     assert chances == sorted(chances) and chances[-1] == 1.0
 
 
-def longest_latest_match(text, longest_match):
-    """Where to copy from, by looking everywhere."""
-    for length in range(min(longest_match, len(text)), 0, -1):
-        for place in range(len(text) - 1, length - 1, -1):
-            if text[place - length : place] == text[len(text) - length :]:
-                return place, length
+def longest_latest_match(text, max_match):
+    """Find the match by exhaustive search."""
+    for length in range(min(max_match, len(text)), 0, -1):
+        for start in range(len(text) - 1, length - 1, -1):
+            if text[start - length : start] == text[len(text) - length :]:
+                return start, length
     return None
 
 
-@pytest.mark.parametrize("longest_match", [1, 2, 3])
-def test_what_is_copied(longest_match):
+@pytest.mark.parametrize("max_match", [1, 2, 3])
+def test_what_is_copied(max_match):
     generator = torch.Generator().manual_seed(0)
     found = []
     for length in (0, 1, 2, 3, 5, 8, 13, 30):
         for size in (2, 4, 12):
             text = torch.randint(0, size, (length,), generator=generator).tolist()
-            memory = TextMemory(longest_match)
+            lookup = PromptLookup(max_match)
             # As it grows: a prompt first, then a few tokens at a time.
-            memory.add(text[: length // 2])
-            memory.add(text[length // 2 : length - 1])
-            memory.add(text[max(length // 2, length - 1) :])
-            assert memory.tokens == text and memory.num_read == length
-            copy, expected = memory.find(), longest_latest_match(text, longest_match)
-            assert (copy and (copy.place, copy.match_length)) == expected
+            lookup.add(text[: length // 2])
+            lookup.add(text[length // 2 : length - 1])
+            lookup.add(text[max(length // 2, length - 1) :])
+            assert lookup.tokens == text and lookup.num_read == length
+            copy, expected = lookup.find(), longest_latest_match(text, max_match)
+            assert (copy and (copy.start, copy.match_length)) == expected
             found.append(expected and expected[1])
             if copy is not None:
                 # Written down, the copies come out of the text itself.
                 written = list(text)
                 for i in range(12):
                     written.append(copy.next_token())
-                    assert written[-1] == written[copy.place + i]
-    assert set(found) == {None, *range(1, longest_match + 1)}
+                    assert written[-1] == written[copy.start + i]
+    assert set(found) == {None, *range(1, max_match + 1)}
 
 
-def test_a_text_that_repeats_goes_on_repeating():
-    memory = TextMemory(3)
-    memory.add([9, 1, 2, 3, 1, 2, 3, 1])
-    copy = memory.find()
-    assert (copy.place, copy.match_length) == (5, 3)
+def test_copies_continue_in_a_loop():
+    lookup = PromptLookup(3)
+    lookup.add([9, 1, 2, 3, 1, 2, 3, 1])
+    copy = lookup.find()
+    assert (copy.start, copy.match_length) == (5, 3)
     assert [copy.next_token() for _ in range(8)] == [2, 3, 1, 2, 3, 1, 2, 3]
-    assert copy == Copy([9, 1, 2, 3, 1, 2, 3, 1], 5, 3, [2, 3, 1, 2, 3, 1, 2, 3])
+    assert copy == PromptMatch([9, 1, 2, 3, 1, 2, 3, 1], 5, 3, [2, 3, 1, 2, 3, 1, 2, 3])
 
 
-def test_of_a_long_prompt_the_end_is_remembered(monkeypatch):
-    monkeypatch.setattr(prompt_lookup, "LONGEST_MEMORY", 5)
-    memory = TextMemory(3)
-    memory.add([7, 8, 1, 2, 3, 4, 5])
-    assert memory.tokens == [1, 2, 3, 4, 5] and memory.num_read == 7
-    memory.add([7])
-    assert memory.find() is None and memory.num_read == 8
-    memory.add([1])
-    assert memory.find().next_token() == 2
+def test_only_the_end_of_a_long_prompt_is_indexed(monkeypatch):
+    monkeypatch.setattr(prompt_lookup, "MAX_INDEXED_TOKENS", 5)
+    lookup = PromptLookup(3)
+    lookup.add([7, 8, 1, 2, 3, 4, 5])
+    assert lookup.tokens == [1, 2, 3, 4, 5] and lookup.num_read == 7
+    lookup.add([7])
+    assert lookup.find() is None and lookup.num_read == 8
+    lookup.add([1])
+    assert lookup.find().next_token() == 2
 
 
 def test_statistics():
-    head, copy = DraftKind.of_head(0.5), DraftKind.of_copy(2)
+    head, copy = DraftKind.of_head(0.5), DraftKind.of_lookup(2)
     statistics = SpeculationStatistics()
     assert statistics.tokens_per_forward == 0 and statistics.acceptance == []
     for num_rows in (2, 2, 1):
         statistics.count_forward(num_rows)
     statistics.count_drafts([head, head, head], 1)
     statistics.count_drafts([copy, copy, copy, copy], 3)
-    # There may have been no draft at the end, and what stood there was an accident.
+    # A row without a draft at a depth does not count there, even if its filler token is accepted.
     statistics.count_drafts([head, None, None], 2)
     statistics.count_drafts([], 0)
     statistics.num_tokens = 11

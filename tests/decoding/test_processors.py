@@ -63,11 +63,11 @@ def test_every_row_has_its_own_allowed_tokens():
     output = generate(model_of("gpt2"), prompts(4), prefix_allowed_tokens_fn=allowed, **EVERYTHING, **NO_END, **DRAFTS)
     assert were_drafts_right(output)
     for i, row in enumerate(output.sequences):
-        assert all(row[place] in allowed(i, row[:place]) for place in range(6, len(row)))
+        assert all(row[t] in allowed(i, row[:t]) for t in range(6, len(row)))
 
 
 def test_minimal_length_before_an_end_that_drafts_hold():
-    """The end is likely from the first token on; drafts have it, and it does not stand before its time."""
+    """The end token is likely from the start; as a draft, it is rejected before the minimal length."""
     model, ends = model_of("gpt2"), [22, 7, 26]
     plain, speculative = generate_both(model, prompts(4), eos_token_id=ends, min_new_tokens=9, pad_token_id=PAD)
     assert_same_generation(plain, speculative, ends)
@@ -155,7 +155,7 @@ def test_criteria(name, batch_size):
 
 
 def test_a_row_that_has_ended_stays_ended():
-    """Also where no end token is known, and plain decoding goes on with the row until all have ended."""
+    """Without an end token, too, where plain decoding continues a finished row until all are finished."""
     model = model_of("gpt2", seed=1)
     lengths = (9, 17, 8, 20)
     options = {"stopping_criteria": [EndsAtLength(*lengths)], **NO_END}
@@ -169,7 +169,7 @@ def test_a_row_that_has_ended_stays_ended():
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_time(batch_size):
-    """No time at all is enough for one token; plenty changes nothing."""
+    """With no time, one token is generated; a long time limit changes nothing."""
     model, inputs = model_of("gpt2"), prompts(batch_size)
     for options in ({"max_time": 0.0}, {"stopping_criteria": [MaxTimeCriteria(0.0)]}):
         plain, speculative = generate_both(model, inputs, **options)
@@ -181,7 +181,7 @@ def test_time(batch_size):
 @pytest.mark.parametrize("others", [[], [EndsAtLength(30, 30, 30)]], ids=["alone", "with another"])
 @pytest.mark.parametrize("length", [3, 6, 9, 40])
 def test_a_length_of_the_users_own(length, others):
-    """A criterion of the user's takes the place of `max_new_tokens`. Too short for the prompt, it ends at once."""
+    """`MaxLengthCriteria` overrides `max_new_tokens`. If it is shorter than the prompt, one token is generated."""
     criteria = [MaxLengthCriteria(length), *others]
     plain, speculative = generate_both(model_of("gpt2"), prompts(3), stopping_criteria=criteria, **NO_END)
     assert speculative.sequences.shape == plain.sequences.shape

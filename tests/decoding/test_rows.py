@@ -29,8 +29,9 @@ from transformers.generation import (
 
 from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.history import NgramHistoryLayer, history_of
-from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_be_cut
+from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_crop
 from ngram_wdr_hf.decoding.rows import TextRows
+from tests.support.errors import raises_naming
 from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model
 
 WINDOW = 6
@@ -52,25 +53,25 @@ CACHES = {
 
 
 class SlowCache:
-    """The tokens of each row as a list of numbers, which every layer of a real cache holds as well."""
+    """Reference cache: the tokens of each row as a list, which every layer of a real cache holds, too."""
 
     def __init__(self, kind, lengths, has_history, rng):
-        self.whole, self.rng = CACHES[kind](), rng
-        self.cache, self.crossed = self.whole, None
+        self.full_cache, self.rng = CACHES[kind](), rng
+        self.cache, self.crossed = self.full_cache, None
         self.texts = [[] for _ in lengths]
         self.width = max(lengths)
         self.padding = [self.width - length for length in lengths]
         if kind == "encoder-decoder":
             self.crossed = torch.randn(len(lengths), 2, 3, 4)
-            self.whole.cross_attention_cache.update(self.crossed, -self.crossed, 0)
-            self.cache = self.whole.self_attention_cache
-        self.history = history_of(self.whole, 3) if has_history else None
+            self.full_cache.cross_attention_cache.update(self.crossed, -self.crossed, 0)
+            self.cache = self.full_cache.self_attention_cache
+        self.history = history_of(self.full_cache, 3) if has_history else None
         self._write(self.width)
         self.texts = [text[padding:] for text, padding in zip(self.texts, self.padding, strict=True)]
         mask = None
         if any(self.padding):
             mask = torch.tensor([[0] * p + [1] * (self.width - p) for p in self.padding])
-        self.ragged = RaggedCache(self.whole, len(lengths), mask)
+        self.ragged = RaggedCache(self.full_cache, len(lengths), mask)
         self.drop([0] * len(lengths))
 
     def _write(self, width):
@@ -85,7 +86,7 @@ class SlowCache:
             self.history.extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
 
     def read(self, width):
-        """What a forward pass does."""
+        """Append random tokens to all rows, as a forward pass does."""
         self._write(width)
         mask = self.ragged.attention_mask
         if mask is not None:
@@ -108,14 +109,14 @@ class SlowCache:
         if self.ragged.attention_mask is None:
             assert lengths == [columns] * len(lengths)
         else:
-            # What is real is at the right.
+            # Tokens are at the right.
             expected = [[0] * (columns - length) + [1] * length for length in lengths]
             assert self.ragged.attention_mask.tolist() == expected
         if not is_sliding:
-            # No column is without meaning in every row.
-            assert min(self.ragged.moved) == 0
+            # No column is masked in every row.
+            assert min(self.ragged.shifts) == 0
         moved = [columns - length - pad for length, pad in zip(lengths, self.padding, strict=True)]
-        assert self.ragged.moved == moved and self.ragged.is_ragged == any(moved)
+        assert self.ragged.shifts == moved and self.ragged.is_ragged == any(moved)
         for layer in self.cache.layers:
             width = layer.keys.shape[-2]
             assert layer.get_seq_length() == columns and len(layer.keys) == len(layer.values) == len(lengths)
@@ -127,7 +128,7 @@ class SlowCache:
                     keys, values = (states[row, head, width - len(known) :] for states in (layer.keys, layer.values))
                     assert (keys == (head + 1) * known).all() and (values == value_sign * keys[:, :1]).all()
         if self.crossed is not None:
-            layer = self.whole.cross_attention_cache.layers[0]
+            layer = self.full_cache.cross_attention_cache.layers[0]
             assert torch.equal(layer.keys, self.crossed) and torch.equal(layer.values, -self.crossed)
 
 
@@ -162,23 +163,23 @@ def test_cache_is_left_as_it_was_found():
     assert not cache.layers[0].record_past
 
 
-def test_caches_that_cannot_be_cut():
+def test_caches_that_cannot_be_cropped():
     model = tiny_model()
-    with pytest.raises(ValueError, match="needs a cache"):
-        check_can_be_cut(None, 1)
-    with pytest.raises(ValueError, match="StaticLayer cannot be cropped"):
-        check_can_be_cut(StaticCache(config=model.config, max_cache_len=8), 1)
+    with raises_naming(ValueError, "use_mtp", "`use_cache`"):
+        check_can_crop(None, 1)
+    with raises_naming(ValueError, "use_mtp", "StaticLayer"):
+        check_can_crop(StaticCache(config=model.config, max_cache_len=8), 1)
 
     class OtherLayer(NgramHistoryLayer):
         pass
 
     cache = DynamicCache()
     cache.layers.append(OtherLayer())
-    check_can_be_cut(cache, 1)
-    with pytest.raises(ValueError, match="OtherLayer cannot be moved"):
-        check_can_be_cut(cache, 2)
+    check_can_crop(cache, 1)
+    with raises_naming(ValueError, "use_mtp", "OtherLayer"):
+        check_can_crop(cache, 2)
     for make in CACHES.values():
-        check_can_be_cut(make(), 2)
+        check_can_crop(make(), 2)
 
 
 def allowed_tokens(row, text):
@@ -211,7 +212,7 @@ PROCESSORS = {
 
 
 def uneven_rows(processors=(), criteria=(), max_length=14):
-    """Four rows of 6, 8, 7 and 6 tokens, of which the last one is not worked on any more."""
+    """Return four rows of 6, 8, 7 and 6 tokens, the last of them not active."""
     prompts = torch.randint(0, 11, (4, 6))
     text = TextRows(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
     for row, count in ((1, 2), (2, 1)):
@@ -232,9 +233,9 @@ def test_processors_see_what_plain_decoding_shows(name, num_scores):
     for i, row in enumerate(text.rows):
         for step in range(num_scores):
             known = text.tokens[row] + drafts[i, : 3 - num_scores + 1 + step].tolist()
-            # Every row of the batch has the same text here; this row's answer counts.
-            ids, everyone = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
-            expected = text.processors(ids, everyone)[row]
+            # The text is repeated for all rows, so that the row keeps its index.
+            ids, batch_scores = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
+            expected = text.processors(ids, batch_scores)[row]
             torch.testing.assert_close(processed[i, step], expected)
     assert name == "none" or not torch.equal(processed, before)
 
@@ -242,7 +243,7 @@ def test_processors_see_what_plain_decoding_shows(name, num_scores):
 @pytest.mark.parametrize("draft_vocab_size", [None, 9])
 @torch.no_grad()
 def test_processors_of_drafts(draft_vocab_size):
-    """The heads' scores are processed as the model's are; where nothing is left, any draft will do."""
+    """Heads' scores are processed like the model's; if all tokens are forbidden, they stay unprocessed."""
     model = tiny_model()
     config = GenerationConfig(do_sample=True, prompt_lookup_num_tokens=0)
     config.draft_threshold, config.draft_vocab_size = 0.0, draft_vocab_size
@@ -280,7 +281,7 @@ class EndsWith(StoppingCriteria):
 
 
 def slow_ends(text, criteria, new, counts):
-    """One token at a time, each row by itself, in its place."""
+    """Append one token at a time to each row separately."""
     kept, finished, rows = [], [], []
     for i, row in enumerate(text.rows):
         tokens, is_done = list(text.tokens[row]), False
@@ -317,9 +318,9 @@ def test_where_rows_end(name):
         assert text.finished == [*finished, False]
         assert text.unfinished() == [i for i, end in enumerate(finished) if not end]
         assert [text.tokens[row] for row in text.rows] == rows
-        everyone = [*rows, text.tokens[3]]
-        longest = max(map(len, everyone))
-        assert text.sequences().tolist() == [tokens + [1] * (longest - len(tokens)) for tokens in everyone]
+        all_rows = [*rows, text.tokens[3]]
+        longest = max(map(len, all_rows))
+        assert text.sequences().tolist() == [tokens + [1] * (longest - len(tokens)) for tokens in all_rows]
         assert text.tokens_left() == [
             0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)
         ]
@@ -333,7 +334,7 @@ def test_where_rows_end(name):
 def test_length_and_time_end_rows(own):
     criteria = [MaxLengthCriteria(9), *([EndsWith()] if own else [])]
     text = uneven_rows(criteria=criteria, max_length=9)
-    # Drafts may go beyond the last place.
+    # Drafts may exceed the maximum length.
     assert text.add(torch.full((3, 4), 7), [4, 4, 1], None) == [3, 1, 1]
     assert text.lengths == [9, 9, 8, 6] and text.finished == [True, True, False, False]
     # A row that waits gets nothing.

@@ -1,4 +1,4 @@
-"""Sampling with drafts: the probability of every text is that of plain sampling, by counting all of them."""
+"""Sampling with drafts: every text has its probability under plain sampling, tested by counting."""
 
 import itertools
 
@@ -23,7 +23,7 @@ from tests.support.candidate_generator import NgramCandidateGenerator
 from tests.support.chance import LEAST_P, WRONG_P, p_value
 from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model, tiny_seq2seq
 
-# Three tokens, of which five are generated, so that three heads can draft: 243 texts.
+# A vocabulary of three and five new tokens, enough for three heads to draft: 243 texts.
 VOCAB_SIZE, NEW_TOKENS = 3, 5
 # One of the prompts repeats itself, so that there is something to copy.
 PROMPTS = [[1, 2, 0, 1, 2, 0, 1], [2, 2, 1]]
@@ -45,9 +45,9 @@ def exact_probabilities(model, prompt, processors=(), ensemble_lambda=0.0, end=N
     inputs = {name: value.expand(len(texts), -1) for name, value in inputs.items()}
     logits = model(**inputs, **{f"{model.ngram_text_prefix}input_ids": ids}, ensemble_lambda=ensemble_lambda).logits
     total, has_ended = torch.ones(len(texts)).double(), torch.zeros(len(texts), dtype=torch.bool)
-    for place in range(len(prompt), ids.shape[1]):
-        probabilities = processors(ids[:, :place], logits[:, place - 1].clone()).double().softmax(-1)
-        token = ids[:, place]
+    for position in range(len(prompt), ids.shape[1]):
+        probabilities = processors(ids[:, :position], logits[:, position - 1].clone()).double().softmax(-1)
+        token = ids[:, position]
         total *= torch.where(has_ended, token == 1, probabilities.gather(1, token[:, None])[:, 0])
         has_ended |= token == (-1 if end is None else end)
     torch.testing.assert_close(total.sum(), torch.ones(()).double())
@@ -146,12 +146,12 @@ def accept_everything(scores, drafts, draft_probabilities):
 
 
 def accept_by_p(scores, drafts, draft_probabilities):
-    """Forgets what a draft's own probability was."""
+    """Wrong acceptance: ignores the probability q of a draft."""
     return accept_by_sampling(scores, drafts, [torch.ones_like(q) for q in draft_probabilities])
 
 
 def replace_by_p(scores, drafts, draft_probabilities):
-    """Draws another token for a rejected one from all of p."""
+    """Wrong acceptance: replaces a rejected draft by a sample from p instead of the residual."""
     tokens, num_accepted = accept_by_sampling(scores, drafts, draft_probabilities)
     rows = torch.arange(len(tokens))
     tokens[rows, num_accepted] = torch.multinomial(scores[rows, num_accepted].softmax(-1), 1)[:, 0]
@@ -207,8 +207,8 @@ def transition_p_value(texts, table):
 
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
-def test_long_texts_at_the_pace_that_is_learned(target):
-    """What was learned of drafts, and where one is copied from, depends on the text so far, and must not show."""
+def test_long_texts_with_a_learned_pace(target):
+    """The pace and prompt lookup depend on the text so far, which must not change the distribution."""
     model, table = markov_model(ngram_target=target)
     torch.manual_seed(0)
     options = {"do_sample": True, "use_mtp": True, "max_new_tokens": 250, "eos_token_id": None, "draft_threshold": 0.2}
@@ -271,7 +271,7 @@ def test_transformers_own_loop_is_greedy_as_well(name, ensemble_lambda, options,
     outcomes = []
 
     def spy(pace, kinds, num_accepted):
-        """In place of learning, so that there are drafts at every step."""
+        """Record instead of learning, so that every step drafts."""
         outcomes.append((num_accepted[0], kinds[0]))
 
     monkeypatch.setattr(DraftPace, "learn", spy)
@@ -281,7 +281,7 @@ def test_transformers_own_loop_is_greedy_as_well(name, ensemble_lambda, options,
     drafters = transformers_loop(model)
     assert torch.equal(model.generate(ids, **settings), plain)
     assert [type(drafter) for drafter in drafters] == [NgramCandidateGenerator]
-    # The same drafts were made, and the same of them stood.
+    # The same drafts were made and accepted.
     assert outcomes == of_our_loop
     assert sum(1 + accepted for accepted, _ in outcomes) == 24
     assert any(accepted < len(kinds) for accepted, kinds in outcomes)
@@ -298,4 +298,4 @@ def test_who_drafts(transformers_loop):
         model.generate(random_ids(1, 5), max_new_tokens=3, do_sample=False, **options)
     ours = [NgramCandidateGenerator] * 2
     assert [type(d) for d in drafters] == [*ours, PromptLookupCandidateGenerator, AssistedCandidateGenerator]
-    assert drafters[0].drafter.num_copied == 8 and drafters[1].drafter.num_copied == 3
+    assert drafters[0].drafter.max_copied == 8 and drafters[1].drafter.max_copied == 3

@@ -1,4 +1,4 @@
-"""Gradient diversity: against its definition, and as a number that a training logs and leaves untouched."""
+"""Gradient diversity against its definition."""
 
 import gc
 import math
@@ -15,6 +15,7 @@ from transformers import BertConfig, BertForMaskedLM
 from ngram_wdr_hf.analysis import gradient_diversity
 from tests.support import reference
 from tests.support.batches import DROPOUT, padded_batch
+from tests.support.errors import raises_naming
 from tests.support.reformer import tiny_reformer
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
@@ -24,23 +25,23 @@ def rows_of(batch) -> list[dict[str, torch.Tensor]]:
 
 
 def by_row(model, losses: Iterable[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The gradients of separate backward passes, by name."""
-    found = []
+    """Return the gradients of separate backward passes, by name."""
+    gradients = []
     for loss in losses:
         model.zero_grad()
-        # The reference's loss of a row without targets is a mere number.
+        # The reference loss of a row without targets is a constant.
         if loss.requires_grad:
             loss.backward()
         weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        found.append({name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in weights.items()})
+        gradients.append({name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in weights.items()})
     model.zero_grad()
-    return found
+    return gradients
 
 
-def definition(found: list[dict[str, torch.Tensor]], *prefixes: str) -> float:
-    """The second form of the paper's equation, from all inner products of the rows' gradients."""
-    names = [name for name in found[0] if name.startswith(prefixes or "")]
-    flat = torch.stack([torch.cat([row[name].flatten() for name in names]) for row in found])
+def definition(gradients: list[dict[str, torch.Tensor]], *prefixes: str) -> float:
+    """Compute the second form of the paper's equation, from all inner products of row gradients."""
+    names = [name for name in gradients[0] if name.startswith(prefixes or "")]
+    flat = torch.stack([torch.cat([row[name].flatten() for name in names]) for row in gradients])
     products = flat @ flat.T
     return (products.diagonal().sum() / products.sum()).item()
 
@@ -51,7 +52,7 @@ def definition(found: list[dict[str, torch.Tensor]], *prefixes: str) -> float:
     ids=str,
 )
 def test_causal_models(fields):
-    # λ is for evaluation, and must not show either.
+    # λ is for evaluation and must have no effect.
     model = tiny_model(torch.float64, **{"ngram_size": 3, **DROPOUT, "ensemble_lambda": 0.5, **fields})
     batch = padded_batch()
     expected = by_row(model, (reference.training_loss(model, **row)[0] for row in rows_of(batch)))
@@ -60,7 +61,7 @@ def test_causal_models(fields):
     assert gradient_diversity(model, batch) == pytest.approx(definition(expected))
     for name in ("transformer.h.1", "transformer.ln_f.bias", *["ngram_heads"] * bool(model.ngram_heads)):
         assert gradient_diversity(model, batch, name) == pytest.approx(definition(expected, name))
-    # The output embedding may be the input embedding, by another name.
+    # The output embedding may be tied to the input embedding.
     output = "lm_head" if "tie_word_embeddings" in fields else "transformer.wte"
     both = definition(expected, output, "transformer.h.0")
     for names in (["lm_head", "transformer.h.0"], ["lm_head.weight", "transformer.h.0", output]):
@@ -98,14 +99,14 @@ def test_stock_models(model):
     if model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = random_ids(6, 9, seed=1)
     expected = by_row(model, (model(**row).loss for row in rows_of(batch)))
-    # Their loss is not a number without targets.
+    # Without targets, their loss is NaN.
     assert model(**rows_of(batch)[2]).loss.isnan()
     assert gradient_diversity(model.train(), batch) == pytest.approx(definition(expected))
 
 
 @pytest.mark.parametrize("layers", ["local", "lsh"])
 def test_reformer(layers):
-    """Its layers put their gradients where they belong themselves, and go back in training mode only."""
+    """Reformer layers set their gradients themselves and run backward in training mode only."""
     model, ids = tiny_reformer(layers, ngram_size=3).train(), random_ids(3, 24)
     expected = by_row(model, (model(row[None], labels=row[None]).loss for row in ids))
     model = tiny_reformer(layers, ngram_size=3, hidden_dropout_prob=0.5)
@@ -113,7 +114,7 @@ def test_reformer(layers):
 
 
 def test_adapters():
-    """PEFT wraps the model, which has to make its training loss all the same."""
+    """A model wrapped by PEFT still uses its training loss."""
     settings = LoraConfig(
         target_modules=["c_attn"], lora_dropout=0.5, modules_to_save=["ngram_heads.0"], fan_in_fan_out=True
     )
@@ -128,7 +129,7 @@ def test_adapters():
 
 
 def test_packed_documents():
-    """Rows are read as in training: without a cache, attention keeps the documents of a row apart."""
+    """As in training, without a cache, attention separates packed documents."""
     model, ids = tiny_model(torch.float64), random_ids(3, 8)
     batch = {"input_ids": ids, "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).expand(3, 8), "labels": ids}
     model.training = True
@@ -153,7 +154,7 @@ class Pull(nn.Module):
     [
         ([[1, 2, 3]] * 7, 1 / 7),
         ([[1, 2, 3]], 1),
-        # At right angles, whatever their lengths.
+        # Orthogonal, with different lengths.
         ([[1, 0, 0], [0, 20, 0], [0, 0, 3]], 1),
         ([[3, 0, 0], [-1, 0, 0]], 10 / 4),
         ([[1, 1, 0], [1, 0, 0], [0, 0, 0]], 3 / 5),
@@ -167,20 +168,20 @@ def test_by_hand(pulls, expected):
 
 
 @pytest.mark.parametrize("size", [2, 7, 32])
-def test_equal_rows_agree(size):
+def test_equal_rows(size):
     ids = random_ids(1, 12).repeat(size, 1)
     value = gradient_diversity(tiny_model(**DROPOUT), {"input_ids": ids, "labels": ids})
     assert value * size == pytest.approx(1, rel=1e-6)
 
 
 def test_half_precision():
-    """A sum in bfloat16 would not grow beyond 256 of its terms."""
+    """A sum in bfloat16 would stop growing at 256 terms."""
     value = gradient_diversity(Pull().bfloat16(), {"labels": torch.ones(300, 3, dtype=torch.bfloat16)})
     assert value * 300 == pytest.approx(1, rel=1e-6)
 
 
-def test_rows_without_common_words_are_orthogonal():
-    """Of an embedding that is all there is to train, each row moves rows of its own."""
+def test_rows_without_common_tokens_are_orthogonal():
+    """If only the embedding is trained, each batch row changes different rows of it."""
     model = tiny_model(ngram_size=1, tie_word_embeddings=False).requires_grad_(False)
     model.transformer.wte.requires_grad_(True)
     ids = torch.arange(2, 34).view(4, 8)
@@ -194,7 +195,7 @@ def random_states() -> list:
 @pytest.mark.parametrize("is_bad", [False, True])
 def test_nothing_else_changes(is_bad):
     model, batch = tiny_model(**DROPOUT).train(), padded_batch()
-    # A mode of its own, and gradients in the backbone alone, as no training could have left them.
+    # Unusual modes and gradients, to see that they are restored.
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
     for parameter in model.transformer.parameters():
@@ -206,7 +207,7 @@ def test_nothing_else_changes(is_bad):
     states = random_states()
     if is_bad:
         batch["labels"][4, 1] = VOCAB_SIZE
-        with pytest.raises(ValueError, match="labels"):
+        with raises_naming(ValueError, "labels"):
             gradient_diversity(model, batch)
     else:
         with torch.no_grad():
@@ -218,7 +219,7 @@ def test_nothing_else_changes(is_bad):
 
 
 def test_memory_does_not_grow_with_the_batch():
-    """When a row is read, of all rows before it there is one sum."""
+    """At each row, only one gradient sum of the earlier rows exists."""
     # No other test has tensors of this shape.
     model, counts = tiny_model(vocab_size=VOCAB_SIZE + 4), []
     shape = model.transformer.wte.weight.shape
@@ -235,35 +236,39 @@ IDS = random_ids(2, 5)
 
 
 @pytest.mark.parametrize(
-    ("batch", "parameters", "message"),
+    ("batch", "parameters", "names"),
     [
-        ({}, None, "The batch is empty"),
-        ({"input_ids": IDS[:0], "labels": IDS[:0]}, None, "The batch is empty"),
-        ({"input_ids": IDS, "labels": IDS[:1]}, None, "equally many rows, got input_ids 2, labels 1"),
-        ({"input_ids": IDS, "labels": IDS.tolist()}, None, "labels is none"),
-        ({"input_ids": IDS, "labels": IDS, "use_cache": torch.tensor(False)}, None, "use_cache is none"),
-        ({"input_ids": IDS}, None, "add `labels`"),
-        ({"input_ids": IDS, "labels": torch.full_like(IDS, -100)}, None, "rows with targets"),
-        ({"input_ids": IDS, "labels": IDS}, [], "`parameters` is empty"),
-        ({"input_ids": IDS, "labels": IDS}, ["transformer.h.1", "transformer.h.3"], "the name 'transformer.h.3'"),
-        # A part of a name is no name.
-        ({"input_ids": IDS, "labels": IDS}, "transformer.h.1.ln", "the name 'transformer.h.1.ln'"),
+        ({}, None, ["`batch` is empty"]),
+        ({"input_ids": IDS[:0], "labels": IDS[:0]}, None, ["`batch` is empty"]),
+        ({"input_ids": IDS, "labels": IDS[:1]}, None, ["`batch`", "input_ids 2, labels 1"]),
+        ({"input_ids": IDS, "labels": IDS.tolist()}, None, ["`batch`", "labels"]),
+        ({"input_ids": IDS, "labels": IDS, "use_cache": torch.tensor(False)}, None, ["`batch`", "use_cache"]),
+        ({"input_ids": IDS}, None, ["`batch`", "`labels`"]),
+        ({"input_ids": IDS, "labels": torch.full_like(IDS, -100)}, None, ["`batch`", "-100"]),
+        ({"input_ids": IDS, "labels": IDS}, [], ["`parameters` is empty"]),
+        (
+            {"input_ids": IDS, "labels": IDS},
+            ["transformer.h.1", "transformer.h.3"],
+            ["`parameters`", "'transformer.h.3'"],
+        ),
+        # A prefix of a name does not match.
+        ({"input_ids": IDS, "labels": IDS}, "transformer.h.1.ln", ["`parameters`", "'transformer.h.1.ln'"]),
     ],
 )
-def test_bad_input(batch, parameters, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_input(batch, parameters, names):
+    with raises_naming(ValueError, *names):
         gradient_diversity(tiny_model(), batch, parameters)
 
 
 def test_models_that_have_no_gradient():
     batch = {"input_ids": IDS, "labels": IDS}
-    with pytest.raises(ValueError, match="no trainable parameters"):
+    with raises_naming(ValueError, "`model`", "`requires_grad_`"):
         gradient_diversity(tiny_model().requires_grad_(False), batch)
-    with pytest.raises(ValueError, match="no trainable parameter of the name 'ngram_heads'"):
+    with raises_naming(ValueError, "`parameters`", "'ngram_heads'"):
         model = tiny_model()
         model.ngram_heads.requires_grad_(False)
         gradient_diversity(model, batch, "ngram_heads")
-    with pytest.raises(ValueError, match="offloaded or sharded"):
+    with raises_naming(ValueError, "`model`", "offloaded"):
         gradient_diversity(tiny_model().to("meta"), batch)
-    with pytest.raises(ValueError, match="parameters that the loss depends on"):
+    with raises_naming(ValueError, "`batch`", "`parameters`"):
         gradient_diversity(Pull(), {"labels": torch.ones(2, 3)}, "unused")

@@ -1,4 +1,4 @@
-"""The scores of sentence pairs against a slow loop over single pairs."""
+"""Scores of sentence pairs, against a slow loop over single pairs."""
 
 import math
 
@@ -19,13 +19,13 @@ LAMBDAS = [0.0, 0.3, 1.0]
 
 @pytest.fixture(scope="module")
 def pairs() -> Dataset:
-    """Targets of a single token among them, of which no head has anything to say."""
+    """Pairs, some with targets of a single token, for which heads have no targets."""
     return tokens_of([*random_lengths(25, 9), (3, 1), (1, 1), (1, 2), (14, 3)])
 
 
 @torch.no_grad()
 def slow_scores(model, tokens: Dataset):
-    """The NLL of all targets for each λ, and the mean NLL of the next word and of each head; one pair at a time."""
+    """Return the NLL of all targets for each λ, and the mean NLL of each depth, one pair at a time."""
     sums = [0.0] * len(LAMBDAS)
     head_nlls = [[] for _ in range(model.config.ngram_size)]
     for source, target in pairs_of(tokens):
@@ -52,7 +52,7 @@ def test_scores_are_those_of_single_pairs(pairs, target):
     for batch_tokens in (1, 20, 64, 100_000):
         batches = PairBatches(pairs, batch_tokens, PAD)
         calls = []
-        # Windows at a time mean nothing here.
+        # `batch_size` has no effect here.
         scores = score(model, batches, LAMBDAS, batch_size=7, on_batch=lambda calls=calls: calls.append(None))
         assert len(calls) == len(batches) and model.training
         assert scores.nll_sums == pytest.approx(sums, rel=1e-9)
@@ -67,7 +67,7 @@ def test_scores_are_those_of_single_pairs(pairs, target):
 @pytest.mark.parametrize("num_processes", [2, 3, 50])
 def test_scores_do_not_depend_on_the_number_of_processes(pairs, num_processes):
     model = tiny_seq2seq("marian", torch.float64, ngram_size=3)
-    # A pair a batch: a prime number, which no number of processes divides.
+    # One pair per batch, and a prime number of batches.
     batches = PairBatches(pairs, 1, PAD)
     assert len(batches) == 29
     alone = score(model, batches, LAMBDAS, 1)
@@ -82,12 +82,12 @@ def test_scores_do_not_depend_on_the_number_of_processes(pairs, num_processes):
         score(model, batches, LAMBDAS, 1, index, num_processes, keep, lambda called=called: called.append(None))
         shares.append(sums)
         calls.append(len(called))
-    # As many batches everywhere, or processes would wait for each other.
+    # The same number of batches in every process.
     assert set(calls) == {math.ceil(len(batches) / num_processes)}
     together = iter([sum(parts) for parts in zip(*shares, strict=True)])
     scores = score(model, batches, LAMBDAS, 1, 0, num_processes, lambda _: next(together))
     assert scores.nll_sums == pytest.approx(alone.nll_sums, rel=1e-9)
     assert scores.head_nlls == pytest.approx(alone.head_nlls, rel=1e-9)
     assert (scores.num_tokens, scores.num_words) == (alone.num_tokens, alone.num_words)
-    # One share alone is less.
+    # A single share is less than the total.
     assert all(float(sums[0][0]) < alone.nll_sums[0] for sums in shares)

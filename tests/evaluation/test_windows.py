@@ -1,4 +1,4 @@
-"""The windows of an evaluation: every token is a target once, and the perplexity is that of a slow loop."""
+"""Evaluation windows: every token is a target once, and the perplexity equals a slow loop."""
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ from tests.support.tiny import random_ids, tiny_model
 @pytest.mark.parametrize("window_size", range(1, 7))
 def test_every_token_is_a_target_once(window_size, start):
     """
-    Target number k is predicted from all k+1 tokens before it if k < W. Any other is predicted from the tokens of its
-    window up to it, at least W - stride + 1; in all windows but the last, the first new target from exactly so many.
+    Target k < W is predicted from all k + 1 tokens before it. Later targets are predicted from their window, with at
+    least W - stride + 1 tokens of context; exactly that many for the first target of a window, except the last window.
     """
     for length in range(20):
         tokens = list(range(100, 100 + length))
@@ -29,7 +29,7 @@ def test_every_token_is_a_target_once(window_size, start):
             assert windows.num_targets == num_targets
             size = min(window_size, num_targets)
             step = size if stride is None else min(stride, size)
-            found = []
+            scored = []
             for number, window in enumerate(windows):
                 ids, targets = window["input_ids"].tolist(), window["shift_labels"].tolist()
                 assert len(ids) == len(targets) == size
@@ -40,8 +40,8 @@ def test_every_token_is_a_target_once(window_size, start):
                     if target != IGNORE_INDEX:
                         assert target == text[begin + t + 1]
                         contexts.append(t + 1)
-                        found.append(target)
-                # The targets of a window come one after the other, the last of them at its end.
+                        scored.append(target)
+                # The targets of a window are consecutive and end with the window.
                 assert contexts == list(range(contexts[0], size + 1))
                 if number == 0:
                     assert begin == 0 and contexts[0] == 1
@@ -49,7 +49,7 @@ def test_every_token_is_a_target_once(window_size, start):
                     assert contexts[0] == size - step + 1
                 else:
                     assert contexts[0] >= size - step + 1
-            assert found == text[1:]
+            assert scored == text[1:]
             assert len(windows) == len(
                 [k for k in range(num_targets) if k == 0 or (k >= size and (k - size) % step == 0)]
             )
@@ -72,7 +72,7 @@ LAMBDAS = [0.0, 0.3, 1.0]
 
 @torch.no_grad()
 def slow_scores(model, text: list[int], window_size: int, stride: int):
-    """The NLL of the text for each λ, and the mean NLL of the next word and each head; one target at a time."""
+    """Return the NLL of the text for each λ, and the mean NLL of each depth, one target at a time."""
     num_targets = len(text) - 1
     nlls = {value: [] for value in LAMBDAS}
     head_nlls = [[] for _ in range(model.config.ngram_size)]
@@ -85,8 +85,8 @@ def slow_scores(model, text: list[int], window_size: int, stride: int):
         hidden = model.transformer(context).last_hidden_state
         for n in range(min(model.config.ngram_size, context.shape[1])):
             t = context.shape[1] - 1 - n
-            said = head_prediction(model, hidden, context, 0, t, n) if n else hidden[0, t]
-            head_nlls[n].append(F.cross_entropy(model.lm_head(said), target))
+            prediction = head_prediction(model, hidden, context, 0, t, n) if n else hidden[0, t]
+            head_nlls[n].append(F.cross_entropy(model.lm_head(prediction), target))
     means = [sum(head) / max(len(head), 1) for head in head_nlls]
     return torch.tensor([sum(values) for values in nlls.values()]), torch.tensor(means, dtype=torch.double)
 
@@ -109,7 +109,7 @@ def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, s
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
-def test_short_text_is_seen_whole(length):
+def test_short_text_fits_one_window(length):
     model, tokens = tiny_model(torch.float64), random_ids(1, length)
     scores = score(model, EvaluationWindows(stream_of(tokens[0]), 50, 7, START), LAMBDAS, batch_size=4)
     text = torch.cat([torch.tensor([[START]]), tokens], 1)
@@ -145,7 +145,7 @@ def test_shares_of_processes_add_up(num_processes):
             count,
         )
         shares.append(sums)
-    # All processes meet equally often.
+    # The same number of batches in every process.
     assert len(set(batches)) == 1
     totals = iter([sum(values) for values in zip(*shares, strict=True)])
     together = score(model, windows, LAMBDAS, 2, 0, num_processes, lambda value: next(totals))

@@ -5,11 +5,12 @@ import torch
 
 from ngram_wdr_hf.method.bag_of_words import bag_of_words_nll
 from tests.support import reference
+from tests.support.errors import raises_naming
 from tests.support.tiny import SEQ2SEQ, plain_seq2seq, tiny_seq2seq
 from tests.support.training import assert_same_gradients, gradients
 from tests.support.translation import BATCHES, NAMES, TOLERANCE, text_of
 
-# A word twice, a word thrice, holes at both ends, a single word and no word at all.
+# Repeated tokens, missing targets at both ends, a single token, and no target at all.
 TARGETS = torch.tensor(
     [
         [3, 8, 3, 0, 10],
@@ -42,21 +43,21 @@ def test_values_and_gradients(tensors, rows, has_bias):
         torch.testing.assert_close(grad, wanted)
 
 
-def test_a_sentence_without_words_is_nothing(tensors):
+def test_sentence_without_targets_has_no_loss(tensors):
     nll = bag_of_words_nll(tensors[0], torch.full_like(TARGETS, -100), *tensors[1:])
     assert nll.item() == 0.0
     assert not any(grad.any() for grad in torch.autograd.grad(nll, tensors))
 
 
-def test_the_order_of_the_words_is_nothing(tensors):
-    """Nor is their number: a word that is said again adds its position, and no second term."""
+def test_order_and_repetition_do_not_matter(tensors):
+    """A repeated token adds its position to the sum of logits, but no second term."""
     hidden, weight, bias = tensors
     forward, backward = (
         bag_of_words_nll(hidden, TARGETS, weight, bias),
         bag_of_words_nll(hidden, TARGETS.flip(1), weight),
     )
-    turned = bag_of_words_nll(hidden.flip(1), TARGETS.flip(1), weight, bias)
-    torch.testing.assert_close(turned, forward)
+    reversed_both = bag_of_words_nll(hidden.flip(1), TARGETS.flip(1), weight, bias)
+    torch.testing.assert_close(reversed_both, forward)
     assert abs(backward - forward) > 1e-3
     once = bag_of_words_nll(hidden[1:2, :3].sum(1, keepdim=True), torch.tensor([[5]]), weight)
     torch.testing.assert_close(bag_of_words_nll(hidden[1:2], TARGETS[1:2], weight), once)
@@ -73,7 +74,7 @@ def test_large_scores_stay_finite(tensors):
 @pytest.mark.parametrize("batch", ["ragged", "holes", "left-padded decoder"])
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_added_with_its_weight(name, size, batch):
+def test_weighted_bag_of_words_loss_is_added(name, size, batch):
     fields = {"ngram_size": size, "label_smoothing": 0.1}
     model = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5, **fields).train()
     without = tiny_seq2seq(name, torch.float64, **fields).train()
@@ -95,8 +96,7 @@ def test_it_is_added_with_its_weight(name, size, batch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_at_padding_are_no_words_of_the_sentence(name):
-    """A position of padding has nothing to say, its label or none."""
+def test_labels_at_padding_are_ignored(name):
     model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=1.0).train(), BATCHES["left-padded decoder"]
     everywhere = batch["labels"].masked_fill(batch["labels"] == -100, 5)
     assert (everywhere != batch["labels"]).any()
@@ -104,21 +104,20 @@ def test_labels_at_padding_are_no_words_of_the_sentence(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_accumulated_gradients_are_the_batchs(name):
+def test_accumulated_gradients_equal_those_of_the_full_batch(name):
     model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5).train(), BATCHES["ragged"]
-    whole = model(**batch)
+    full = model(**batch)
     count = (batch["labels"] != -100).sum()
     halves = [
         model(**{key: value[i : i + 1] for key, value in batch.items()}, num_items_in_batch=count) for i in (0, 1)
     ]
-    torch.testing.assert_close(halves[0].bow_loss + halves[1].bow_loss, whole.bow_loss)
+    torch.testing.assert_close(halves[0].bow_loss + halves[1].bow_loss, full.bow_loss)
     first, second = (gradients(model, half.loss) for half in halves)
-    assert_same_gradients({key: first[key] + second[key] for key in first}, gradients(model, whole.loss))
+    assert_same_gradients({key: first[key] + second[key] for key in first}, gradients(model, full.loss))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_where_it_is_not(name):
-    """Evaluation is the next word's NLL, and a weight of 0 leaves the loss out."""
+def test_no_bag_of_words_loss_in_evaluation_or_with_weight_zero(name):
     model, without, batch = tiny_seq2seq(name, bow_loss_weight=0.5), tiny_seq2seq(name), BATCHES["ragged"]
     for options in ({}, {"ensemble_lambda": 0.4}, {"ensemble_lambda": [0.0, 0.4]}):
         output = model(**batch, **options)
@@ -129,7 +128,7 @@ def test_where_it_is_not(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_without_labels_has_none(name):
+def test_batch_without_targets_has_zero_loss(name):
     model, batch = tiny_seq2seq(name, bow_loss_weight=0.5).train(), BATCHES["no labels at all"]
     output = model(**batch)
     assert output.loss.item() == output.bow_loss.item() == 0.0
@@ -138,7 +137,7 @@ def test_a_batch_without_labels_has_none(name):
 
 
 @pytest.mark.parametrize("name", ["marian", "bart"])
-def test_the_final_bias_counts(name):
+def test_final_logits_bias_is_used(name):
     model, batch = tiny_seq2seq(name, bow_loss_weight=0.5).train(), BATCHES["ragged"]
     before = model(**batch).bow_loss
     model.final_logits_bias.zero_()
@@ -148,12 +147,12 @@ def test_the_final_bias_counts(name):
 @pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan"), "0.5", None, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_weights(name, weight):
-    with pytest.raises(ValueError, match=r"^`bow_loss_weight` must be a number of at least 0 \(0 = off\), got"):
+    with raises_naming(ValueError, "`bow_loss_weight`", repr(weight)):
         SEQ2SEQ[name][1](bow_loss_weight=weight)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_field_is_saved(tmp_path, name):
+def test_weight_is_saved(tmp_path, name):
     model = tiny_seq2seq(name, bow_loss_weight=0.5)
     model.save_pretrained(tmp_path)
     model_class, config_class = SEQ2SEQ[name][:2]
@@ -161,12 +160,12 @@ def test_the_field_is_saved(tmp_path, name):
     loaded = model_class.from_pretrained(tmp_path)
     assert torch.equal(loaded.train()(**BATCHES["ragged"]).loss, model.train()(**BATCHES["ragged"]).loss)
     assert model_class.from_pretrained(tmp_path, bow_loss_weight=2).config.bow_loss_weight == 2
-    with pytest.raises(ValueError, match="`bow_loss_weight` must be a number of at least 0"):
+    with raises_naming(ValueError, "`bow_loss_weight`", "-1"):
         model_class.from_pretrained(tmp_path, bow_loss_weight=-1)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_has_no_weights_of_its_own(name):
+def test_loss_adds_no_parameters(name):
     model, plain = tiny_seq2seq(name, ngram_size=1, bow_loss_weight=0.5), plain_seq2seq(name)
     assert list(model.state_dict()) == list(plain.state_dict())
     plain.load_state_dict(model.state_dict())

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from ngram_wdr_hf import conjugate, wdr
+from tests.support.errors import raises_naming
 
 LEVELS = [1, 2, 3, 4, 5, 7]
 
 
 def binomial_wdr(embeddings, n, t):
-    """Equation 6 of the paper, at a position where it holds."""
+    """Return equation 6 of the paper at position t."""
     return sum(comb(n, i) * (-1) ** i * embeddings[..., t + n - i, :] for i in range(n + 1))
 
 
@@ -25,27 +26,27 @@ def test_recursive_definition_equals_binomial_form(embeddings, n):
 
 
 @pytest.mark.parametrize("n", LEVELS)
-def test_difference_plus_conjugate_is_the_word(embeddings, n):
-    words = wdr(embeddings, n) + conjugate(embeddings, n)
-    assert words.shape == embeddings.shape
-    torch.testing.assert_close(words[..., :-n, :], embeddings[..., n:, :])
+def test_difference_plus_conjugate_is_the_embedding(embeddings, n):
+    restored = wdr(embeddings, n) + conjugate(embeddings, n)
+    assert restored.shape == embeddings.shape
+    torch.testing.assert_close(restored[..., :-n, :], embeddings[..., n:, :])
 
 
 @pytest.mark.parametrize("n", LEVELS)
-def test_last_position_is_carried(embeddings, n):
+def test_last_position_is_unchanged(embeddings, n):
     torch.testing.assert_close(wdr(embeddings, n)[..., -1, :], embeddings[..., -1, :])
 
 
 @pytest.mark.parametrize("n", LEVELS)
-def test_both_continue_the_sequence_alike(embeddings, n):
+def test_both_continue_the_sequence_in_the_same_way(embeddings, n):
     last = embeddings[..., -1:, :]
     longer = torch.cat([embeddings, *(2**k * last for k in range(1, n + 1))], dim=-2)
-    words = wdr(embeddings, n) + conjugate(embeddings, n)
-    torch.testing.assert_close(words, longer[..., n:, :])
+    restored = wdr(embeddings, n) + conjugate(embeddings, n)
+    torch.testing.assert_close(restored, longer[..., n:, :])
 
 
 @pytest.mark.parametrize("n", LEVELS)
-def test_conjugate_reads_no_later_word(embeddings, n):
+def test_conjugate_ignores_later_tokens(embeddings, n):
     changed = embeddings.clone()
     changed[..., n:, :] += 1
     torch.testing.assert_close(conjugate(changed, n)[..., 0, :], conjugate(embeddings, n)[..., 0, :])
@@ -73,5 +74,5 @@ def test_level_zero_is_the_embedding_itself(embeddings):
 @pytest.mark.parametrize("n", [-1, 1.5, True, "2"])
 @pytest.mark.parametrize("function", [wdr, conjugate])
 def test_bad_level(embeddings, function, n):
-    with pytest.raises(ValueError, match="level `n` must be an integer"):
+    with raises_naming(ValueError, "`n`", repr(n)):
         function(embeddings, n)

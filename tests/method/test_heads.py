@@ -1,4 +1,4 @@
-"""What the model and its heads predict about each token, against loops over positions."""
+"""Predictions of all depths, against loops over positions."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
 WIDTH, LENGTH = 6, 9
 
 
-def some_heads(number: int) -> list[NgramHead]:
+def make_heads(number: int) -> list[NgramHead]:
     return [NgramHead(WIDTH, "relu").double() for _ in range(number)]
 
 
@@ -18,8 +18,8 @@ def some_heads(number: int) -> list[NgramHead]:
 @pytest.mark.parametrize("kept", [LENGTH, 4, 1])
 @pytest.mark.parametrize("num_heads", [1, 3, 12])
 def test_predictions(num_heads, kept, target):
-    """Also with earlier positions before those of interest, and with more heads than positions."""
-    heads = some_heads(num_heads)
+    """Check predictions, also with earlier positions and with more heads than positions."""
+    heads = make_heads(num_heads)
     states, embeddings = torch.randn(2, 2, LENGTH, WIDTH, dtype=torch.float64)
     runs = torch.arange(1, LENGTH + 1).expand(2, -1)[:, LENGTH - kept :]
     predictions = NgramPredictions.from_past(heads, states, embeddings if target == "wdr" else None, runs)
@@ -33,30 +33,30 @@ def test_predictions(num_heads, kept, target):
                 expected = head(states[row, position - n])
                 if target == "wdr":
                     expected = expected + extrapolation(embeddings[row, position - n + 1 : position + 1])
-                found = predictions.embeddings[n][row, position - LENGTH]
-                torch.testing.assert_close(found, expected)
+                actual = predictions.embeddings[n][row, position - LENGTH]
+                torch.testing.assert_close(actual, expected)
 
 
 def test_targets():
-    """A head has none across documents, nor for what was predicted before the positions of interest."""
+    """A head has no targets across documents, nor for predictions made at earlier positions."""
     runs = torch.tensor([[4, 5, 6, 1, 2, 3], [0, 0, 1, 2, 3, 4]])
     next_tokens = torch.tensor([[10, 11, -100, 13, 14, 15], [20, 21, 22, 23, 24, 25]])
     states = torch.randn(2, 8, WIDTH, dtype=torch.float64)
-    predictions = NgramPredictions.from_past(some_heads(3), states, None, runs, next_tokens)
+    predictions = NgramPredictions.from_past(make_heads(3), states, None, runs, next_tokens)
     assert [prediction.shape[1] for prediction in predictions.embeddings] == [6, 6, 6, 5]
     assert predictions.targets[0].tolist() == next_tokens.tolist()
     _ = -100
     assert predictions.targets[1].tolist() == [[_, 11, _, _, 14, 15], [_, _, _, 23, 24, 25]]
     assert predictions.targets[2].tolist() == [[_, _, _, _, _, 15], [_, _, _, _, 24, 25]]
     assert predictions.targets[3].tolist() == [[_, _, _, _, _], [_, _, _, _, 25]]
-    alone = predictions.of_heads()
-    assert len(alone.embeddings) == len(alone.targets) == 3 and alone.targets[0] is predictions.targets[1]
+    of_heads = predictions.of_heads()
+    assert len(of_heads.embeddings) == len(of_heads.targets) == 3 and of_heads.targets[0] is predictions.targets[1]
 
 
 def test_ensemble():
-    heads = some_heads(2)
+    heads = make_heads(2)
     states, embeddings = torch.randn(2, 1, 5, WIDTH, dtype=torch.float64)
-    # The fourth token begins another document.
+    # The fourth token starts a new document.
     runs = torch.tensor([[1, 2, 3, 1, 2]])
     predictions = NgramPredictions.from_past(heads, states, embeddings, runs)
     for ensemble_lambda in (0.0, 0.3, 1.0):
@@ -75,7 +75,7 @@ def test_ensemble():
 @pytest.mark.parametrize("ngram_size", [1, 4])
 @torch.no_grad()
 def test_predictions_of_a_model(make, ngram_size):
-    """What a model is evaluated by can be asked for: the same loss, for the same targets."""
+    """`ngram_predictions` gives the logits, targets and loss of the forward."""
     model, ids = make(torch.float64, ngram_size=ngram_size, ensemble_lambda=0.4), random_ids(2, 7)
     batch = {"input_ids": ids, "labels": ids}
     if model.config.is_encoder_decoder:

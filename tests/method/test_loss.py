@@ -46,12 +46,12 @@ def test_label_smoothing(size, tied, name):
 
 
 @pytest.mark.parametrize("num_items", [7, torch.tensor(11)])
-def test_trainers_count_divides_every_head(num_items):
+def test_num_items_divides_the_loss_of_every_depth(num_items):
     assert_loss_matches(tiny_model(torch.float64, label_smoothing=0.1), BATCHES["holes"], num_items)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_shift_labels_are_labels_already_shifted(target):
+def test_shift_labels_equal_shifted_labels(target):
     batch = BATCHES["holes"]
     model = tiny_model(torch.float64, ngram_target=target).train()
     shifted = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
@@ -61,17 +61,17 @@ def test_shift_labels_are_labels_already_shifted(target):
     torch.testing.assert_close(by_shift.head_losses, by_labels.head_losses)
 
 
-def test_shift_labels_can_reach_past_the_row():
-    """A shard of a longer row knows the token after its last one, and every head learns from it."""
+def test_shift_labels_include_the_token_after_the_row():
+    """A shard of a longer row has a target after its last token, at every depth."""
     ids = random_ids(1, 8)
     model = tiny_model(torch.float64).train()
     shard = model(input_ids=ids[:, :7], shift_labels=ids[:, 1:])
-    whole = model(input_ids=ids, labels=ids)
-    torch.testing.assert_close(shard.loss, whole.loss)
-    torch.testing.assert_close(shard.head_losses, whole.head_losses)
+    full = model(input_ids=ids, labels=ids)
+    torch.testing.assert_close(shard.loss, full.loss)
+    torch.testing.assert_close(shard.head_losses, full.head_losses)
 
 
-def test_packed_documents_are_documents_apart():
+def test_packed_documents_equal_separate_documents():
     ids, positions = BATCHES["packed"]["input_ids"][:1], BATCHES["packed"]["position_ids"][:1]
     model = tiny_model(torch.float64).train()
     apart = [
@@ -81,7 +81,7 @@ def test_packed_documents_are_documents_apart():
     torch.testing.assert_close(packed.loss, sum(apart))
 
 
-def test_padded_rows_are_rows_apart():
+def test_padded_rows_equal_separate_rows():
     rows = [random_ids(1, 9)[0], random_ids(1, 5, seed=1)[0]]
     ids, mask = left_pad(rows)
     position_ids = (mask.cumsum(1) - 1).clamp(min=0)
@@ -92,22 +92,22 @@ def test_padded_rows_are_rows_apart():
     torch.testing.assert_close(padded.loss, apart)
 
 
-def test_masked_prompt_still_teaches_the_heads():
-    """-100 removes one target and nothing else: the heads at a masked prompt predict what follows it."""
+def test_heads_learn_from_a_masked_prompt():
+    """-100 removes one target and nothing else: heads inside a masked prompt predict the tokens after it."""
     ids = random_ids(1, 9)
     labels = ids.clone()
     labels[:, :5] = -100
     model = tiny_model(torch.float64, ngram_size=3).train()
     loss, _ = reference.training_loss(model, ids, labels)
     torch.testing.assert_close(model(ids, labels=labels).loss, loss)
-    # With the first word after the prompt as the only target, head 2 can only have spoken inside the prompt.
+    # With the first token after the prompt as the only target, head 2's prediction was made inside the prompt.
     labels[:, 6:] = -100
     grad = torch.autograd.grad(model(ids, labels=labels).loss, model.ngram_heads[1].fc_out.bias)[0]
     assert grad.abs().max() > 1e-3
 
 
 def test_stop_gradient_matters():
-    """The reference without the detachment has the same loss and other gradients: the tests above would notice."""
+    """The reference without `detach` has the same loss but other gradients, so the tests above would notice."""
     batch = BATCHES["plain"]
     model = tiny_model(torch.float64).train()
     loss = model(**batch).loss
@@ -120,7 +120,7 @@ def test_stop_gradient_matters():
 
 @pytest.mark.parametrize("num_items", [None, 0, torch.tensor(0)])
 @pytest.mark.parametrize("size", [1, 4])
-def test_no_labels_at_all_gives_zero_and_finite_gradients(size, num_items):
+def test_no_targets_give_zero_loss_and_finite_gradients(size, num_items):
     model = tiny_model(ngram_size=size, label_smoothing=0.1).train()
     ids = random_ids(2, 6)
     output = model(ids, labels=torch.full_like(ids, -100), num_items_in_batch=num_items)
@@ -128,8 +128,8 @@ def test_no_labels_at_all_gives_zero_and_finite_gradients(size, num_items):
     output.loss.backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     model.eval()
-    nothing = model(ids, labels=torch.full_like(ids, -100), ensemble_lambda=0.4, num_items_in_batch=num_items)
-    assert nothing.loss.item() == 0.0
+    output = model(ids, labels=torch.full_like(ids, -100), ensemble_lambda=0.4, num_items_in_batch=num_items)
+    assert output.loss.item() == 0.0
 
 
 def test_gradients_reach_every_head_of_a_batch_shorter_than_n():
@@ -142,13 +142,13 @@ def test_gradients_reach_every_head_of_a_batch_shorter_than_n():
 def test_frozen_backbone():
     batch = BATCHES["plain"]
     model = tiny_model(torch.float64, label_smoothing=0.1)
-    everything = gradients(model, reference.training_loss(model, **batch)[0])
+    expected = gradients(model, reference.training_loss(model, **batch)[0])
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith("ngram_heads"))
     model.train()(**batch).loss.backward()
     for name, parameter in model.named_parameters():
         if name.startswith("ngram_heads"):
-            torch.testing.assert_close(parameter.grad, everything[name])
+            torch.testing.assert_close(parameter.grad, expected[name])
         else:
             assert parameter.grad is None
 
@@ -167,7 +167,7 @@ def test_chunk_size_does_not_matter(monkeypatch, chunk):
 
 
 def test_bias_of_the_logit_layer():
-    """GPT-2 has none, other backbones do: the loss function takes it."""
+    """Unlike GPT-2, some backbones have a logit bias."""
     rows = [torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     targets = [torch.randint(0, 11, (2, 4)) for _ in range(3)]
     targets[1][0, 2] = targets[2][1] = -100
@@ -187,8 +187,8 @@ def test_bias_of_the_logit_layer():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_near_full(dtype):
-    """Rows sum to far more than float16 can hold; loss and gradients stay near those of float32."""
+def test_half_precision_is_close_to_float32(dtype):
+    """The sum over rows overflows float16; loss and gradients are still close to those of float32."""
     rows = [torch.randn(3000, 16, requires_grad=True) for _ in range(2)]
     targets = [torch.randint(0, VOCAB_SIZE, (3000,)) for _ in range(2)]
     weight = (3 * torch.randn(VOCAB_SIZE, 16)).requires_grad_()
@@ -205,12 +205,12 @@ def test_half_precision_is_near_full(dtype):
     assert F.cosine_similarity(full_grad.flatten(), half_grad.flatten(), dim=0) > 0.9999
 
 
-def test_float16_gradients_neither_overflow_nor_vanish():
+def test_float16_gradients_neither_overflow_nor_underflow():
     rows = [(10 + torch.randn(16384, 16)).half().requires_grad_() for _ in range(2)]
     targets = [torch.randint(0, 2, (16384,)) for _ in range(2)]
     weight = torch.randn(VOCAB_SIZE, 16).half().requires_grad_()
     loss, _ = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight))
-    # As gradient scaling does it: everything is multiplied by a large number, and divided again afterwards.
+    # Like gradient scaling: the loss is multiplied by a large number.
     actual = torch.autograd.grad(loss * 256, [weight, *rows])
     full = [tensor.detach().float().requires_grad_() for tensor in (weight, *rows)]
     expected = torch.autograd.grad(
@@ -221,7 +221,7 @@ def test_float16_gradients_neither_overflow_nor_vanish():
         assert (grad.float() - wanted).norm() < 1e-2 * wanted.norm()
 
 
-def test_evaluation_finds_no_gradients(monkeypatch):
+def test_evaluation_computes_no_gradients(monkeypatch):
     model, ids = tiny_model(), random_ids(2, 6)
     monkeypatch.setattr(torch.autograd, "grad", None)
     with torch.no_grad():
@@ -229,8 +229,8 @@ def test_evaluation_finds_no_gradients(monkeypatch):
         model.train()(ids, labels=ids)
 
 
-def test_heads_and_public_arithmetic_agree():
-    """What a head predicts is its output plus the conjugate term of the words in between."""
+def test_predictions_agree_with_public_conjugate():
+    """A prediction is the head's output plus the conjugate term of the tokens in between."""
     model = tiny_model(torch.float64, ngram_size=5)
     states, embeddings = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 9, 16, dtype=torch.float64)
     runs = torch.arange(1, 10).expand(2, -1)
@@ -252,7 +252,7 @@ def test_autocast():
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_logits_are_never_whole(monkeypatch, size, label_smoothing):
+def test_full_logits_are_never_computed(monkeypatch, size, label_smoothing):
     monkeypatch.setattr(loss_module, "LARGEST_CHUNK", 8)
     vocab_size, rows = 5000, 4 * 24
     model = tiny_model(ngram_size=size, vocab_size=vocab_size, label_smoothing=label_smoothing).train()

@@ -24,6 +24,7 @@ import ngram_wdr_hf
 from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.modeling import bundle as bundle_module
 from ngram_wdr_hf.modeling.bundle import bundle
+from tests.support.errors import raises_naming
 from tests.support.tiny import random_ids, tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -104,11 +105,11 @@ def test_no_two_modules_define_the_same_name():
     assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
 
 
-def test_a_name_that_is_defined_twice_is_refused(monkeypatch):
-    read = bundle_module._read
+def test_a_name_defined_twice_is_rejected(monkeypatch):
+    parse_module = bundle_module._parse_module
 
     def rename(module_name):
-        module = read(module_name)
+        module = parse_module(module_name)
         if module_name.endswith("method.loss"):
             other = bundle_module._Module(module.title, dict(module.definitions), module.own_imports)
             other.other_imports = dict(module.other_imports)
@@ -121,8 +122,8 @@ def test_a_name_that_is_defined_twice_is_refused(monkeypatch):
             return other
         return module
 
-    monkeypatch.setattr(bundle_module, "_read", rename)
-    with pytest.raises(ValueError, match="NgramHead"):
+    monkeypatch.setattr(bundle_module, "_parse_module", rename)
+    with raises_naming(ValueError, "`NgramHead`"):
         bundle(WDRNgramGPT2LMHeadModel)
 
 

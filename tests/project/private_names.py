@@ -1,26 +1,27 @@
 """
 Private or undocumented names of other libraries that the package relies on, and why.
 
-Nothing imports this module but its test, which has one case per name: when a new release removes a name or changes its
-parameters, one line says so.
+Only `test_private_names.py` imports this module. It has one case per name, so a release that removes a name or changes
+its parameters fails in one line.
 """
 
 from dataclasses import dataclass
 
-# For each name its path, `package.module:Class.method`. Then the parameters we pass or override: those passed by
-# position, `*`, those passed by keyword; with `...` at the end, any others are handed on as they came, without, they
-# must have defaults. Then the module of this package that relies on it, and what for. Last, for an attribute that only
-# instances have, the class or function whose source sets it.
+# Each entry has the path of the name, `package.module:Class.method`, and these lines:
+# - `takes`: the parameters we pass or override, positional ones before `*`. Other parameters need defaults, unless the
+#   list ends with `...`.
+# - the modules of this package that use the name, and the reason.
+# - `set by`: for an attribute of instances, the class or function that sets it.
 NAMES = """\
 accelerate.accelerator:Accelerator._models
-    training/trainer.py: tell a model prepared for training from one that is only evaluated
+    training/trainer.py: distinguish a model prepared for training from one that is only evaluated
     set by accelerate.accelerator:Accelerator
 
 argparse:ArgumentDefaultsHelpFormatter._get_help_string
     takes action
     training/common/command_line.py: leave `(default: None)` out of the help
 argparse:ArgumentParser._actions
-    training/common/command_line.py: know the options that a YAML file may set, and which of them take lists
+    training/common/command_line.py: list the options that a YAML file may set, and those that take lists
     set by argparse:_ActionsContainer
 
 datasets.arrow_dataset:Dataset._fingerprint
@@ -41,33 +42,33 @@ torch._dynamo:mark_static_address
     takes t
     decoding/history.py: keep the history of a static cache at one address under CUDA graphs
 torch.autograd:Variable._execution_engine.queue_callback
-    modeling/watch.py: look for the heads' gradients once the backward pass is complete
+    modeling/watch.py: check the heads' gradients after the backward pass
 
 transformers.cache_utils:BaseQuantizedLayer
-    decoding/ragged_cache.py: refuse caches that cannot take rejected drafts back
+    decoding/ragged_cache.py: raise an error for caches that cannot drop rejected drafts
 transformers.cache_utils:Cache._is_user_defined
-    decoding/loop.py: leave a cache of the caller's as plain decoding leaves it
+    decoding/loop.py: leave the caller's cache in the state that plain decoding would
     set by transformers.generation.utils:GenerationMixin._prepare_cache_for_generation
 transformers.cache_utils:Cache.activate_past_recording
     takes
-    decoding/ragged_cache.py: make sliding windows keep what they would drop until the drafts are judged
+    decoding/ragged_cache.py: make sliding windows keep old tokens until the drafts are checked
 transformers.cache_utils:Cache.get_mask_sizes
     takes query_length, layer_idx
-    backbones/tensorized_model.py: know how many columns a static cache has
+    backbones/tensorized_model.py: get the number of columns of a static cache
 transformers.cache_utils:Cache.layers
     decoding/history.py and decoding/ragged_cache.py: keep the ensemble's history as one more layer
     set by transformers.cache_utils:Cache
 transformers.cache_utils:CacheLayerMixin.is_croppable
-    decoding/ragged_cache.py: refuse caches that cannot take rejected drafts back
+    decoding/ragged_cache.py: raise an error for caches that cannot drop rejected drafts
 transformers.cache_utils:CacheLayerMixin.is_initialized
-    decoding/history.py: know whether a static history holds anything
+    decoding/history.py: check whether a static history is empty
     set by transformers.cache_utils:CacheLayerMixin
 transformers.cache_utils:CacheLayerMixin.keys
     decoding/history.py and decoding/ragged_cache.py: hold the history's hidden states, and move the rows of a layer
     set by transformers.cache_utils:CacheLayerMixin
 transformers.cache_utils:CacheLayerMixin.lazy_initialization
     takes key_states, value_states
-    decoding/history.py: keep the history's records in integers
+    decoding/history.py: keep the history's records as integers
 transformers.cache_utils:CacheLayerMixin.values
     decoding/history.py and decoding/ragged_cache.py: hold the history's records, and move the rows of a layer
     set by transformers.cache_utils:CacheLayerMixin
@@ -78,7 +79,7 @@ transformers.cache_utils:DynamicSlidingWindowLayer.cumulative_length
     decoding/ragged_cache.py: remove columns that are padding in every row
     set by transformers.cache_utils:DynamicSlidingWindowLayer
 transformers.cache_utils:DynamicSlidingWindowLayer.record_past
-    decoding/ragged_cache.py: stop recording when the decoding ends
+    decoding/ragged_cache.py: stop recording at the end of decoding
     set by transformers.cache_utils:DynamicSlidingWindowLayer
 transformers.cache_utils:EncoderDecoderCache.self_attention_cache
     decoding/history.py: find the part of the cache that grows with the text
@@ -87,10 +88,10 @@ transformers.cache_utils:StaticLayer.cumulative_length
     decoding/history.py: count the tokens in a static history
     set by transformers.cache_utils:StaticLayer
 transformers.cache_utils:StaticLayer.max_cache_len
-    decoding/history.py: keep as many hidden states as the heads look back on
+    decoding/history.py: keep as many hidden states as the heads read
     set by transformers.cache_utils:StaticLayer
 transformers.generation.logits_process:PrefixConstrainedLogitsProcessor._prefix_allowed_tokens_fn
-    decoding/rows.py: allow nothing after a draft that the constraint forbids, instead of raising
+    decoding/rows.py: allow no token after a forbidden draft, instead of raising an error
     set by transformers.generation.logits_process:PrefixConstrainedLogitsProcessor
 transformers.generation.logits_process:UnbatchedClassifierFreeGuidanceLogitsProcessor.model
     modeling/generation.py: give the guidance's own forward passes the same λ
@@ -99,38 +100,38 @@ transformers.generation.stopping_criteria:EosTokenCriteria.eos_token_id
     decoding/rows.py: find the end of a row without calling the criterion once per draft
     set by transformers.generation.stopping_criteria:EosTokenCriteria
 transformers.generation.stopping_criteria:StoppingCriteriaList.max_length
-    decoding/loop.py: stop where a criterion of the caller's says
+    decoding/loop.py: respect the length limit of the caller's criteria
 transformers.generation.utils:ALL_CACHE_NAMES
     modeling/causal.py: find the argument of a backbone that holds the cache
 transformers.generation.utils:GenerationMixin._assisted_decoding
     takes input_ids, logits_processor, stopping_criteria, generation_config, *, synced_gpus, streamer, inputs_tensor,
         assistant_model, assistant_tokenizer, tokenizer
-    modeling/generation.py: decode with drafts for `use_mtp=True`, whole batches included
+    modeling/generation.py: run speculative decoding for `use_mtp=True`, also in batches
 transformers.generation.utils:GenerationMixin._get_candidate_generator
     takes generation_config, *, logits_processor, model_kwargs, ...
-    modeling/generation.py: keep λ from an assistant model, which has its own or none
+    modeling/generation.py: not pass λ to an assistant model
 transformers.generation.utils:GenerationMixin._get_logits_processor
     takes *, logits_processor, model_kwargs, ...
-    modeling/generation.py: read λ from `NgramEnsembleLogitsProcessor`, and hand it to classifier-free guidance
+    modeling/generation.py: read λ from `NgramEnsembleLogitsProcessor`, and pass it to classifier-free guidance
 transformers.generation.utils:GenerationMixin._prefill
     takes input_ids, generation_config, model_kwargs
-    decoding/loop.py: read the prompt as plain decoding does, in chunks if asked to
+    decoding/loop.py: read the prompt like plain decoding, in chunks if requested
 transformers.generation.utils:GenerationMixin._prepare_generation_config
     takes generation_config
-    modeling/generation.py: let `generate` take the options for drafts
+    modeling/generation.py: accept the options for drafts in `generate`
 transformers.generation.utils:GenerationMixin._prepare_text_encoder_decoder_kwargs_for_generation
     takes inputs_tensor, model_kwargs, ...
-    modeling/encoder_decoder.py: keep λ from the encoder
+    modeling/encoder_decoder.py: not pass λ to the encoder
 transformers.generation.utils:GenerationMixin._validate_generation_mode
     takes generation_mode, generation_config, generation_mode_kwargs
-    modeling/generation.py: check the options for drafts, and let whole batches pass
+    modeling/generation.py: check the options for drafts, and allow batches
 transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation
     takes input_ids, *, next_sequence_length, is_first_iteration
-    decoding/loop.py: make the inputs of a forward pass over several drafts
+    decoding/loop.py: prepare the inputs of a forward pass over several drafts
 transformers.activations:ACT2FN
-    method/configuration.py and method/heads.py: find the heads' activation by its name
+    method/configuration.py and method/heads.py: get the heads' activation by name
 transformers.configuration_utils:PreTrainedConfig._attn_implementation
-    backbones/with_heads.py: give a copied model the attention of the model it is copied from
+    backbones/with_heads.py: copy the attention implementation of a model
 transformers.conversion_mapping:get_checkpoint_conversion_mapping
     takes model_type
     modeling/checkpoint.py: read weights that the backbone stores under other names
@@ -139,25 +140,25 @@ transformers.conversion_mapping:register_checkpoint_conversion_mapping
     modeling/checkpoint.py: read weights that the backbone stores under other names
 transformers.hf_argparser:HfArg
     takes *, help, default
-    training/common/arguments.py: give an option its help without `dataclasses.field`
+    training/common/arguments.py: define options with help texts
 transformers.initialization:copy_
     takes tensor, other
-    modeling/causal.py and backbones/tensorized_model.py: initialise what a checkpoint lacks, and nothing else
+    modeling/causal.py and backbones/tensorized_model.py: initialize only the weights that a checkpoint lacks
 transformers.initialization:normal_
     takes tensor, *, std
-    modeling/base.py and backbones/tensorized_model.py: initialise what a checkpoint lacks, and nothing else
+    modeling/base.py and backbones/tensorized_model.py: initialize only the weights that a checkpoint lacks
 transformers.initialization:zeros_
     takes tensor
-    modeling/base.py: initialise what a checkpoint lacks, and nothing else
+    modeling/base.py: initialize only the weights that a checkpoint lacks
 transformers.modeling_utils:PreTrainedModel._init_weights
     takes module
-    modeling/base.py, modeling/causal.py and backbones/tensorized_model.py: initialise the heads like the backbone
+    modeling/base.py, modeling/causal.py and backbones/tensorized_model.py: initialize the heads like the backbone
 transformers.modeling_utils:PreTrainedModel._is_stateful
-    modeling/generation.py, training/clm/run.py and backbones/reformer.py: refuse drafts where the state cannot go back
+    modeling/generation.py, training/clm/run.py and backbones/reformer.py: refuse drafts for states without rollback
 transformers.modeling_utils:PreTrainedModel._no_split_modules
-    backbones/marian.py and backbones/tensorized_model.py: say which layers FSDP keeps whole
+    backbones/marian.py and backbones/tensorized_model.py: name the layers that FSDP does not split
 transformers.modeling_utils:PreTrainedModel._skip_keys_device_placement
-    backbones/tensorized_model.py: leave the cache on its devices
+    backbones/tensorized_model.py: not move the cache to another device
 transformers.modeling_utils:PreTrainedModel._tied_weights_keys
     backbones/tensorized_model.py: tie the output embedding to the input embedding
 transformers.modeling_utils:PreTrainedModel.all_tied_weights_keys
@@ -170,19 +171,19 @@ transformers.modeling_utils:PreTrainedModel.loss_type
     set by transformers.modeling_utils:PreTrainedModel
 transformers.modeling_utils:slice_logits_to_keep
     takes hidden_states, logits_to_keep
-    modeling/causal.py and backbones/tensorized_model.py: keep the positions that `logits_to_keep` asks for
+    modeling/causal.py and backbones/tensorized_model.py: apply `logits_to_keep`
 transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    backbones/checks.py and backbones/registry.py: name the backbones that heads can be put on without importing them
+    backbones/checks.py and backbones/registry.py: list the supported backbones without importing them
 transformers.models.auto.modeling_auto:MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    backbones/checks.py and backbones/registry.py: name the backbones that heads can be put on without importing them
+    backbones/checks.py and backbones/registry.py: list the supported backbones without importing them
 transformers.utils:can_return_tuple
     takes func
-    modeling/causal.py, modeling/masked.py and backbones/tensorized_model.py: honour `return_dict=False`
+    modeling/causal.py, modeling/masked.py and backbones/tensorized_model.py: support `return_dict=False`
 transformers.models.bart.modeling_bart:BartDecoder.embed_positions
     modeling/positions.py: give every row of a batch its own positions
     set by transformers.models.bart.modeling_bart:BartDecoder
 transformers.models.bart.modeling_bart:BartForConditionalGeneration.final_logits_bias
-    method/logits.py: add the logit bias that is kept beside the output embedding
+    method/logits.py: add the logit bias, which is not part of the output embedding
     set by transformers.models.bart.modeling_bart:BartForConditionalGeneration
 transformers.models.bart.modeling_bart:BartLearnedPositionalEmbedding.offset
     modeling/positions.py: look up a row's positions in BART's table
@@ -195,15 +196,15 @@ transformers.models.bert.modeling_bert:BertLMPredictionHead.transform
     set by transformers.models.bert.modeling_bert:BertLMPredictionHead
 transformers.models.blenderbot.modeling_blenderbot:shift_tokens_right
     takes input_ids, pad_token_id, decoder_start_token_id
-    modeling/encoder_decoder.py: make the decoder's inputs from labels for backbones without a method for it
+    modeling/encoder_decoder.py: create decoder inputs from labels for backbones without a method for it
 transformers.models.marian.modeling_marian:MarianDecoder.embed_positions
     modeling/positions.py: give every row of a batch its own positions
     set by transformers.models.marian.modeling_marian:MarianDecoder
 transformers.models.marian.modeling_marian:MarianMTModel.final_logits_bias
-    method/logits.py: add the logit bias that is kept beside the output embedding
+    method/logits.py: add the logit bias, which is not part of the output embedding
     set by transformers.models.marian.modeling_marian:MarianMTModel
 transformers.models.marian.modeling_marian:MarianSinusoidalPositionalEmbedding
-    evaluation/checkpoint.py: freeze the sine waves of Marian's positions
+    evaluation/checkpoint.py: freeze Marian's sinusoidal positions
 transformers.models.mixtral.modeling_mixtral:load_balancing_loss_func
     takes gate_logits, num_experts, top_k, attention_mask
     modeling/routers.py: add the load-balancing loss of a mixture of experts
@@ -211,52 +212,52 @@ transformers.models.modernbert.modeling_modernbert:ModernBertForMaskedLM.head
     backbones/modernbert.py: transform hidden states as ModernBERT does before its output embedding
     set by transformers.models.modernbert.modeling_modernbert:ModernBertForMaskedLM
 transformers.models.reformer.modeling_reformer:ReformerDynamicCache.buckets_cache
-    backbones/reformer.py: cut what was padded out of the cache
+    backbones/reformer.py: remove padding from the cache
     set by transformers.models.reformer.modeling_reformer:ReformerDynamicCache
 transformers.models.reformer.modeling_reformer:ReformerDynamicCache.get_start_idx
     takes
-    backbones/reformer.py: know how many tokens the cache holds
+    backbones/reformer.py: get the number of tokens in the cache
 transformers.models.reformer.modeling_reformer:ReformerDynamicCache.reorder_cache
     takes beam_idx
     backbones/reformer.py: reorder the ensemble's history with the beams
 transformers.models.reformer.modeling_reformer:ReformerDynamicCache.states_cache
-    backbones/reformer.py: cut what was padded out of the cache
+    backbones/reformer.py: remove padding from the cache
     set by transformers.models.reformer.modeling_reformer:ReformerDynamicCache
 transformers.models.reformer.modeling_reformer:ReformerLayer._init_attention_seed
     takes
-    backbones/reformer.py: make Reformer's training repeatable from the seed
+    backbones/reformer.py: make Reformer's training reproducible
 transformers.models.reformer.modeling_reformer:ReformerLayer._init_feed_forward_seed
     takes
-    backbones/reformer.py: make Reformer's training repeatable from the seed
+    backbones/reformer.py: make Reformer's training reproducible
 transformers.models.reformer.modeling_reformer:ReformerLayer.attention_seed
-    backbones/reformer.py: make Reformer's training repeatable from the seed
+    backbones/reformer.py: make Reformer's training reproducible
     set by transformers.models.reformer.modeling_reformer:ReformerLayer
 transformers.models.reformer.modeling_reformer:ReformerLayer.feed_forward_seed
-    backbones/reformer.py: make Reformer's training repeatable from the seed
+    backbones/reformer.py: make Reformer's training reproducible
     set by transformers.models.reformer.modeling_reformer:ReformerLayer
 transformers.models.t5.modeling_t5:T5ForConditionalGeneration.model_dim
     backbones/t5.py: scale T5's outputs
     set by transformers.models.t5.modeling_t5:T5ForConditionalGeneration
 transformers.integrations:get_reporting_integration_callbacks
     takes report_to
-    training/common/settings.py: find out before the training whether `--report_to` works
+    training/common/settings.py: check `--report_to` before the training
 transformers.trainer:Trainer._get_collator_with_removed_columns
     takes data_collator
-    evaluation/gradients.py: make a training batch as Trainer does
+    evaluation/gradients.py: create a training batch like Trainer
 transformers.trainer:Trainer._issue_warnings_after_load
     takes load_result
     training/trainer.py: not report tied weights as missing when a run resumes
 transformers.trainer:Trainer._load_from_checkpoint
     takes resume_from_checkpoint
-    training/common/run.py: load the result of a run that was interrupted after its last step
+    training/common/run.py: load the weights of a run that was interrupted after its last step
 transformers.trainer:Trainer.callback_handler
     training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.is_deepspeed_enabled
-    evaluation/gradients.py: refuse sharded weights
+    evaluation/gradients.py: raise an error for sharded weights
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.is_fsdp_enabled
-    evaluation/gradients.py: refuse sharded weights
+    evaluation/gradients.py: raise an error for sharded weights
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.model_accepts_loss_kwargs
     training/glue/run.py: average a classifier's loss over gradient accumulation
@@ -275,20 +276,20 @@ transformers.trainer_callback:ExportableState.state
     training/mlm/budget.py: save the time used with a checkpoint
 transformers.trainer_utils:EvalLoopOutput
     takes *, predictions, label_ids, metrics, num_samples
-    training/trainer.py: return an evaluation of our own to Trainer
+    training/trainer.py: return a custom evaluation to Trainer
 
 trl.trainer.sft_trainer:SFTTrainer._metrics
     training/sft.py: log the heads' losses with TRL's own metrics
     set by trl.trainer.sft_trainer:SFTTrainer
 trl.trainer.sft_trainer:SFTTrainer._total_train_tokens
-    training/sft.py: count tokens as TRL does
+    training/sft.py: count tokens like TRL
     set by trl.trainer.sft_trainer:SFTTrainer
 """
 
 
 @dataclass(frozen=True)
 class PrivateName:
-    """An entry of the list above."""
+    """An entry of `NAMES`."""
 
     path: str
     used_by: str

@@ -1,4 +1,4 @@
-"""The lm-evaluation-harness, on a checkpoint of ours and a task of its user's own, says what we say."""
+"""The lm-evaluation-harness gives the same results as our evaluation, on our checkpoint and custom tasks."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from ngram_wdr_hf.metrics import PERPLEXITY
 from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
 from tests.support.processes import run_python
 
-# Longer than the model's context, not by whole windows; shorter; as long; longer by one; of several lines.
+# Much longer than the model's context; shorter; as long with its end token; one longer. `TEXTS` adds several lines.
 LINES = [
     random_lines(3 * CONTEXT + 5, seed=0),
     random_lines(3, seed=1),
@@ -45,14 +45,14 @@ metric_list:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A model whose own λ is 0.4, and its folder."""
+    """A model with λ = 0.4 in its configuration, and its folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
     return save_checkpoint(folder, tokenizer_of_words(), ensemble_lambda=0.4), str(folder)
 
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    """A folder of two tasks: all texts, and those of one line each."""
+    """A folder with two tasks: all texts, and the one-line texts."""
     folder = tmp_path_factory.mktemp("tasks")
     for name, texts in (("texts", TEXTS), ("lines", LINES)):
         file = folder / f"{name}.jsonl"
@@ -62,7 +62,7 @@ def tasks(tmp_path_factory):
 
 
 def run(tasks: str, name: str, folder: str, batch_size: int = 3, **model_args) -> tuple[dict, list[float]]:
-    """The harness's results, and the log-likelihood it finds for each text."""
+    """Run the harness. Return its results and the log-likelihood of each text."""
     results = lm_eval.simple_evaluate(
         model="hf",
         model_args={"pretrained": folder, **model_args},
@@ -78,12 +78,12 @@ def run(tasks: str, name: str, folder: str, batch_size: int = 3, **model_args) -
 
 def our_log_likelihoods(model, ensemble_lambda: float, window_size: int = CONTEXT) -> list[float]:
     tokenizer = tokenizer_of_words()
-    found = []
+    log_likelihoods = []
     for text in TEXTS:
         rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
         windows = EvaluationWindows(TokenStream.from_rows(rows), window_size, start_token_id=start_token_id(tokenizer))
-        found.append(-score(model, windows, [ensemble_lambda], batch_size=4).nll_sums[0])
-    return found
+        log_likelihoods.append(-score(model, windows, [ensemble_lambda], batch_size=4).nll_sums[0])
+    return log_likelihoods
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_log_likelihoods(checkpoint, tasks, model_args, ensemble_lambda, window_
     results, theirs = run(tasks, "texts", folder, **model_args)
     ours = our_log_likelihoods(model, ensemble_lambda, window_size)
     assert theirs == pytest.approx(ours, rel=1e-5)
-    # In a text that ends in a line break the harness counts one word more than there are, we one more for each line.
+    # For a final line break the harness counts one more word; we count one more per line.
     num_words = sum(len(re.split(r"\s+", text)) for text in TEXTS)
     assert results["word_perplexity,none"] == pytest.approx(math.exp(-sum(ours) / num_words), rel=1e-4)
     num_bytes = sum(len(text.encode()) for text in TEXTS)
@@ -109,20 +109,20 @@ def test_lambda_matters(checkpoint):
 
 
 def test_padding_does_not_matter(checkpoint, tasks):
-    """A batch is padded on the right, and no mask says so."""
+    """The harness pads batches on the right and passes no attention mask."""
     (_, alone), (_, together) = (run(tasks, "texts", checkpoint[1], batch_size) for batch_size in (1, 64))
     assert alone == pytest.approx(together, rel=1e-5)
 
 
 def test_word_perplexity_is_the_metrics(checkpoint, tasks):
-    """For texts of one line each, where the harness counts words as we do."""
+    """For one-line texts the harness counts words as we do."""
     results, _ = run(tasks, "lines", checkpoint[1])
     ours = evaluate.load(PERPLEXITY).compute(predictions=LINES, model_id=checkpoint[1])
     assert results["word_perplexity,none"] == pytest.approx(ours["word_perplexity"], rel=1e-4)
 
 
 def test_without_the_package(checkpoint, tasks):
-    """The code that a checkpoint carries is enough."""
+    """The code in the checkpoint is enough."""
     script = f"""
 import sys
 import lm_eval
@@ -145,7 +145,7 @@ print("\\nsum", sum(sample["filtered_resps"][0] for sample in results["samples"]
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 5])
 def test_windows_are_the_same(stride):
-    """For every length of a text and every stride, not only the one that the harness uses."""
+    """Windows are equal for every text length and stride, not only for the stride of the harness."""
     window_size, start = 5, 99
     for length in range(1, 4 * window_size):
         tokens = list(range(length))
@@ -156,6 +156,6 @@ def test_windows_are_the_same(stride):
         for i in range(len(windows)):
             window = {name: row.tolist() for name, row in windows[i].items()}
             ours.append((window["input_ids"], [token for token in window["shift_labels"] if token != IGNORE_INDEX]))
-            # What is scored stands at the end.
+            # The scored tokens are the last ones.
             assert window["shift_labels"][-len(ours[-1][1]) :] == ours[-1][1]
         assert ours == theirs

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, without the network, and are kept with what they showed."""
+"""The notebooks run from top to bottom without the network, and are stored with their outputs."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.support.processes import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["01_quickstart", "02_wdr_targets", "03_gradient_diversity", "04_ensemble_and_speculation", "05_translation"]
-# Seconds for a cell, and for a whole notebook on two quiet cores; here, others may be at work.
+# Timeout per cell in seconds. On two idle cores, a whole notebook needs less.
 PATIENCE = 600
 
 
@@ -19,7 +19,7 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def pictures(notebook: nbformat.NotebookNode) -> list[str]:
-    """The pictures in a notebook's outputs."""
+    """Return the images in a notebook's outputs."""
     return [
         output.data["image/png"]
         for cell in code_cells(notebook)
@@ -28,22 +28,21 @@ def pictures(notebook: nbformat.NotebookNode) -> list[str]:
     ]
 
 
-def test_they_are_all_there():
+def test_all_notebooks_exist():
     assert [path.stem for path in NOTEBOOKS] == NAMES
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook(path, tmp_path, monkeypatch):
+def test_notebook_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parents[1]))
-    kept = nbformat.read(path, as_version=4)
-    fresh = nbformat.from_dict(kept)
+    stored = nbformat.read(path, as_version=4)
+    fresh = nbformat.from_dict(stored)
     for cell in code_cells(fresh):
         cell.outputs, cell.execution_count = [], None
-    # An error in a cell is an error here.
     NotebookClient(fresh, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert not [output for cell in code_cells(fresh) for output in cell.outputs if output.output_type == "error"]
-    # Kept as it was run, once and in order, with as many pictures, and without the paths of a machine.
-    assert [cell.execution_count for cell in code_cells(kept)] == list(range(1, len(code_cells(kept)) + 1))
-    assert len(pictures(kept)) == len(pictures(fresh)) >= 1
-    texts = "".join(output.get("text", "") for cell in code_cells(kept) for output in cell.outputs)
+    # The stored outputs come from one run in order, have all images, and contain no local paths.
+    assert [cell.execution_count for cell in code_cells(stored)] == list(range(1, len(code_cells(stored)) + 1))
+    assert len(pictures(stored)) == len(pictures(fresh)) >= 1
+    texts = "".join(output.get("text", "") for cell in code_cells(stored) for output in cell.outputs)
     assert not re.search(r"(^|[\s'\"(])/(tmp|opt|root|home|usr|work)/", texts)

@@ -1,4 +1,4 @@
-"""The package as a whole: its style, its cost, its README."""
+"""The package: lint, import cost, versions and README."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ def test_lint(command):
 
 
 def test_import_costs_no_more_than_the_backbones():
-    """Importing us loads the backbones' modules and our own, and nothing else."""
+    """Importing the package loads only its own modules and those of the backbones."""
     script = "import sys; {}; print('\\n'.join(sys.modules))"
     loaded = []
     backbones = ", ".join(cls.__name__ for cls in _NAMED if cls.__module__.startswith("transformers."))
@@ -34,7 +34,7 @@ def test_import_costs_no_more_than_the_backbones():
     assert surplus == set()
 
 
-def test_ci_is_the_readmes_test_command():
+def test_ci_runs_the_readme_test_command():
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
     fences = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
     assert commands[0] == "set -e" and len(commands) == 2
@@ -55,7 +55,7 @@ def snippets() -> list[str]:
 
 
 def test_readme_snippets(tmp_path, monkeypatch, capsys):
-    """All of them, one after the other, as a reader would type them; the names of checkpoints stand for folders."""
+    """All snippets run in order; checkpoint names resolve to local folders."""
     monkeypatch.chdir(tmp_path)
     plain_model(vocab_size=500).save_pretrained(tmp_path / "gpt2")
     torch.manual_seed(0)
@@ -66,6 +66,6 @@ def test_readme_snippets(tmp_path, monkeypatch, capsys):
     assert "perplexity" in capsys.readouterr().out
 
 
-def test_the_readmes_first_command_is_the_scripts_default():
+def test_the_first_readme_command_runs_the_script_without_options():
     commands = [fence.strip() for fence in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)]
     assert commands[0].endswith(".venv/bin/python train_clm.py")

@@ -1,4 +1,4 @@
-"""The private names of other libraries that the package relies on: a release that changes one is read in one line."""
+"""The private names of other libraries that the package relies on. A changed name fails with a one-line message."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ from tests.project.private_names import PRIVATE_NAMES, PrivateName
 
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
 LIBRARIES = ("accelerate", "datasets", "evaluate", "torch", "transformers", "trl")
-# What is imported from here is documented, or exported on purpose.
+# Modules with documented or deliberately exported names.
 PUBLIC_MODULES = (*LIBRARIES, "transformers.generation", "transformers.modeling_outputs", "transformers.utils")
 PUBLIC_MODULES += (
     "accelerate.utils",
@@ -25,16 +25,16 @@ PUBLIC_MODULES += (
     "torch.optim.lr_scheduler",
     "torch.utils.data",
 )
-# Public in spite of the underscore.
+# Public names with an underscore.
 NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
 MADE_BY_METACLASSES = ("_abc_impl", "_backward_cls", "_field_defaults", "_fields")
 GETTERS = ("getattr", "hasattr", "setattr")
-# Every part of a listed path counts as listed: `torch._dynamo` as well as what is called on it.
+# Every part of a listed path counts as listed, such as `_dynamo` in `torch._dynamo`.
 LISTED = {part for private in PRIVATE_NAMES for part in re.split(r"[.:]", private.path)}
 
 
 @pytest.mark.parametrize("private", PRIVATE_NAMES, ids=lambda private: private.path)
-def test_name_is_there(private: PrivateName):
+def test_name_exists_unchanged(private: PrivateName):
     pytest.importorskip(private.library)
     change = change_of(private)
     assert change is None, describe(private, change)
@@ -52,7 +52,7 @@ def test_name_is_there(private: PrivateName):
         ({"set_by": "transformers.generation.utils:GenerationMixin.generate"}, "no longer sets it"),
     ],
 )
-def test_a_change_is_seen(replacements: dict[str, str], expected: str):
+def test_a_change_is_reported(replacements: dict[str, str], expected: str):
     fields = {
         "path": "transformers.generation.utils:GenerationMixin._prefill",
         "used_by": "decoding/loop.py",
@@ -68,17 +68,17 @@ def test_a_change_is_seen(replacements: dict[str, str], expected: str):
 def test_names_are_listed_once_and_used_where_they_say():
     assert len({private.path for private in PRIVATE_NAMES}) == len(PRIVATE_NAMES)
     for private in PRIVATE_NAMES:
-        for place in re.split(", | and ", private.used_by):
-            files = (PACKAGE / place).rglob("*.py") if place.endswith("/") else [PACKAGE / place]
+        for user in re.split(", | and ", private.used_by):
+            files = (PACKAGE / user).rglob("*.py") if user.endswith("/") else [PACKAGE / user]
             sources = [file.read_text(encoding="utf-8") for file in files if file.exists()]
-            assert any(private.name in source for source in sources), f"{private.path} is not used by {place}"
+            assert any(private.name in source for source in sources), f"{private.path} is not used by {user}"
 
 
 def test_private_attributes_are_listed():
     trees = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     own = {name for tree in trees.values() for name in defined_names(tree)}
     used = {(name, f"{path}:{line}") for path, tree in trees.items() for name, line in private_attributes(tree)}
-    unlisted = sorted(f"{place} {name}" for name, place in used if name not in {*own, *LISTED, *NAMED_TUPLE})
+    unlisted = sorted(f"{location} {name}" for name, location in used if name not in {*own, *LISTED, *NAMED_TUPLE})
     assert not unlisted, f"not listed in private_names.py: {', '.join(unlisted)}"
     needed = {name for name, _ in used} | own
     left_over = [private.path for private in PRIVATE_NAMES if is_private(private.name) and private.name not in needed]
@@ -94,7 +94,7 @@ def test_overridden_private_names_are_listed():
         if is_private(name)
         and owner.__module__.startswith("ngram_wdr_hf")
         and name not in MADE_BY_METACLASSES
-        # Transformers notes on a class what it found out about it.
+        # Transformers caches properties on the class.
         and not name.endswith("_cached_value")
         for base in cls.__mro__
         if not base.__module__.startswith("ngram_wdr_hf") and name in vars(base) and name not in LISTED
@@ -123,17 +123,17 @@ def describe(private: PrivateName, change: str | None) -> str:
 
 
 def change_of(private: PrivateName) -> str | None:
-    """What has become of a name; `None` if it is as we need it."""
+    """Describe how a name has changed; `None` if it is as expected."""
     try:
         if private.set_by is not None:
             resolve(private.path.rpartition(".")[0])
             return None if sets(resolve(private.set_by), private.name) else f"{private.set_by} no longer sets it"
-        found = resolve(private.path)
+        target = resolve(private.path)
     except (ImportError, AttributeError):
         return "gone"
     if private.parameters is None:
         return None
-    signature = inspect.signature(found)
+    signature = inspect.signature(target)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
     names = ", ".join(parameter.name for parameter in parameters)
     return None if accepts(parameters, private.parameters) else f"its parameters are now ({names})"
@@ -141,16 +141,16 @@ def change_of(private: PrivateName) -> str | None:
 
 def resolve(path: str) -> Any:
     module, _, name = path.partition(":")
-    found = importlib.import_module(module)
+    target = importlib.import_module(module)
     for part in filter(None, name.split(".")):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def accepts(parameters: list[inspect.Parameter], expected: str) -> bool:
-    """Whether a call with the expected parameters, positional ones before `*`, is still possible."""
+    """Return whether a call with the expected parameters, positional ones before `*`, still works."""
     names = re.findall(r"\w+|\*|\.\.\.", expected)
-    hands_on = "..." in names
+    passes_others = "..." in names
     names = [name for name in names if name != "..."]
     num_positional = names.index("*") if "*" in names else len(names)
     positional, keyword = names[:num_positional], names[num_positional + 1 :]
@@ -159,11 +159,11 @@ def accepts(parameters: list[inspect.Parameter], expected: str) -> bool:
     first = [parameter.name for parameter in parameters if parameter.kind in by_position][:num_positional]
     required = {p.name for p in parameters if p.kind not in variadic and p.default is p.empty}
     is_known = {*keyword} <= {parameter.name for parameter in parameters}
-    return first == positional and is_known and (hands_on or required <= {*names})
+    return first == positional and is_known and (passes_others or required <= {*names})
 
 
 def sets(owner: Any, attribute: str) -> bool:
-    """Whether the source of a class or function assigns the attribute to an object, or makes it a buffer."""
+    """Return whether the source of a class or function sets the attribute or registers it as a buffer."""
     name = re.escape(attribute)
     assignment = rf"\.{name}\b(\s*:[^=\n]+)?(\s*,\s*[\w.]+)*\s*=[^=]|\bregister_buffer\(\s*[\"']{name}[\"']"
     return re.search(assignment, inspect.getsource(owner)) is not None
@@ -174,7 +174,7 @@ def is_private(name: str) -> bool:
 
 
 def private_attributes(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The private attributes that a module reads, calls or sets, also by `getattr`, and the lines."""
+    """Yield the private attributes that a module uses, also by `getattr`, and their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             yield node.attr, node.lineno
@@ -185,7 +185,7 @@ def private_attributes(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def defined_names(tree: ast.Module) -> Iterator[str]:
-    """The functions, classes and variables that a module defines, and the attributes that it gives to `self`."""
+    """Yield the functions, classes and variables that a module defines, and the attributes it sets on `self`."""
     for node in ast.walk(tree):
         targets = []
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -194,7 +194,7 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
             targets = node.targets
         elif isinstance(node, ast.AnnAssign):
             targets = [node.target]
-        # Not those of `+=`, which needs a value from elsewhere.
+        # `+=` does not define a name.
         for part in (part for target in targets for part in ast.walk(target)):
             if isinstance(part, ast.Name):
                 yield part.id
@@ -203,21 +203,21 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
 
 
 def own_classes() -> Iterator[type]:
-    for found in pkgutil.walk_packages([str(PACKAGE)], "ngram_wdr_hf."):
-        if found.name.endswith("__main__"):
+    for info in pkgutil.walk_packages([str(PACKAGE)], "ngram_wdr_hf."):
+        if info.name.endswith("__main__"):
             continue
         try:
-            module = importlib.import_module(found.name)
+            module = importlib.import_module(info.name)
         except ModuleNotFoundError:  # an optional package
             continue
-        yield from (cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == found.name)
+        yield from (cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == info.name)
 
 
 def is_public(module: str, name: str) -> bool:
-    """Whether a name is imported from a public module, or could be."""
+    """Return whether a name is imported from a public module, or could be."""
     if module in PUBLIC_MODULES:
         return True
-    wanted = getattr(importlib.import_module(module), name)
+    imported = getattr(importlib.import_module(module), name)
     root = module.split(".")[0]
     public = [importlib.import_module(other) for other in PUBLIC_MODULES if other.split(".")[0] == root]
-    return any(getattr(other, name, None) is wanted for other in public)
+    return any(getattr(other, name, None) is imported for other in public)

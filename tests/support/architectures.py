@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from tests.support.tiny import VOCAB_SIZE
 
-# What configurations call their sizes; each gets those that it has.
+# Size fields by their names in configurations; each configuration gets those it has.
 SIZES = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), 32),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "num_decoder_layers"), 2),
@@ -36,7 +36,7 @@ SIZES = {
 }
 _LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
 _GROUPS = {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
-# Each side of T5Gemma has a configuration of its own.
+# T5Gemma has one configuration for the encoder and one for the decoder.
 _SIDE = {
     **{name: SIZES[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")},
     **{name: SIZES[name] for name in ("num_key_value_heads", "head_dim", "intermediate_size", "initializer_range")},
@@ -49,9 +49,9 @@ _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_expand": 2, "mamba_d_sta
 class Architecture:
     """
     Args:
-        model (`str`): The class, by its name in Transformers.
-        fields (`dict[str, Any]`): Of its configuration, what `SIZES` does not say.
-        dtype (`torch.dtype`): Experts and softmaxes in float32 do not go with float64 everywhere.
+        model (`str`): The name of the class in Transformers.
+        fields (`dict[str, Any]`): Configuration fields in addition to `SIZES`.
+        dtype (`torch.dtype`): float32 for classes with parts that do not run in float64.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Architecture:
         model = model_class(config_class(**fields)).to(self.dtype).eval()
         if not model.can_generate():
             return model
-        # Texts of equal lengths are easier to compare.
+        # Without an end token, all texts have the same length.
         model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
         model.generation_config.use_cache = True
         return model

@@ -1,6 +1,6 @@
 """
-Every class that there is a file for, one entry each, and tiny models of them in float64. A new backbone needs an entry
-here, and is then in all tests of `tests/backbones/test_named*.py`.
+The named backbones, and tiny models of them in float64. A new backbone needs an entry here; all tests in
+`tests/backbones/test_named*.py` then cover it.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ DECODER_SIZES = {
     "initializer_range": 0.3,
 }
 LLAMA_SIZES = {**DECODER_SIZES, "num_key_value_heads": 1, "head_dim": 8}
-# So small that it bends most logits.
+# Low enough to affect most logits.
 CAPPED = {"final_logit_softcapping": 3.0}
 SLIDING = {"sliding_window": 5}
 OPT_SIZES = {
@@ -80,12 +80,12 @@ TENSORIZED_SIZES = {
     "initializer_range": 0.3,
 }
 REFORMER_REFUSES = {
-    # Its own keeps hidden states and hash buckets, and takes one token at a time after the prompt.
-    "caches of Transformers": "A Reformer has a cache of its own kind",
-    "padded prompts": "Reformer cannot generate from padded prompts, as its cache knows no padding",
-    "drafts": "keeps a state that cannot go back: use `use_mtp=False`",
-    # The stock class itself: its layers are reversible, and keep no activations anyway.
-    "gradient checkpointing": "does not support gradient checkpointing",
+    # Its own cache keeps hidden states and hash buckets.
+    "caches of Transformers": "past_buckets_states",
+    "padded prompts": "attention_mask",
+    "drafts": "use_mtp",
+    # An error of the stock class, whose reversible layers need none.
+    "gradient checkpointing": "gradient checkpointing",
 }
 
 
@@ -94,11 +94,11 @@ class Backbone:
     r"""
     Args:
         ours (`type[PreTrainedModel]`): Our class.
-        stock (`type[PreTrainedModel]`): The class that it is made from.
-        sizes (`dict[str, Any]`): Their configuration.
-        refuses (`dict[str, str]`, *optional*): What does not apply, and the words in which it is refused.
+        stock (`type[PreTrainedModel]`): The stock class it derives from.
+        sizes (`dict[str, Any]`): Configuration fields of both.
+        refuses (`dict[str, str]`, *optional*): Unsupported features, and a name that the error contains.
         begins_alike (`bool`, *optional*, defaults to `True`): Whether the same seed gives both the same weights.
-        padded_dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): For texts that are padded on the left.
+        padded_dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): The type for left-padded texts.
     """
 
     ours: type[PreTrainedModel]
@@ -119,7 +119,7 @@ BACKBONES = {
         ours.WDRNgramGemma2ForCausalLM,
         Gemma2ForCausalLM,
         {**LLAMA_SIZES, **CAPPED, **SLIDING},
-        # Its attention brings float64 masks to float32, where padding that sees nothing is not a number.
+        # Its attention casts float64 masks to float32, which gives NaN for padding that sees nothing.
         padded_dtype=torch.float32,
     ),
     "gemma3": Backbone(
@@ -144,19 +144,19 @@ BACKBONES = {
         ours.WDRNgramT5ForConditionalGeneration,
         T5ForConditionalGeneration,
         T5_SIZES,
-        # Stock T5 draws its shared embedding a second time, from the same distribution.
+        # Stock T5 initializes its shared embedding twice.
         begins_alike=False,
     ),
 }
 
-# What encoder-decoder models translate.
+# The source text for encoder-decoder models.
 SOURCE = random_ids(2, 6, seed=7)
 
 
 def tiny_backbone(name: str, seed: int = 0, **fields) -> PreTrainedModel:
-    """Our model, by its name in `BACKBONES`."""
+    """Build our model by its name in `BACKBONES`."""
     model = _build(BACKBONES[name].ours, {**BACKBONES[name].sizes, **fields}, seed)
-    # Beside T5's large embeddings, heads as they begin would hardly show.
+    # With the default initialization, heads have hardly any effect next to T5's large embeddings.
     deviation = model.get_output_embeddings().weight.std().item()
     for head in model.ngram_heads:
         for layer in (head.fc_in, head.fc_out):
@@ -165,19 +165,19 @@ def tiny_backbone(name: str, seed: int = 0, **fields) -> PreTrainedModel:
 
 
 def plain_backbone(name: str, seed: int = 0, **fields) -> PreTrainedModel:
-    """The stock model of the same sizes."""
+    """Build the stock model of the same size."""
     return _build(BACKBONES[name].stock, {**BACKBONES[name].sizes, **fields}, seed)
 
 
 def plain_twin(name: str, model: PreTrainedModel) -> PreTrainedModel:
-    """The stock model with the same weights, all but the heads'."""
+    """Build the stock model with the weights of `model`, except the heads."""
     return stock_twin(model, plain_backbone(name, seed=1))
 
 
 def _build(model_class: type[PreTrainedModel], fields: dict[str, Any], seed: int) -> PreTrainedModel:
     torch.manual_seed(seed)
     model = model_class(model_class.config_class(**fields)).double()
-    # Biases and the weights of norms begin at 0 or 1, where a forgotten one would not show.
+    # Biases of 0 and norm weights of 1 would hide a forgotten one.
     for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter.data += 0.3 * torch.randn_like(parameter)
@@ -192,7 +192,7 @@ def forward_inputs(
     mask: torch.LongTensor | None = None,
     positions: torch.LongTensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """A text as the arguments of `forward`: to an encoder-decoder model, as what its decoder reads."""
+    """Return the arguments of `forward` for a text, which an encoder-decoder model reads in its decoder."""
     text = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
     text = {name: value for name, value in text.items() if value is not None}
     if not model.config.is_encoder_decoder:
@@ -203,12 +203,12 @@ def forward_inputs(
 def reference_inputs(
     model: PreTrainedModel, ids: torch.LongTensor, mask: torch.LongTensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """The same as the arguments of the slow reference."""
+    """Return the arguments of the slow reference for the same text."""
     source = {"encoder_ids": SOURCE[: len(ids)]} if model.config.is_encoder_decoder else {}
     return {"input_ids": ids, "attention_mask": mask, **source}
 
 
-# Many backbones normalize in float32, whatever the model's type is.
+# Many backbones normalize in float32, even in a float64 model.
 TOLERANCES = {torch.float64: {"rtol": 1e-5, "atol": 1e-6}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
 
 

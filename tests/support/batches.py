@@ -29,7 +29,7 @@ def batches() -> dict[str, dict]:
         "padding inside, labels everywhere": {"input_ids": ids, "attention_mask": inner_mask, "labels": ids},
         "holes": {"input_ids": ids, "labels": holes},
         "packed": {"input_ids": ids, "labels": ids, "position_ids": positions, "use_cache": False},
-        "packed, first words masked": {
+        "packed, first tokens masked": {
             "input_ids": ids,
             "labels": ids.masked_fill(positions == 0, -100),
             "position_ids": positions,
@@ -43,12 +43,12 @@ def batches() -> dict[str, dict]:
 
 BATCHES = batches()
 
-# It is there, and must not show.
+# Must have no effect in evaluation mode.
 DROPOUT = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 
 
 def padded_batch() -> dict[str, torch.Tensor]:
-    """Rows of different lengths; the third has no labels, the fourth one label that is no next word."""
+    """Build a batch of different lengths. Row 2 has no labels; row 3 has only a label that is not a next token."""
     ids = random_ids(6, 9)
     mask = (torch.arange(9) < torch.tensor([9, 4, 7, 9, 2, 8])[:, None]).long()
     labels = ids.masked_fill(mask == 0, -100)

@@ -1,4 +1,4 @@
-"""The package's drafter in Transformers' own loop for assisted decoding: a second opinion on the right drafts."""
+"""The package's drafter in Transformers' assisted decoding, as a reference for our own loop."""
 
 from typing import Any, ClassVar
 
@@ -11,12 +11,12 @@ from ngram_wdr_hf.decoding.rows import TextRows
 
 class NgramCandidateGenerator(CandidateGenerator):
     r"""
-    The heads as a drafter for Transformers' own assisted decoding, which takes one row at a time.
+    A candidate generator that drafts with the heads. Transformers' assisted decoding supports one row at a time.
 
     Args:
-        model (`PreTrainedModel`): With N-gram heads.
-        generation_config ([`GenerationConfig`]): As for [`Drafter`].
-        logits_processor (`LogitsProcessorList`): What is applied to the model's logits.
+        model (`PreTrainedModel`): A model with N-gram heads.
+        generation_config ([`GenerationConfig`]): The configuration for [`Drafter`].
+        logits_processor (`LogitsProcessorList`): The processors of the model's logits.
     """
 
     requires_model_outputs = True
@@ -33,10 +33,10 @@ class NgramCandidateGenerator(CandidateGenerator):
     ) -> tuple[torch.LongTensor, torch.FloatTensor | None]:
         if is_first_iteration:
             return input_ids, None
-        # The first forward pass saw the prompt; the others the last token and the drafts, of which some were right.
-        place = n_last_matches - self.drafts.depth - 1
+        # After the prefill, a forward pass reads the last token and the drafts.
+        position = n_last_matches - self.drafts.depth - 1
         text = TextRows(input_ids, self.max_length, 0, self.logits_processor, StoppingCriteriaList())
-        drafts = self.drafter.draft(text, model_outputs.last_hidden_state[:, place], input_ids[:, -1])
+        drafts = self.drafter.draft(text, model_outputs.last_hidden_state[:, position], input_ids[:, -1])
         self.drafts = drafts
         if drafts.depth == 0:
             return input_ids, None

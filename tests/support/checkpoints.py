@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: compared, changed by hand, or tiny ones with a tokenizer of words."""
+"""Functions to compare and edit checkpoints, and to save tiny ones with a word tokenizer."""
 
 import json
 import random
@@ -34,7 +34,7 @@ CONTEXT = 16
 
 
 def random_lines(*lengths: int, seed: int = 0) -> str:
-    """Lines of so many words each."""
+    """Return one line of random words per length."""
     generator = random.Random(seed)
     return "".join(" ".join(generator.choices(WORDS, k=length)) + "\n" for length in lengths)
 
@@ -44,7 +44,7 @@ def tokenizer_of_words() -> PreTrainedTokenizerBase:
 
 
 def save_checkpoint(folder: Path, tokenizer: PreTrainedTokenizerBase, make=tiny_model, **fields):
-    """A tiny model for the tokenizer, and both in the folder."""
+    """Save a tiny model with the vocabulary of `tokenizer`, and the tokenizer."""
     fields = {"n_positions": CONTEXT, "pad_token_id": None, **fields}
     model = make(vocab_size=len(tokenizer), **fields)
     model.save_pretrained(folder)

@@ -16,7 +16,7 @@ QUICK = as_arguments(**QUICK_BLOCKS, sample_tokens=8)
 
 
 def write_text(path: Path, lines: int, seed: int) -> Path:
-    """Sentences in which a word says much about the ones that follow it."""
+    """Write sentences with predictable next words."""
     chance = random.Random(seed)
     names = ["the cat", "a dog", "one bird", "my fish"]
     verbs = ["sees", "likes", "hears", "follows"]
@@ -26,13 +26,13 @@ def write_text(path: Path, lines: int, seed: int) -> Path:
 
 
 def write_texts(folder: Path) -> dict[str, str]:
-    """A file for each split."""
+    """Write one file per split and return their paths."""
     lines = {"train": 300, "validation": 40, "test": 30}
     return {name: str(write_text(folder / f"{name}.txt", count, i)) for i, (name, count) in enumerate(lines.items())}
 
 
 def save_plain_model(texts: dict[str, str], folder: Path) -> str:
-    """A plain model with dropout and a tokenizer for the texts."""
+    """Save a plain model with dropout and a tokenizer for the texts."""
     tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])
     tokenizer.save_pretrained(folder)
     ends = {"bos_token_id": 1, "eos_token_id": 1}

@@ -1,4 +1,4 @@
-"""Greedy decoding with drafts, and without: ways of drafting, and whether they change the text."""
+"""Greedy decoding with and without drafts, and a check that drafts do not change the text."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ def plain(model, input_ids, attention_mask=None, **options) -> Any:
 
 
 def speculate(model, input_ids, attention_mask=None, returns=True, **options):
-    """The sequences, and the statistics if all is to be returned. If not, rows that have ended leave the batch."""
+    """Return the sequences, and the statistics if `returns`. Otherwise finished rows leave the batch."""
     output = plain(model, input_ids, attention_mask, use_mtp=True, return_dict_in_generate=returns, **options)
     return (output.sequences, output.speculation) if returns else (output, None)
 
@@ -36,7 +36,7 @@ def summary(statistics) -> Counter:
 def assert_drafts_change_nothing(
     model, batches: Iterable[dict[str, torch.Tensor]], ensemble_lambda: float
 ) -> dict[str, Counter]:
-    """Every batch is drafted for in two ways. Returns what happened, for each way."""
+    """Check every batch with two drafting options. Return the summed statistics by option."""
     counts = {name: Counter() for name in DRAFTING}
     num_unevenly_ended = num_cut = 0
     for i, batch in enumerate(batches):
@@ -46,7 +46,7 @@ def assert_drafts_change_nothing(
         has_ended = (new == END).any(1)
         num_unevenly_ended += len(lengths[has_ended].unique()) > 1
         num_cut += int((~has_ended).sum())
-        # The last two ways for the first two batches, the first two for the next, ...
+        # Use the last two options for the first two batches, the first two for the next two, and so on.
         for j, name in enumerate(list(DRAFTING)[2:] if i // 2 % 2 == 0 else list(DRAFTING)[:2]):
             returns = (i + j) % 2 == 1
             options = {"returns": returns, "ensemble_lambda": ensemble_lambda, **DRAFTING[name]}
@@ -55,7 +55,7 @@ def assert_drafts_change_nothing(
             if returns:
                 assert statistics.num_tokens == lengths.sum()
                 counts[name] += summary(statistics)
-    # All that can happen has happened.
+    # Check that the batches covered all cases.
     assert num_unevenly_ended > 3
     assert num_cut > 5
     for name in ("always", "heads only, always"):

@@ -8,7 +8,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tests.support.tiny import random_ids, right_pad
 
-# The tokens that a translation begins with and is filled up with, and how many are generated.
+# The start token and the padding token of a translation, and the number of generated tokens.
 START = PAD = 1
 STEPS = 6
 
@@ -18,7 +18,7 @@ def padded_sources() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def prompt(batch_size: int, length: int, seed: int = 7) -> torch.Tensor:
-    """A beginning of the decoder's text, without which `generate` would put the start token itself."""
+    """Return a decoder prompt. It includes the start token, which `generate` would add otherwise."""
     ids = random_ids(batch_size, length, seed=seed)
     ids[:, 0] = START
     return ids
@@ -26,7 +26,7 @@ def prompt(batch_size: int, length: int, seed: int = 7) -> torch.Tensor:
 
 @contextmanager
 def lengths_read(model):
-    """How many tokens the decoder reads at each of its calls."""
+    """Record the number of tokens in each call of the decoder."""
     lengths = []
     handle = model.get_decoder().register_forward_hook(lambda _, args, output: lengths.append(output[0].shape[1]))
     try:
@@ -45,7 +45,7 @@ def empty_cache(model, kind: str = "dynamic", source_length: int = 5) -> Encoder
 
 
 def cached_logits(model, ids, encoded, chunks, cache, mask=None, source_mask=None, **kwargs):
-    """Logits of every position of the decoder's text, read through a cache in chunks of the given lengths."""
+    """Return the logits of every decoder position, read with a cache in chunks of the given lengths."""
     logits, start = [], 0
     for length in chunks:
         end = start + length

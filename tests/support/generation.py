@@ -1,4 +1,4 @@
-"""`generate` and everything that it returns, its strategies, and texts read through a cache."""
+"""Functions to run `generate`, compare its outputs, and read a text with a cache."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +12,7 @@ from tests.support.tiny import random_ids
 
 
 def cached_logits(model, ids, chunks, cache=None, attention_mask=None, position_ids=None, **kwargs):
-    """Logits of every position, read through a cache in chunks of the given lengths."""
+    """Return the logits of every position, read with a cache in chunks of the given lengths."""
     cache = DynamicCache() if cache is None else cache
     logits, start = [], 0
     for length in chunks:
@@ -32,7 +32,7 @@ def cached_logits(model, ids, chunks, cache=None, attention_mask=None, position_
 
 
 def generate(model, ids, seed=0, **options):
-    """Eight tokens, or six of a translation, and all that there is to know of them."""
+    """Generate eight tokens (six for a translation), with scores and logits."""
     torch.manual_seed(seed)
     options = {"max_new_tokens": STEPS if model.config.is_encoder_decoder else 8, "do_sample": False, **options}
     return model.generate(ids, **EVERYTHING, **options)
@@ -46,14 +46,14 @@ def assert_same_generation(actual, expected, tolerance=1e-5):
 
 
 def differ(output, other) -> bool:
-    """A different text, or other logits for the same one."""
+    """Return whether the texts or their logits differ."""
     return not torch.equal(output.sequences, other.sequences) or not torch.allclose(
         torch.stack(output.logits), torch.stack(other.logits), atol=0.01
     )
 
 
 def assert_threads_change_nothing(model, num_threads: int, max_new_tokens: int) -> None:
-    """Texts for many λ, greedy and with beams, in threads side by side, are those that each gets alone."""
+    """Check that concurrent `generate` calls with different λ, greedy and with beams, do not affect each other."""
     jobs = [(random_ids(2, 5, seed=i), 0.1 * i, 1 + 2 * (i % 2)) for i in range(num_threads)]
 
     def run(job) -> torch.Tensor:

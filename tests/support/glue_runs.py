@@ -19,8 +19,8 @@ from tests.support.tiny import plain_model, tiny_model, tiny_seq2seq
 
 SCRIPT = ROOT / "finetune_glue.py"
 MOODS = {1: ["charming", "moving"], 0: ["bleak", "dull"]}
-OTHERS = ["film", "plot", "actor", "scene", "often"]
-WORDS = [*MOODS[1], *MOODS[0], *OTHERS]
+NEUTRAL_WORDS = ["film", "plot", "actor", "scene", "often"]
+WORDS = [*MOODS[1], *MOODS[0], *NEUTRAL_WORDS]
 POSITIONS = 32
 BERT_SIZES = {
     "hidden_size": 16,
@@ -39,15 +39,15 @@ def run(*arguments: str) -> list[GlueResult]:
 
 
 def sentence(mood: int, chance: random.Random) -> str:
-    words = chance.choices(OTHERS, k=chance.randrange(8))
+    words = chance.choices(NEUTRAL_WORDS, k=chance.randrange(8))
     words.insert(chance.randrange(len(words) + 1), chance.choice(MOODS[mood]))
     return " ".join(words)
 
 
 def write_task(folder: Path, name: str) -> None:
     """
-    A task's files as GLUE has them: the mood of a sentence, or whether a pair of sentences has the same. Of 49
-    training sentences, one more is sad; of 11 to validate on, one more is not.
+    Write a task's files in GLUE's format. The label is the mood of a sentence, or whether two sentences have the same
+    mood. For single sentences, the majority class is 0 in training (25 of 49) and 1 in validation (6 of 11).
     """
     task, chance = GLUE_TASKS[name], random.Random(name)
     (folder / task.title).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def write_task(folder: Path, name: str) -> None:
 
 @cache
 def tokenizer_for(kind: str) -> PreTrainedTokenizerBase:
-    """Without padding for causal models, as `train_clm.py` makes it."""
+    """Return the tokenizer for a kind of model. That of causal models has no padding token, as in `train_clm.py`."""
     if kind in ("bart", "t5"):
         return train_sentence_tokenizer([" ".join(WORDS)] * 3, 300)
     if kind in ("bert", "modernbert"):
@@ -77,7 +77,7 @@ def tokenizer_for(kind: str) -> PreTrainedTokenizerBase:
 
 
 def tiny_checkpoint(kind: str, folder: Path, **fields) -> PreTrainedModel:
-    """A model by its kind, saved with its tokenizer, and in evaluation mode."""
+    """Save a model and its tokenizer. Return the model in evaluation mode."""
     tokenizer = tokenizer_for(kind)
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     fields = {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}, **fields}
@@ -96,7 +96,7 @@ def tiny_checkpoint(kind: str, folder: Path, **fields) -> PreTrainedModel:
         model = ours.WDRNgramModernBertForMaskedLM(ours.WDRNgramModernBertConfig(**{**BERT_SIZES, **fields}))
     else:
         make = plain_model if kind == "plain gpt2" else tiny_model
-        # With dropout, whose random numbers a resumed run must find.
+        # With dropout, a resumed run has to restore the random state.
         model = make(**{"n_positions": POSITIONS, "resid_pdrop": 0.1, **fields})
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

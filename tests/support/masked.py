@@ -1,4 +1,4 @@
-"""Tiny masked language models, batches with masked words, and their loss written out word by word."""
+"""Tiny masked language models, batches for them, and a slow reference of their loss."""
 
 from math import comb
 
@@ -32,7 +32,7 @@ STOCK = {"bert": BertForMaskedLM, "modernbert": ModernBertForMaskedLM}
 
 
 def tiny_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
-    """One of our masked language models. Biases are not zero, where a forgotten one would not show."""
+    """Build one of our masked language models, with non-zero biases, so that a forgotten bias shows."""
     torch.manual_seed(0)
     model_class = OURS[name]
     model = model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields}))
@@ -43,14 +43,14 @@ def tiny_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreT
 
 
 def plain_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
-    """The stock model of the same sizes."""
+    """Build the stock model of the same size."""
     torch.manual_seed(0)
     model_class = STOCK[name]
     return model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields})).to(dtype).eval()
 
 
 def masked_batch(batch_size: int, length: int, share: float = 0.7, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids with masked words, and labels. Some of the words to be guessed are left as they were."""
+    """Return ids with masked tokens, and labels. Some targets keep their token in the input."""
     ids = random_ids(batch_size, length, seed)
     chances = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed + 1))
     labels = ids.masked_fill(chances >= share, -100)
@@ -58,13 +58,13 @@ def masked_batch(batch_size: int, length: int, share: float = 0.7, seed: int = 0
 
 
 def transformed(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
-    """What the stock model's logit layer sees, by its own parts."""
+    """Return the input of the stock model's output embedding, computed by its own layers."""
     return model.head(hidden) if hasattr(model, "head") else model.cls.predictions.transform(hidden)
 
 
 def reference_losses(model, input_ids, labels, attention_mask=None, position_ids=None, label_smoothing=0.0):
     """
-    For the model itself and for each head, the losses of its targets, a list each. Head n, at the masked word i:
+    Return a list of target losses for the model itself and for each head. Head n, at the masked position i:
     `e(x_i) = (-1)^n Δ_n e_i + n e(x_(i+1)) - C(n,2) e(x_(i+2)) + ...`
     """
     hidden = model.base_model(input_ids, attention_mask=attention_mask, position_ids=position_ids).last_hidden_state
@@ -78,22 +78,22 @@ def reference_losses(model, input_ids, labels, attention_mask=None, position_ids
             if labels[b, i] == -100:
                 continue
             for n in range(len(losses)):
-                places = range(i + 1, i + n + 1)
-                if n and (i + n >= length or any(numbers[b][place] != numbers[b][i] for place in places)):
+                following = range(i + 1, i + n + 1)
+                if n and (i + n >= length or any(numbers[b][j] != numbers[b][i] for j in following)):
                     continue
-                if model.config.wdr_compose == "masked" and any(labels[b, place] == -100 for place in places):
+                if model.config.wdr_compose == "masked" and any(labels[b, j] == -100 for j in following):
                     continue
                 prediction = main[b, i] if n == 0 else model.ngram_heads[n - 1](main[b, i])
-                for k, place in enumerate(places, start=1):
-                    word = labels[b, place] if labels[b, place] != -100 else input_ids[b, place]
-                    prediction = prediction - (-1) ** k * comb(n, k) * weight[word]
+                for k, j in enumerate(following, start=1):
+                    token = labels[b, j] if labels[b, j] != -100 else input_ids[b, j]
+                    prediction = prediction - (-1) ** k * comb(n, k) * weight[token]
                 logits = model.get_output_embeddings()(prediction)
                 losses[n].append(F.cross_entropy(logits, labels[b, i], label_smoothing=label_smoothing))
     return losses
 
 
 def reference_loss(losses, count=None):
-    """`1/2 L_0 + 1/(2(N-1)) sum_n L_n`, each divided by the number of masked words."""
+    """`1/2 L_0 + 1/(2(N-1)) sum_n L_n`, each divided by the number of masked tokens."""
     count = len(losses[0]) if count is None else count
     sums = [sum(terms) / count for terms in losses]
     return sums[0] if len(sums) == 1 else sums[0] / 2 + sum(sums[1:]) / (2 * (len(sums) - 1))

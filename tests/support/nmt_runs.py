@@ -21,17 +21,17 @@ NUM_PAIRS = {"train": 200, "validation": 24, "test": 22}
 NOUNS = {"the cat": "die Katze", "the child": "das Kind", "the mouse": "die Maus", "the horse": "das Pferd"}
 VERBS = {"sees": "sieht", "likes": "mag", "hears": "hört", "follows": "verfolgt"}
 TIMES = {"": "", " today": "heute ", " often": "oft ", " in the morning": "am Morgen "}
-# For a model with a vocabulary of these few words.
+# A model for this small vocabulary.
 SIZES = {"d_model": 32, "init_std": 0.1, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
 QUICK = as_arguments(**QUICK_STEPS, vocab_size=400, batch_tokens=256, num_beams=2, lambda_grid="0 0.4", num_workers=1)
 # Long enough to learn something.
 LONGER = as_arguments(max_steps=150, eval_steps=50, learning_rate=1e-2, ngram_size=3, lambda_grid="0 0.2 0.4 0.6")
-# What evaluation alone has to be told again: nothing of it is a setting of the training.
+# Options to repeat for evaluation only, because they are no training settings.
 SEARCH = as_arguments(num_beams=2, batch_tokens=256, lambda_grid="0 0.2 0.4 0.6", disable_tqdm="true")
 
 
 def toy_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of which English puts the time last and German first, the verb after it."""
+    """Return sentence pairs. English puts the time last, German first and the verb after it."""
     chance = random.Random(seed)
     pairs = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def toy_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write_sides(folder: Path, split: str, pairs: list[tuple[str, str]]) -> list[str]:
-    """Two parallel text files, as arguments."""
+    """Write two parallel text files and return the options for them."""
     arguments = []
     for i, (side, language) in enumerate(LANGUAGES.items()):
         path = folder / f"{split}.{language}"
@@ -53,7 +53,7 @@ def write_sides(folder: Path, split: str, pairs: list[tuple[str, str]]) -> list[
 
 
 def write_pairs(folder: Path) -> dict[str, list[str]]:
-    """The arguments for the files of each split."""
+    """Write the files of each split and return the options for them."""
     return {
         split: write_sides(folder, split, toy_pairs(count, seed))
         for seed, (split, count) in enumerate(NUM_PAIRS.items())
@@ -61,7 +61,7 @@ def write_pairs(folder: Path) -> dict[str, list[str]]:
 
 
 def save_plain_models(folder: Path) -> dict[str, str]:
-    """Plain models with dropout and a tokenizer for the pairs, in a folder each."""
+    """Save plain models with dropout and a tokenizer for the pairs, one folder per model."""
     tokenizer = train_sentence_tokenizer([text for pair in toy_pairs(200, 0) for text in pair], 400)
     folders = {name: str(folder / name) for name in ("marian", "bart", "t5")}
     for name, path in folders.items():
@@ -81,7 +81,7 @@ def translations_of(folder: Path) -> list[dict[str, str]]:
 
 
 def with_bleu(monkeypatch, figures: list[float]) -> list[list[str]]:
-    """Pretends that the first sets of translations had these BLEUs, the others 0; returns what was scored."""
+    """Replace the BLEU of the first scored sets by `figures`, then by 0. Return the list of scored sets."""
     scored = []
 
     def score(hypotheses, references):

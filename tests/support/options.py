@@ -1,4 +1,4 @@
-"""Options of `generate`: ends, strategies, caches, drafts."""
+"""Options of `generate`: end tokens, strategies, caches, drafts."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STRATEGIES = {
     "several beams": {"num_beams": 4, "num_return_sequences": 2},
     "early stopping beams": {"num_beams": 3, "early_stopping": True, "length_penalty": 0.5},
 }
-# A price of 0 makes the heads draft all the time.
+# With a cost of 0 the heads always draft.
 ALWAYS = {"draft_threshold": 0.0}
 DRAFTS = {"use_mtp": True, **ALWAYS}
 HEADS_ONLY = {"prompt_lookup_num_tokens": 0}
@@ -29,7 +29,7 @@ DRAFTING = {
 
 
 def cache_options(cache: str) -> dict[str, Any]:
-    """For a kind of cache, such as "chunked static"."""
+    """Return the options for a kind of cache, such as "chunked static"."""
     options = {"prefill_chunk_size": 3} if "chunked" in cache else {}
     if "static" in cache:
         options["cache_implementation"] = "static"

@@ -10,7 +10,7 @@ PAD, IGNORED = 1, -100
 
 
 def tokens_of(lengths, seed: int = 0) -> Dataset:
-    """Random pairs of these lengths; no two rows are alike."""
+    """Return distinct random pairs of the given lengths."""
     chance = np.random.default_rng(seed)
     ids = [[chance.integers(2, VOCAB_SIZE, length).tolist() for length in pair] for pair in lengths]
     assert len({str(pair) for pair in ids}) == len(ids)

@@ -1,4 +1,4 @@
-"""Other processes: a Python without the package, a script that is killed, and two processes that work together."""
+"""Subprocesses: Python without the package, a script that is killed, and distributed processes."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ PATIENCE = 300
 
 def run_python(*arguments: str, is_silent: bool = False, **environment: str) -> str:
     """
-    Python with these arguments, which must succeed, without a warning if it `is_silent`: what it printed.
-    `environment` is added to ours.
+    Run Python with these arguments, check that it succeeds (without warnings if `is_silent`), and return its output.
+    `environment` is added to the current one.
     """
     run = subprocess.run(
         [sys.executable, *arguments],
@@ -34,7 +34,7 @@ def run_python(*arguments: str, is_silent: bool = False, **environment: str) -> 
 
 
 def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
-    """Code where the package is not installed, working in `folder`: the lines that it printed."""
+    """Run `code` in `folder` as if the package were not installed, and return the printed lines."""
     script = folder / "elsewhere.py"
     script.write_text('import sys\n\nsys.modules["ngram_wdr_hf"] = None\n' + code, encoding="utf-8")
     run = subprocess.run(
@@ -49,7 +49,7 @@ def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def run_and_kill(script: Path, folder: Path, options: list[str]) -> None:
-    """Starts a script of 40 steps that saves every ten, and kills it soon after the first ten."""
+    """Start a script of 40 steps that saves every 10, and kill it soon after step 10."""
     command = [sys.executable, str(script), *options, "--output_dir", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + PATIENCE
@@ -59,13 +59,13 @@ def run_and_kill(script: Path, folder: Path, options: list[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (folder / "model.safetensors").exists()
-    # As if it had been killed while writing, too.
+    # Simulate a kill during saving.
     (folder / "checkpoint-40").mkdir()
     (folder / "checkpoint-40" / "trainer_state.json").write_text('{"epoch": 1')
 
 
 def launch(script: Path, *arguments: str) -> tuple[int, str]:
-    """`accelerate launch` with two processes: its exit code and all that was printed."""
+    """Run `accelerate launch` with two processes and return the exit code and the output."""
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
     process = subprocess.Popen(
@@ -79,7 +79,7 @@ def launch(script: Path, *arguments: str) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        # Told to end, the launcher ends what it launched, which would otherwise wait forever.
+        # SIGTERM makes the launcher stop its processes, which would otherwise wait forever.
         process.terminate()
         output, _ = process.communicate(timeout=PATIENCE)
         pytest.fail(f"Still running after {PATIENCE} seconds:\n{output}")
@@ -87,10 +87,10 @@ def launch(script: Path, *arguments: str) -> tuple[int, str]:
 
 
 def in_two_processes(function, folder: Path, *arguments) -> None:
-    """Calls `function(rank, folder, *arguments)` in two processes that know each other through a file in `folder`."""
+    """Call `function(rank, folder, *arguments)` in two processes of one group, joined through a file in `folder`."""
     import torch.multiprocessing as mp
 
-    # Processes forked from one that has done nothing but the imports, which take longer than the tests.
+    # Fork from a process that has only done the imports, which take longer than the tests.
     mp.set_forkserver_preload([function.__module__])
     context = mp.start_processes(
         _join, (function, folder, *arguments), nprocs=2, join=False, start_method="forkserver"

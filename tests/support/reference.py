@@ -1,4 +1,4 @@
-"""The method, written out position by position: slow, and easy to compare with the paper."""
+"""A slow reference implementation, position by position, easy to compare with the paper."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 def hidden_states(
     model, input_ids, attention_mask=None, position_ids=None, encoder_ids=None, encoder_mask=None, **inputs
 ):
-    """What the logit layer sees, from the stock parts of the model: an encoder-decoder model, with `encoder_ids`."""
+    """Return the hidden states, from the stock parts of the model. Encoder-decoder models need `encoder_ids`."""
     if encoder_ids is None:
         return model.base_model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs
@@ -26,7 +26,7 @@ def hidden_states(
 
 
 def logits_of(model, hidden):
-    """The logit layer, the bias that some models keep beside it, and the bound that others put on its output."""
+    """Apply the output embedding, the separate logit bias of some models, and the soft cap of others."""
     logits = model.get_output_embeddings()(hidden)
     if hasattr(model, "final_logits_bias"):
         logits = logits + model.final_logits_bias[0]
@@ -35,7 +35,7 @@ def logits_of(model, hidden):
 
 
 def documents(batch_size, length, attention_mask=None, position_ids=None) -> list[list[int]]:
-    """A number for each token, the same for the tokens of one document; -1 for padding."""
+    """Return a document number for each token; -1 for padding."""
     numbers = []
     for b in range(batch_size):
         row, number = [], 0
@@ -52,7 +52,7 @@ def documents(batch_size, length, attention_mask=None, position_ids=None) -> lis
 
 
 def extrapolation(embeddings: torch.Tensor) -> torch.Tensor:
-    """The conjugate term of n embeddings: where the n-th difference of the next embedding would be zero."""
+    """Return the conjugate term of n embeddings: the next embedding if the n-level difference were zero."""
     last_column = []
     column = list(embeddings)
     while column:
@@ -62,7 +62,7 @@ def extrapolation(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
-    """ê of head n at position t of row b: its guess of token t+1+n."""
+    """Return head n's prediction ê of token t+1+n, from position t of row b."""
     prediction = model.ngram_heads[n - 1](hidden[b, t])
     if model.config.ngram_target == "wdr":
         known = model.get_output_embeddings().weight[input_ids[b, t + 1 : t + 1 + n]]
@@ -71,7 +71,7 @@ def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
 
 
 def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor]]], num_items=None):
-    """The loss and the mean NLLs of the next word and each head, from all that they predict and the targets of it."""
+    """Return the loss and the mean NLL of each depth, from lists of predictions and targets by depth."""
     zero = model.get_output_embeddings().weight.new_zeros(())
     sums, nlls = [], []
     for pairs in predictions:
@@ -93,7 +93,7 @@ def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor
 def training_loss(
     model, input_ids, labels, attention_mask=None, position_ids=None, num_items=None, detach=True, **inputs
 ):
-    """The training loss and the mean NLL of the next word and each head."""
+    """Return the training loss and the mean NLL of each depth."""
     batch_size, length = input_ids.shape
     hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     size = model.config.ngram_size
@@ -106,7 +106,7 @@ def training_loss(
                 same_document = numbers[b][t] != -1 and all(
                     numbers[b][i] == numbers[b][t] for i in range(t, t + n + 2)
                 )
-                # The plain model leaves it to the labels.
+                # For the plain model, only the labels count.
                 if target == -100 or not (same_document or size == 1):
                     continue
                 prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, input_ids, b, t, n, detach)
@@ -117,7 +117,7 @@ def training_loss(
 def ensembled_logits(
     model, input_ids, ensemble_lambda, attention_mask=None, position_ids=None, first_known=0, **inputs
 ):
-    """The logits of the ensemble at every position; tokens before `first_known` count as unknown."""
+    """Return the ensemble's logits at every position; tokens before `first_known` count as unknown."""
     batch_size, length = input_ids.shape
     hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     numbers = documents(batch_size, length, attention_mask, position_ids)
@@ -130,15 +130,17 @@ def ensembled_logits(
                 mixed = (1 - ensemble_lambda) * mixed
                 for n in range(1, size):
                     past = range(t - n, t + 1)
-                    has_spoken = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
-                    said = head_prediction(model, hidden, input_ids, b, t - n, n) if has_spoken else hidden[b, t]
-                    mixed = mixed + ensemble_lambda / (size - 1) * said
+                    has_prediction = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
+                    prediction = hidden[b, t]
+                    if has_prediction:
+                        prediction = head_prediction(model, hidden, input_ids, b, t - n, n)
+                    mixed = mixed + ensemble_lambda / (size - 1) * prediction
             logits.append(logits_of(model, mixed))
     return torch.stack(logits).view(batch_size, length, -1)
 
 
 def next_word_nll(logits, labels, attention_mask=None, position_ids=None):
-    """The mean next-word NLL of `logits`, for a model with heads."""
+    """Return the mean next-token NLL of `logits`, for a model with heads."""
     batch_size, length = labels.shape
     numbers = documents(batch_size, length, attention_mask, position_ids)
     nlls = [
@@ -151,7 +153,7 @@ def next_word_nll(logits, labels, attention_mask=None, position_ids=None):
 
 
 def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, encoder_ids=None):
-    """Beam search without an end token that computes everything from the first token on at every step."""
+    """Run beam search without a cache or an end token."""
     results = []
     for b, row in enumerate(input_ids):
         inputs = {} if encoder_ids is None else {"encoder_ids": encoder_ids[b : b + 1]}
@@ -170,7 +172,7 @@ def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, en
 def translation_loss(
     model, encoder_ids, decoder_ids, labels, encoder_mask=None, decoder_mask=None, num_items=None, detach=True
 ):
-    """`training_loss` of an encoder-decoder model, whose label `labels[b, t]` follows decoder token t."""
+    """Compute `training_loss` for an encoder-decoder model, where `labels[b, t]` follows decoder token t."""
     batch_size, length = decoder_ids.shape
     inputs = {"encoder_ids": encoder_ids, "encoder_mask": encoder_mask}
     hidden = hidden_states(model, decoder_ids, decoder_mask, **inputs)
@@ -181,7 +183,7 @@ def translation_loss(
         for b in range(batch_size):
             for t in range(length - n):
                 same_document = all(numbers[b][i] == numbers[b][t] != -1 for i in range(t, t + n + 1))
-                # The plain model leaves it to the labels.
+                # For the plain model, only the labels count.
                 if labels[b, t + n] == -100 or not (same_document or size == 1):
                     continue
                 prediction = hidden[b, t] if n == 0 else head_prediction(model, hidden, decoder_ids, b, t, n, detach)
@@ -190,7 +192,7 @@ def translation_loss(
 
 
 def translation_nll(logits, labels, decoder_mask=None):
-    """The mean next-word NLL of `logits`, for an encoder-decoder model with heads."""
+    """Return the mean next-token NLL of `logits`, for an encoder-decoder model with heads."""
     nlls = [
         F.cross_entropy(logits[b, t], labels[b, t])
         for b, t in itertools.product(*map(range, labels.shape))
@@ -200,11 +202,11 @@ def translation_nll(logits, labels, decoder_mask=None):
 
 
 def bag_of_words_nll(logits, targets):
-    """The bag-of-words loss, summed over the rows: the logits of a row's targets add up and name its words."""
+    """Return the bag-of-words loss, summed over the rows. A row's summed logits predict the set of its targets."""
     total = logits.new_zeros(())
-    for row, words in zip(logits, targets, strict=True):
-        is_target = words != -100
+    for row, row_targets in zip(logits, targets, strict=True):
+        is_target = row_targets != -100
         probabilities = torch.sigmoid(row[is_target].sum(0))
-        for word in set(words[is_target].tolist()):
-            total = total - torch.log(probabilities[word])
+        for token in set(row_targets[is_target].tolist()):
+            total = total - torch.log(probabilities[token])
     return total

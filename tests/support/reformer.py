@@ -1,4 +1,4 @@
-"""Tiny Reformers, and what the slow reference reads of them."""
+"""Tiny Reformers, and an adapter for the slow reference."""
 
 from types import SimpleNamespace
 
@@ -50,19 +50,19 @@ def plain_reformer(layers: str = "local", **fields) -> ReformerModelWithLMHead:
 
 
 def read_by_cache(model, field: str, ids: torch.Tensor, prompt_length: int, **kwargs) -> torch.Tensor:
-    """What comes out when a prompt is read at once, and the words after it one by one."""
+    """Return an output `field` for a prompt read at once and the tokens after it read one by one."""
     output = model(ids[:, :prompt_length], use_cache=True, **kwargs)
-    found = [output[field]]
+    outputs = [output[field]]
     for token in ids[:, prompt_length:].split(1, dim=1):
         output = model(token, past_buckets_states=output.past_buckets_states, use_cache=True, **kwargs)
-        found.append(output[field])
-    return torch.cat(found, dim=1)
+        outputs.append(output[field])
+    return torch.cat(outputs, dim=1)
 
 
 def slow(model: PreTrainedModel, length: int = 0, prompt_length: int | None = None) -> SimpleNamespace:
     """
-    What the slow reference reads: the stock base model, which sees texts filled up to `length` with masked words, or
-    which reads what comes after a prompt word by word; and the output embedding.
+    Wrap a model for the slow reference. Its base model reads texts padded to `length`, or, with `prompt_length`, the
+    tokens after the prompt one by one.
     """
 
     def states(input_ids, attention_mask=None, position_ids=None):

@@ -1,4 +1,4 @@
-"""What the runs of all training scripts have in common: options, folders, and the sentence of a refusal."""
+"""Options, folders and error lines that the tests of all training scripts share."""
 
 import io
 import json
@@ -44,7 +44,7 @@ def cut_in_half(path: Path) -> None:
 
 
 class FinishedRun(NamedTuple):
-    """A run that is complete: its command without the folder, its folder, its result and what it printed."""
+    """A finished run: its command without the folder, its folder, its result and its output."""
 
     command: list[str]
     folder: Path
@@ -53,14 +53,14 @@ class FinishedRun(NamedTuple):
 
 
 def finish(run: Callable[..., list], folder: Path, *command: str) -> FinishedRun:
-    """Runs a script's function in `folder`, to the end."""
+    """Run a script's function in `folder`."""
     with redirect_stdout(io.StringIO()) as printed:
         (result,) = run(*command, "--output_dir", str(folder))
     return FinishedRun([*command], folder, result, printed.getvalue())
 
 
 def one_sentence(printed: str) -> str:
-    """The error, which is the last line and the only one; what comes before are bars and warnings of libraries."""
+    """Return the error, which must be the last line and the only error. Progress bars and warnings may precede it."""
     assert "Traceback" not in printed
     *before, last = printed.strip().split("\n")
     assert "error: " in last and not any("error" in line for line in before)
@@ -68,7 +68,7 @@ def one_sentence(printed: str) -> str:
 
 
 def failing(script: Path, folder: Path, monkeypatch, capsys) -> Callable[..., str]:
-    """A function that runs `script` as the shell would, in this process and in `folder`; returns its one sentence."""
+    """Return a function that runs `script` in `folder`, in this process, and returns its one-line error."""
     monkeypatch.chdir(folder)
 
     def call(*arguments: str) -> str:

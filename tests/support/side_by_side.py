@@ -1,4 +1,4 @@
-"""Plain and speculative decoding of the same prompts, side by side."""
+"""Comparison of plain and speculative decoding of the same prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +13,19 @@ def generate(model, inputs: dict[str, Any], **options):
 
 
 def generate_both(model, inputs: dict[str, Any], **options) -> tuple[Any, Any]:
-    """What plain decoding returns, and what speculative decoding does."""
+    """Return the outputs of plain and of speculative decoding."""
     options = {**EVERYTHING, **options}
     return generate(model, inputs, **options), generate(model, inputs, **options, **DRAFTS)
 
 
 def row_lengths(output, ends: Sequence[int] = (END,)) -> list[int]:
-    """How many tokens each row was given, its end included."""
+    """Return the number of generated tokens per row, the end token included."""
     rows = output.sequences[:, output.sequences.shape[1] - len(output.scores) :].tolist()
     return [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in rows]
 
 
 def assert_same_generation(plain, speculative, ends: Sequence[int] = (END,), tolerance: float = 1e-4) -> None:
-    """The same tokens, and the same scores up to the end of each row. After it, a row has none."""
+    """Check that the tokens are equal, the scores are close up to the end of each row, and zero after it."""
     assert torch.equal(speculative.sequences, plain.sequences)
     lengths = row_lengths(plain, ends)
     for kind in ("scores", "logits"):
@@ -38,5 +38,5 @@ def assert_same_generation(plain, speculative, ends: Sequence[int] = (END,), tol
 
 
 def were_drafts_right(output) -> bool:
-    """Whether some drafts stood and others did not."""
+    """Return whether some drafts were accepted and some rejected."""
     return 0 < sum(output.speculation.num_accepted) < sum(output.speculation.num_drafted)

@@ -1,4 +1,4 @@
-"""Small texts, in files and as streams of tokens."""
+"""Small texts, as files and as token streams."""
 
 import random
 from pathlib import Path
@@ -19,7 +19,7 @@ def write(path: Path, content: str | bytes) -> str:
 
 
 def write_lines(path: Path, count: int, seed: int = 0) -> str:
-    """Lines of a few words, some of them empty."""
+    """Write lines of zero to seven words."""
     chance = random.Random(seed)
     lines = (" ".join(chance.choices("abcdefghijkl", k=chance.randrange(8))) for _ in range(count))
     return write(path, "".join(f"{line}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Tiny models and batches. Weights are large, so that a wrong term shows in every number."""
+"""Tiny models and batches. Weights are large, so that a wrong term changes every result."""
 
 import torch
 from transformers import (
@@ -39,7 +39,6 @@ SIZES = {
     "eos_token_id": 0,
     "pad_token_id": 1,
 }
-# Encoder-decoder models: ours, the stock one, and their sizes.
 TRANSLATION_SIZES = {
     "vocab_size": VOCAB_SIZE,
     "d_model": 16,
@@ -84,7 +83,7 @@ SEQ2SEQ = {
 
 
 def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
-    """One of our encoder-decoder models, by its name in `SEQ2SEQ`."""
+    """Build one of our encoder-decoder models by its name in `SEQ2SEQ`."""
     model_class, config_class, _, _, sizes = SEQ2SEQ[name]
     torch.manual_seed(seed)
     model = model_class(config_class(**{**sizes, **fields}))
@@ -94,7 +93,7 @@ def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, *
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(std=0.3)
     if name == "t5":
-        # Beside T5's large embeddings, heads as they begin would hardly show.
+        # With the default initialization, heads have hardly any effect next to T5's large embeddings.
         for head in model.ngram_heads:
             torch.nn.init.normal_(head.fc_in.weight)
             torch.nn.init.normal_(head.fc_out.weight)
@@ -102,14 +101,14 @@ def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, *
 
 
 def plain_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
-    """The stock model of the same sizes."""
+    """Build the stock model of the same size."""
     _, _, model_class, config_class, sizes = SEQ2SEQ[name]
     torch.manual_seed(seed)
     return model_class(config_class(**{**sizes, **fields})).to(dtype).eval()
 
 
 def stock_twin(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:
-    """The stock model `plain` with the weights of ours, all but the heads'."""
+    """Load the weights of `model`, except the heads, into the stock model `plain`."""
     missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
     assert not missing and all(key.startswith("ngram_heads.") for key in unexpected)
     return plain
@@ -118,7 +117,7 @@ def stock_twin(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedMode
 def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> WDRNgramGPT2LMHeadModel:
     torch.manual_seed(seed)
     model = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**{**SIZES, **fields}))
-    # Biases begin at zero, where a forgotten one would not show.
+    # Zero biases would hide a forgotten one.
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3)
@@ -136,7 +135,7 @@ def random_ids(batch_size: int, length: int, seed: int = 0) -> torch.Tensor:
 
 
 def left_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of different lengths as one batch, and its attention mask."""
+    """Left-pad rows of different lengths. Return the batch and its attention mask."""
     length = max(len(row) for row in rows)
     ids = torch.stack([torch.cat([row.new_full((length - len(row),), pad_token_id), row]) for row in rows])
     mask = torch.stack([torch.arange(length) >= length - len(row) for row in rows]).long()
@@ -144,13 +143,13 @@ def left_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Ten
 
 
 def right_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for what an encoder reads."""
+    """Right-pad rows of different lengths. Return the batch and its attention mask."""
     ids, mask = left_pad([row.flip(0) for row in rows], pad_token_id)
     return ids.flip(1), mask.flip(1)
 
 
 def prompts(batch_size: int, name: str = "gpt2") -> dict[str, torch.Tensor]:
-    """Of different lengths, padded on the side that the model wants."""
+    """Return a batch of prompts of different lengths, padded on the side that the model expects."""
     pad = right_pad if name in SEQ2SEQ else left_pad
     ids, mask = pad([random_ids(1, length, seed=length)[0] for length in (6, 3, 1, 4)[:batch_size]])
     return {"input_ids": ids, "attention_mask": mask}

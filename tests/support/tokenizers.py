@@ -1,4 +1,4 @@
-"""Tokenizers for the vocabulary of the tiny models: a letter a token, or a word a token."""
+"""Letter and word tokenizers for the vocabulary of the tiny models."""
 
 import string
 
@@ -11,7 +11,7 @@ SPECIAL = {"eos_token": "<eos>", "pad_token": "<pad>"}
 
 
 def letter_tokenizer() -> PreTrainedTokenizerFast:
-    """A letter a token."""
+    """Return a tokenizer with one token per letter."""
     tokens = [*SPECIAL.values(), *string.ascii_letters][:VOCAB_SIZE]
     backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
     backend.decoder = decoders.Fuse()
@@ -19,7 +19,7 @@ def letter_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
-    """A word a token: w2, w3 and so on."""
+    """Return a tokenizer with one token per word: w2, w3 and so on."""
     words = [*SPECIAL.values(), *(f"w{i}" for i in range(2, VOCAB_SIZE))]
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<eos>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

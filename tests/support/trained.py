@@ -1,9 +1,9 @@
 """
-Small models that have learned something: their heads' drafts are right now and wrong then, while those of random
-weights hardly ever are right.
+Small trained models. Some of their heads' drafts are accepted and some rejected; with random weights, hardly any would
+be accepted.
 
-They learn sentences of words of two to four tokens. Which word comes next depends on the last two words, but not
-wholly; some words tend to be the last of a sentence.
+The training sentences have words of two to four tokens. The next word depends on the last two words, with some
+randomness; some words often end a sentence.
 """
 
 from collections.abc import Callable
@@ -21,45 +21,45 @@ NUM_WORDS, NUM_LAST_WORDS, LONGEST_SENTENCE = 12, 3, 10
 
 
 class Language:
-    """Says the same for the same seed. All seeds have the words and the grammar in common."""
+    """A seeded generator of sentences. All seeds share the words and the grammar."""
 
     def __init__(self, seed: int):
         self.generator = torch.Generator().manual_seed(seed)
         grammar = torch.Generator().manual_seed(0)
         lengths = torch.randint(2, 5, (NUM_WORDS,), generator=grammar).tolist()
         self.words = [torch.randint(2, VOCAB_SIZE, (length,), generator=grammar).tolist() for length in lengths]
-        # After each two words, one word is likely and two others are possible.
+        # For each pair of words: one likely next word and two possible ones.
         self.followers = torch.rand(NUM_WORDS, NUM_WORDS, NUM_WORDS, generator=grammar).argsort(-1)[..., :3].tolist()
 
     def number(self, low: int, high: int) -> int:
-        """From `low` to `high`, both included."""
+        """Return a random integer from `low` to `high`, both included."""
         return int(torch.randint(low, high + 1, (), generator=self.generator))
 
     def sentence(self, first: int, second: int) -> list[int]:
-        """The tokens of a sentence that begins with these words, and its end."""
+        """Return the tokens of a sentence with these first words, and the end token."""
         words = [first, second]
         while len(words) < LONGEST_SENTENCE and (words[-1] >= NUM_LAST_WORDS or self.number(1, 4) == 1):
             words.append(self.followers[words[-2]][words[-1]][max(self.number(-5, 2), 0)])
         return [token for word in words for token in self.words[word]] + [END]
 
     def text(self, length: int) -> torch.Tensor:
-        """So many tokens of sentences, one after the other."""
+        """Return `length` tokens of consecutive sentences."""
         tokens = []
         while len(tokens) < length:
             tokens += self.sentence(self.number(0, NUM_WORDS - 1), self.number(0, NUM_WORDS - 1))
         return torch.tensor(tokens[:length])
 
     def prompt(self, longest: int) -> torch.Tensor:
-        """A piece of text of any length up to `longest`, from the middle of anything, and without an end."""
+        """Return a piece of text of random length up to `longest`, without an end token."""
         length = self.number(1, longest)
         text = self.text(3 * longest)
         return text[text != END][-length:]
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A source and its translation. Of the source, two tokens matter: they say how the sentence begins."""
+        """Return a source and its translation. Two source tokens determine the first words of the translation."""
         first, second = self.number(0, NUM_WORDS - 1), self.number(0, NUM_WORDS - 1)
-        others = [self.number(2 + 2 * NUM_WORDS, VOCAB_SIZE - 1) for _ in range(self.number(0, 6))]
-        source = torch.tensor([2 + first, 2 + NUM_WORDS + second, *others])
+        distractors = [self.number(2 + 2 * NUM_WORDS, VOCAB_SIZE - 1) for _ in range(self.number(0, 6))]
+        source = torch.tensor([2 + first, 2 + NUM_WORDS + second, *distractors])
         return source, torch.tensor(self.sentence(first, second))
 
 
@@ -70,14 +70,14 @@ def fit(model: PreTrainedModel, batch: Callable[[], dict[str, torch.Tensor]], st
         model(**batch()).loss.backward()
         optimizer.step()
     for parameter in model.parameters():
-        # Digits that differ from machine to machine are cut off, so that the texts are the same everywhere.
+        # Round the weights, so that machine-dependent digits do not change the texts.
         parameter.data = (parameter.data * 2**10).round() / 2**10
     return model.float().eval()
 
 
 @cache
 def trained_model(ngram_size: int, ngram_target: str) -> WDRNgramGPT2LMHeadModel:
-    """A GPT-2 that continues texts of a `Language`."""
+    """Train a GPT-2 on texts of a `Language`."""
     model = tiny_model(
         ngram_size=ngram_size, ngram_target=ngram_target, n_embd=WIDTH, n_positions=POSITIONS, initializer_range=0.1
     )
@@ -95,7 +95,7 @@ def pad(rows: list[torch.Tensor], value: int) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
 
 
-# Beside the sizes of `SEQ2SEQ`: what lets them learn fast.
+# Changes to the sizes of `SEQ2SEQ` for fast learning.
 SEQ2SEQ_FIELDS = {
     "marian": {"ngram_size": 4, "init_std": 0.1, "scale_embedding": True, "max_position_embeddings": POSITIONS},
     "bart": {"ngram_size": 3, "init_std": 0.1, "max_position_embeddings": POSITIONS},
@@ -105,13 +105,13 @@ SEQ2SEQ_FIELDS = {
 
 @cache
 def trained_seq2seq(name: str, ngram_target: str) -> PreTrainedModel:
-    """An encoder-decoder model, by its name in `SEQ2SEQ`, that translates the pairs of a `Language`."""
+    """Train an encoder-decoder model, by its name in `SEQ2SEQ`, on pairs of a `Language`."""
     model_class, config_class, _, _, sizes = SEQ2SEQ[name]
     torch.manual_seed(0)
     fields = {**sizes, **SEQ2SEQ_FIELDS[name], "ngram_target": ngram_target, "d_model": WIDTH}
     model = model_class(config_class(**fields))
     if name == "t5":
-        # They begin so large that WDR heads would have to learn for long.
+        # With T5's large initial embeddings, WDR heads would learn slowly.
         model.get_input_embeddings().weight.data *= 0.2
     language = Language(seed=1)
     pairs = [language.pair() for _ in range(512)]

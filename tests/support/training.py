@@ -1,9 +1,9 @@
-"""What training does to a model: its gradients, one plain step, and the largest tensor on the way."""
+"""Gradients of a model, the settings of one SGD step, and the largest tensor of a computation."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# One step of plain gradient descent at rate 1.
+# One step of plain SGD with a learning rate of 1.
 ONE_STEP = {
     "per_device_train_batch_size": 8,
     "max_steps": 1,
@@ -19,15 +19,15 @@ ONE_STEP = {
 
 
 def gradients(model, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Zero for what has none: Marian's sinusoidal positions are parameters that are never trained."""
+    """Return the gradient of each parameter; zero for frozen ones, such as Marian's sinusoidal positions."""
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+    computed = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
     zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    return zeros | dict(zip(parameters, found, strict=True))
+    return zeros | dict(zip(parameters, computed, strict=True))
 
 
 def gradients_by_backward(model, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The same for reversible layers, which find theirs on the way and hand none to `torch.autograd.grad`."""
+    """Return the same by `backward`, for reversible layers that do not work with `torch.autograd.grad`."""
     model.zero_grad()
     loss.backward()
     return {
@@ -45,13 +45,13 @@ def assert_same_gradients(actual: dict[str, torch.Tensor], wanted: dict[str, tor
 
 
 def change(model, trained) -> dict[str, torch.Tensor]:
-    """One step of plain gradient descent at rate 1 moves each parameter by its gradient."""
+    """Return the gradients of a training of `ONE_STEP`, which are the changes of the parameters."""
     before = dict(model.named_parameters())
     return {name: (before[name] - parameter).detach() for name, parameter in trained.named_parameters()}
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the largest number of elements that an operation returned."""
+    """A mode that records the size of the largest tensor returned by an operation."""
 
     largest = 0
 

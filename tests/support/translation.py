@@ -1,4 +1,4 @@
-"""Batches for encoder-decoder models, variants of these models, and their loss against the slow reference."""
+"""Batches and model variants for encoder-decoder models, and a check of the loss against the slow reference."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, left_pad, random_ids, tiny_s
 from tests.support.training import assert_same_gradients, gradients
 
 NAMES = list(SEQ2SEQ)
-# T5 finds its attention weights in float32, whatever the model's type is.
+# T5 computes attention weights in float32, even in a float64 model.
 TOLERANCE = {"marian": {}, "bart": {}, "t5": {"rtol": 1e-5, "atol": 1e-6}}
 
 
@@ -34,7 +34,7 @@ def batches() -> dict[str, dict]:
             "decoder_attention_mask": left_mask,
             "labels": labels.masked_fill(left_mask == 0, -100),
         },
-        # The label of the last word before the padding, the end of the sentence, is a target like any other.
+        # The label of the last token before the padding, the end token, is a target as well.
         "right-padded decoder": {
             **own,
             "decoder_attention_mask": right_mask,
@@ -42,7 +42,7 @@ def batches() -> dict[str, dict]:
         },
         "padding inside, labels everywhere": {**own, "decoder_attention_mask": inner_mask, "labels": labels},
         "shorter than N": {"input_ids": source, "labels": labels[:, :2]},
-        "one word": {"input_ids": source[:, :1], "labels": labels[:, :1]},
+        "one token": {"input_ids": source[:, :1], "labels": labels[:, :1]},
         "no labels at all": {"input_ids": source, "labels": torch.full_like(labels, -100)},
     }
 
@@ -51,12 +51,12 @@ BATCHES = batches()
 
 
 def shift_right(labels: torch.Tensor) -> torch.Tensor:
-    """What the decoder reads if it is not told: the labels, one later, behind the start token."""
+    """Return the default decoder inputs: the start token, then the labels shifted by one."""
     return torch.cat([torch.full_like(labels[:, :1], 1), labels[:, :-1].masked_fill(labels[:, :-1] == -100, 1)], 1)
 
 
 def text_of(batch: dict) -> dict:
-    """The batch in the words of `reference.hidden_states`."""
+    """Return the batch as arguments of `reference.hidden_states`."""
     decoder_ids = batch.get("decoder_input_ids")
     return {
         "input_ids": shift_right(batch["labels"]) if decoder_ids is None else decoder_ids,
@@ -87,12 +87,12 @@ def assert_loss_matches(name, batch, num_items=None, **fields) -> None:
     torch.testing.assert_close(output.loss, expected, **TOLERANCE[name])
     torch.testing.assert_close(output.head_losses, expected_nlls, **TOLERANCE[name])
     assert output.head_losses.shape == (model.config.ngram_size,) and not output.head_losses.requires_grad
-    # A sum of nothing has no gradients at all.
+    # Without targets, the expected loss is a constant without gradients.
     expected = expected + 0 * model.lm_head.weight.sum()
     assert_same_gradients(gradients(model, output.loss), gradients(model, expected), **TOLERANCE[name])
 
 
-# Marian with a vocabulary for each side, T5 that scales its hidden states (the first) and T5 that does not (v1.1).
+# Includes Marian with separate vocabularies, and T5 with (original) and without (v1.1) scaled hidden states.
 VARIANTS = [
     ("marian", {}),
     ("marian", {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23}),
@@ -106,7 +106,7 @@ VARIANTS = [
 
 
 def fit(batch: dict, fields: dict) -> dict:
-    """The batch in the variant's vocabulary."""
+    """Map the decoder tokens of a batch into the vocabulary of a variant."""
     size = fields.get("decoder_vocab_size", VOCAB_SIZE)
     decoder_side = [key for key in ("labels", "decoder_input_ids") if key in batch]
     return batch | {key: torch.where(batch[key] < 0, batch[key], batch[key] % size) for key in decoder_side}

@@ -8,12 +8,12 @@ import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from tests.support import reference
+from tests.support.errors import raises_naming
 from tests.support.processes import ROOT, launch
 from tests.support.tiny import SEQ2SEQ, random_ids, tiny_seq2seq
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
 
-# Sources and translations of very different lengths.
 LENGTHS = [(5, 9), (2, 3), (7, 6), (3, 2), (4, 8), (1, 9), (6, 1), (3, 4)]
 SETTINGS = {**ONE_STEP, "per_device_eval_batch_size": 8, "logging_steps": 1}
 
@@ -24,7 +24,7 @@ def name(request):
 
 
 def rows(count: int = 8) -> list[dict[str, list[int]]]:
-    """Pairs without padding, which is the collator's work; one word in some translations is no target."""
+    """Return pairs without padding; some translations have a token that is no target."""
     rows = []
     for i in range(count):
         source_length, length = LENGTHS[i % 8]
@@ -69,15 +69,15 @@ def reference_batch(model, data) -> dict[str, torch.Tensor]:
     ids=["word differences", "simple, smoothed and untied"],
 )
 def test_gradient_accumulation_is_exact(name, fields, tmp_path):
-    """Every label is a target here, the first included, and Trainer counts them so."""
+    """Every label is a target, including the first, and Trainer counts them all."""
     start = tiny_seq2seq(name, torch.float64, **fields)
     batch = reference_batch(start, rows())
     num_items = sum(label != -100 for row in rows() for label in row["labels"])
     loss, nlls = reference.training_loss(start, **batch, num_items=num_items)
     expected = gradients(start, loss)
-    # The loss of the next word and the heads together, not of the next word alone.
+    # The loss includes the heads.
     assert abs(loss.item() - nlls[0].item()) > 0.01
-    # Trainer would count fewer if it took the labels for shifted.
+    # Trainer would count fewer targets for shifted labels.
     assert num_items > (batch["labels"][:, 2:] != -100).sum()
     for kind, arguments in (
         (Seq2SeqTrainer, {"per_device_train_batch_size": 8, "predict_with_generate": True}),
@@ -130,7 +130,7 @@ def test_evaluation_with_generation_is_the_ensembles(name, num_beams, tmp_path):
     assert tokens.shape == (8, 10)
     assert torch.equal(seen["tokens"][:, :10], tokens) and (seen["tokens"][:, 10:] == 1).all()
     assert torch.equal(seen["labels"][:, :9], batch["labels"])
-    # λ can be the call's as well.
+    # λ as an argument of the call.
     tokens = {
         value: model.generate(**sources, max_length=10, num_beams=num_beams, ensemble_lambda=value)
         for value in (0.0, 1.0)
@@ -143,7 +143,7 @@ def test_evaluation_with_generation_is_the_ensembles(name, num_beams, tmp_path):
 
 @pytest.mark.parametrize("kind", [Trainer, Seq2SeqTrainer])
 def test_evaluation_without_generation(name, kind, tmp_path):
-    """The logits are the ensemble's, and with them the encoder's output; nothing else is gathered."""
+    """Only the ensemble's logits and the encoder's output are gathered."""
     model = tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
     seen = {}
 
@@ -158,13 +158,13 @@ def test_evaluation_without_generation(name, kind, tmp_path):
     del batch["labels"]
     with torch.no_grad():
         logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **batch)
-    found, encoded = (torch.as_tensor(prediction) for prediction in seen["predictions"])
-    torch.testing.assert_close(found, logits[:, :-1])
+    predicted, encoded = (torch.as_tensor(prediction) for prediction in seen["predictions"])
+    torch.testing.assert_close(predicted, logits[:, :-1])
     assert encoded.shape == (8, 7, 16)
 
 
 def test_training_lowers_every_heads_loss_and_is_saved(name, tmp_path):
-    """Pairs that repeat can be learned by heart: the next word and the words after it."""
+    """Repeated pairs can be memorized: the next token and those after it."""
     fields = {"d_model": 32, **({} if name == "t5" else {"init_std": 0.05})}
     model = tiny_seq2seq(name, **fields)
     data = [{**row, "labels": random_ids(1, 9, seed=i)[0].tolist()} for i, row in enumerate(rows(4))]
@@ -182,8 +182,8 @@ def test_training_lowers_every_heads_loss_and_is_saved(name, tmp_path):
         torch.testing.assert_close(loaded(**batch).head_losses, after)
 
 
-def test_resumed_training_ends_where_it_would_have(name, tmp_path):
-    """With dropout, whose random numbers have to be found again, and evaluations by generation on the way."""
+def test_resumed_training(name, tmp_path):
+    """With dropout, whose random state is restored, and evaluations by generation."""
     dropout = {"dropout_rate": 0.1} if name == "t5" else {"dropout": 0.1}
     arguments = {
         "max_steps": 4,
@@ -197,17 +197,17 @@ def test_resumed_training_ends_where_it_would_have(name, tmp_path):
         "predict_with_generate": True,
         "generation_max_length": 6,
     }
-    whole = tiny_seq2seq(name, **dropout)
-    trainer = trainer_of(whole, tmp_path, **arguments)
+    complete = tiny_seq2seq(name, **dropout)
+    trainer = trainer_of(complete, tmp_path, **arguments)
     trainer.train()
     resumed = tiny_seq2seq(name, seed=5, **dropout)
     continued = trainer_of(resumed, tmp_path, **arguments)
     continued.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    half = type(whole).from_pretrained(tmp_path / "checkpoint-2").state_dict()
-    for key, value in whole.state_dict().items():
+    half = type(complete).from_pretrained(tmp_path / "checkpoint-2").state_dict()
+    for key, value in complete.state_dict().items():
         torch.testing.assert_close(resumed.state_dict()[key], value, rtol=0, atol=1e-6)
     for key in ("ngram_heads.0.fc_in.weight", "ngram_heads.2.fc_out.weight", "lm_head.weight"):
-        assert not torch.allclose(half[key], whole.state_dict()[key], atol=1e-3)
+        assert not torch.allclose(half[key], complete.state_dict()[key], atol=1e-3)
     logs = [
         [(entry["step"], entry.get("loss"), entry.get("eval_loss")) for entry in each.state.log_history[:-1]]
         for each in (trainer, continued)
@@ -217,14 +217,14 @@ def test_resumed_training_ends_where_it_would_have(name, tmp_path):
 
 @pytest.mark.parametrize("kind", [Trainer, Seq2SeqTrainer])
 def test_a_loss_that_bypasses_the_heads_is_an_error(name, kind, tmp_path):
-    """Trainer's own label smoothing takes the labels away from the model, which then cannot train its heads."""
+    """Trainer's label smoothing hides the labels from the model, which then cannot train its heads."""
     start, model = tiny_seq2seq(name), tiny_seq2seq(name)
-    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+    with raises_naming(RuntimeError, "`ngram_heads`"):
         trainer_of(model, tmp_path, kind=kind, label_smoothing_factor=0.1).train()
     assert all(not moved.any() for moved in change(start, model).values())
 
 
-def test_a_batch_without_targets_harms_nothing(name, tmp_path):
+def test_batch_without_targets(name, tmp_path):
     start, model = tiny_seq2seq(name), tiny_seq2seq(name)
     data = [{**row, "labels": [-100] * len(row["labels"])} for row in rows()]
     trainer_of(model, tmp_path, data).train()
@@ -232,7 +232,7 @@ def test_a_batch_without_targets_harms_nothing(name, tmp_path):
 
 
 def run_marian(folder: Path, batch_size: int) -> None:
-    """What each process runs; the first leaves the weights, the losses and the predictions in `folder`."""
+    """Run in each process; the first writes weights, losses and predictions to `folder`."""
     model = tiny_seq2seq("marian", init_std=0.1, ensemble_lambda=0.4)
     data = rows(24)
     trainer = trainer_of(
@@ -242,7 +242,7 @@ def run_marian(folder: Path, batch_size: int) -> None:
         max_steps=8,
         learning_rate=5e-3,
         optim="adamw_torch",
-        # Some gradients are zero but for rounding, which Adam would blow up to steps of full length.
+        # Some gradients are zero up to rounding, which Adam would scale to full steps.
         adam_epsilon=1e-4,
         per_device_train_batch_size=batch_size,
         per_device_eval_batch_size=1,
@@ -274,7 +274,7 @@ run_marian(Path(sys.argv[1]), 4)
 """
 
 
-def test_two_processes_are_one_with_twice_the_batch(tmp_path):
+def test_two_processes_equal_one_with_twice_the_batch(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()

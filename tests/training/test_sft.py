@@ -8,11 +8,12 @@ from transformers import TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from ngram_wdr_hf.training.sft import NgramSFTTrainer
+from tests.support.errors import raises_naming
 from tests.support.tiny import plain_model, random_ids, tiny_model
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
 
-# Of each row, how many tokens are the prompt's and how many the completion's, without the end-of-text token.
+# Prompt and completion length of each row, without the end-of-text token.
 LENGTHS = [(3, 4), (1, 7), (5, 1), (2, 2), (4, 6)]
 
 
@@ -35,7 +36,7 @@ def prompts_and_completions() -> Dataset:
 
 
 def batches() -> list[dict[str, torch.Tensor]]:
-    """What the model should see of each document, by itself: the completion and its end are the targets."""
+    """Return the expected inputs of each document; the completion and its end token are the targets."""
     rows = []
     for prompt, rest in documents():
         ids = torch.tensor([[*prompt, *rest, 0]])
@@ -44,7 +45,7 @@ def batches() -> list[dict[str, torch.Tensor]]:
 
 
 def padded_batch() -> dict[str, torch.Tensor]:
-    """The same as one batch."""
+    """Return the expected inputs as one batch."""
     length = max(row["input_ids"].shape[1] for row in batches())
     rows = []
     for row in batches():
@@ -55,29 +56,31 @@ def padded_batch() -> dict[str, torch.Tensor]:
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
-def trainer_of(model, tmp_path, trainer_class=NgramSFTTrainer, arguments=None, **others) -> SFTTrainer:
+def trainer_of(model, tmp_path, trainer_class=NgramSFTTrainer, arguments=None, **options) -> SFTTrainer:
     arguments = {**ONE_STEP, "logging_steps": 1, "bf16": False, **(arguments or {})}
     return trainer_class(
         model,
         SFTConfig(tmp_path, **arguments),
         train_dataset=prompts_and_completions(),
         processing_class=word_tokenizer(),
-        **others,
+        **options,
     )
 
 
-def test_trls_own_trainer_is_stopped(tmp_path):
+def test_stock_sft_trainer_raises_an_error(tmp_path):
     start, model = tiny_model(), tiny_model()
-    with pytest.raises(RuntimeError, match="NgramSFTTrainer"):
+    with raises_naming(RuntimeError, "`NgramSFTTrainer`"):
         trainer_of(model, tmp_path, SFTTrainer).train()
     assert not any(moved.any() for moved in change(start, model).values())
 
 
 @pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.1, "ngram_target": "simple"}, {"ngram_size": 1}])
 @pytest.mark.parametrize(
-    "arguments", [{}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}], ids=["whole", "parts"]
+    "arguments",
+    [{}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}],
+    ids=["one batch", "accumulated"],
 )
-def test_a_step_is_the_models_own(tmp_path, fields, arguments):
+def test_step_uses_the_models_loss(tmp_path, fields, arguments):
     start, model = tiny_model(torch.float64, **fields), tiny_model(torch.float64, **fields)
     trainer = trainer_of(model, tmp_path, arguments=arguments)
     trainer.train()
@@ -103,7 +106,7 @@ def test_a_step_is_the_models_own(tmp_path, fields, arguments):
 def test_packed_documents_do_not_see_each_other(tmp_path, attention, arguments):
     start, model = (tiny_model(torch.float64, ensemble_lambda=0.4) for _ in range(2))
     model.set_attn_implementation(attention)
-    # A cache, if there were one, would hide the boundaries from Transformers.
+    # With a cache, Transformers would ignore the boundaries.
     arguments = {"use_cache": True, **arguments}
     trainer = trainer_of(model, tmp_path, arguments=arguments, eval_dataset=prompts_and_completions())
     if trainer.args.packing:
@@ -111,7 +114,7 @@ def test_packed_documents_do_not_see_each_other(tmp_path, attention, arguments):
     evaluated = trainer.evaluate()["eval_loss"]
     trainer.train()
 
-    # The losses of each document by itself, weighted by its targets.
+    # The loss of each document alone, weighted by its number of targets.
     count = sum((batch["labels"] != -100).sum() for batch in batches())
     with torch.no_grad():
         expected = sum(start(**batch, num_items_in_batch=count).loss for batch in batches())
@@ -150,9 +153,9 @@ def test_evaluation_is_the_ensembles(tmp_path):
         return {}
 
     arguments = {"max_steps": 4, "learning_rate": 0.1}
-    others = {"eval_dataset": prompts_and_completions(), "compute_metrics": metrics}
-    trainer = trainer_of(model, tmp_path, arguments=arguments, **others)
-    # With nothing learned, no word would be right.
+    options = {"eval_dataset": prompts_and_completions(), "compute_metrics": metrics}
+    trainer = trainer_of(model, tmp_path, arguments=arguments, **options)
+    # An untrained model would have an accuracy of 0.
     trainer.train()
     results = trainer.evaluate()
     batch = padded_batch()
@@ -172,7 +175,7 @@ def test_evaluation_is_the_ensembles(tmp_path):
 
 
 def test_trls_metrics_are_the_same_without_heads(tmp_path):
-    """Training and evaluation are TRL's own then, number for number, short last batch included."""
+    """Training and evaluation metrics equal TRL's, including a short last batch."""
     results = []
     for trainer_class in (SFTTrainer, NgramSFTTrainer):
         trainer = trainer_of(
@@ -191,7 +194,7 @@ def test_trls_metrics_are_the_same_without_heads(tmp_path):
 
 
 def test_a_model_by_name_and_plain_arguments(tmp_path):
-    """As TRL takes them."""
+    """TRL accepts both."""
     tiny_model().save_pretrained(tmp_path / "model")
     arguments = TrainingArguments(tmp_path, max_steps=1, report_to="none", save_strategy="no", use_cpu=True)
     trainer = NgramSFTTrainer(
@@ -203,23 +206,23 @@ def test_a_model_by_name_and_plain_arguments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, others, message",
+    "arguments, options, name",
     [
-        ({"label_smoothing_factor": 0.1}, {}, "config.label_smoothing"),
-        ({"loss_type": "dft"}, {}, "at 'nll', got 'dft'"),
-        ({"loss_type": "something"}, {}, "at 'nll', got 'something'"),
-        ({"use_liger_kernel": True}, {}, "leave out `use_liger_kernel`"),
-        ({}, {"compute_loss_func": lambda *_, **__: None}, "leave out `compute_loss_func`"),
+        ({"label_smoothing_factor": 0.1}, {}, "`label_smoothing_factor`"),
+        ({"loss_type": "dft"}, {}, "'dft'"),
+        ({"loss_type": "something"}, {}, "'something'"),
+        ({"use_liger_kernel": True}, {}, "`use_liger_kernel`"),
+        ({}, {"compute_loss_func": lambda *_, **__: None}, "`compute_loss_func`"),
     ],
 )
-def test_another_loss_is_refused(tmp_path, arguments, others, message):
-    with pytest.raises(ValueError, match=message):
-        trainer_of(tiny_model(), tmp_path, arguments=arguments, **others)
+def test_other_losses_raise_an_error(tmp_path, arguments, options, name):
+    with raises_naming(ValueError, name):
+        trainer_of(tiny_model(), tmp_path, arguments=arguments, **options)
 
 
-def test_a_model_of_another_class_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`GPT2LMHeadModel` has none"):
+def test_model_without_heads_raises_an_error(tmp_path):
+    with raises_naming(ValueError, "`model`", "`GPT2LMHeadModel`"):
         trainer_of(plain_model(), tmp_path)
     plain_model().save_pretrained(tmp_path / "plain")
-    with pytest.raises(ValueError, match="`GPT2LMHeadModel` has none"):
+    with raises_naming(ValueError, "`model`", "`GPT2LMHeadModel`"):
         trainer_of(str(tmp_path / "plain"), tmp_path)

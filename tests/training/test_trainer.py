@@ -9,10 +9,11 @@ from transformers import Trainer, TrainingArguments
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
 from tests.support import reference
+from tests.support.errors import raises_naming
 from tests.support.tiny import random_ids, tiny_model
 from tests.support.training import ONE_STEP, change, gradients
 
-# Rows of very different lengths, some of whose words are no targets.
+# Rows of different lengths; some tokens are no targets.
 LENGTHS = [9, 3, 6, 2, 8, 9, 1, 4]
 
 
@@ -41,7 +42,7 @@ def test_gradient_accumulation_is_exact(tmp_path, fields):
     if start.config.ngram_size == 1:
         expected = gradients(start, start.train()(**batch).loss)
     else:
-        # The count that Trainer passes: every label that is some position's next word.
+        # The count that Trainer passes: every label except the first of a row.
         num_items = (batch["labels"][:, 1:] != -100).sum()
         expected = gradients(start, reference.training_loss(start, **batch, num_items=num_items)[0])
     for arguments in (
@@ -56,7 +57,7 @@ def test_gradient_accumulation_is_exact(tmp_path, fields):
             torch.testing.assert_close(moved, expected[name])
 
 
-def test_a_batch_without_targets_harms_nothing(tmp_path):
+def test_batch_without_targets(tmp_path):
     start, model = tiny_model(), tiny_model()
     ids = random_ids(4, 9)
     train(model, tmp_path, [{"input_ids": row, "labels": torch.full_like(row, -100)} for row in ids])
@@ -86,7 +87,7 @@ def test_evaluation_is_the_ensembles(tmp_path):
 
 
 def test_training_lowers_every_heads_loss_and_is_saved(tmp_path):
-    """Rows that repeat can be learned by heart: the next word and the words after it."""
+    """Repeated rows can be memorized: the next token and those after it."""
     model = tiny_model(n_embd=32, initializer_range=0.05)
     ids = random_ids(4, 12)
     data = [{"input_ids": row, "labels": row} for row in ids] * 2
@@ -119,15 +120,15 @@ def test_adapters_train_with_the_heads(tmp_path):
 
 
 def test_a_loss_that_bypasses_the_heads_is_an_error(tmp_path):
-    """Trainer's own label smoothing takes the labels away from the model, which then cannot train its heads."""
+    """Trainer's label smoothing hides the labels from the model, which then cannot train its heads."""
     start, model = tiny_model(), tiny_model()
-    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+    with raises_naming(RuntimeError, "`ngram_heads`"):
         train(model, tmp_path, label_smoothing_factor=0.1)
     assert all(not moved.any() for moved in change(start, model).values())
 
 
-def test_what_is_no_bypass():
-    """A loss of one's own that uses the heads, frozen heads, a plain model, a frozen backbone, an analysis."""
+def test_cases_without_an_error():
+    """No error for: a custom loss with heads, frozen heads, a plain model, a frozen backbone, an analysis."""
     ids = random_ids(2, 9)
     model = tiny_model().train()
     hidden_states = model.transformer(ids).last_hidden_state
@@ -144,10 +145,10 @@ def test_what_is_no_bypass():
     tiny_model()(ids).logits.sum().backward()
 
 
-def test_a_copy_is_watched_for_itself():
+def test_copy_is_checked_independently():
     ids = random_ids(2, 9)
     model = tiny_model().train()
     copied = copy.deepcopy(model)
     model(ids, labels=ids).loss.backward()
-    with pytest.raises(RuntimeError, match="none of the N-gram heads"):
+    with raises_naming(RuntimeError, "`ngram_heads`"):
         copied(ids).logits.sum().backward()

@@ -4,21 +4,21 @@ import datasets
 import evaluate
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-# `evaluate` copies this file to a place of its own, where it has no siblings.
+# Absolute imports, because `evaluate` copies this file to its cache.
 from ngram_wdr_hf.data.glue import GLUE_TASKS
 
 _DESCRIPTION = """
-What the results of GLUE's tasks are measured by: of SST-2 and RTE the accuracy, from 0 to 1; of CoLA the Matthews
-correlation, from -1 to 1, which is 0 for any guess that does not look at the sentence.
+The metrics of GLUE tasks: accuracy, from 0 to 1, for SST-2 and RTE; Matthews correlation, from -1 to 1, for CoLA,
+where predictions that ignore the sentence score 0.
 """
 
 _KWARGS_DESCRIPTION = r"""
 Args:
-    predictions (`list[int]`): The labels that a model gives, one an example.
-    references (`list[int]`): What they should be.
+    predictions (`list[int]`): The predicted labels.
+    references (`list[int]`): The true labels.
 Returns:
-    accuracy (`float`): Of `sst2` and `rte`: the share of right labels.
-    matthews_correlation (`float`): Of `cola`: the correlation of the two.
+    accuracy (`float`): For `sst2` and `rte`, the share of correct labels.
+    matthews_correlation (`float`): For `cola`, the correlation of predictions and references.
 Examples:
     >>> import evaluate
     >>> from ngram_wdr_hf.metrics import GLUE
@@ -39,13 +39,13 @@ _METRICS = {"accuracy": accuracy_score, "matthews_correlation": matthews_corrcoe
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Glue(evaluate.Metric):
-    """Scores labels with scikit-learn."""
+    """GLUE's metrics, computed by scikit-learn."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in GLUE_TASKS:
             raise ValueError(
-                f"There is no task {self.config_name!r}: load the metric with one of {', '.join(GLUE_TASKS)}, as in "
-                '`evaluate.load(GLUE, "cola")`.'
+                f"`config_name` must be one of {', '.join(GLUE_TASKS)}, got {self.config_name!r}: load the metric as "
+                'in `evaluate.load(GLUE, "cola")`.'
             )
         return evaluate.MetricInfo(
             module_type="metric",

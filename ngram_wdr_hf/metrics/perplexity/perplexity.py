@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# `evaluate` copies this file to a place of its own, where it has no siblings.
+# Absolute imports, because `evaluate` copies this file to its cache.
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizer import load_tokenizer
@@ -17,28 +17,28 @@ from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
 from ngram_wdr_hf.evaluation.scores import Scores, score
 
 _DESCRIPTION = """
-How well a language model with N-gram heads predicts texts, with the ensemble of the paper: the exponential of the mean
-negative log-likelihood. Every token of a text is predicted once, the first one and the end included, and a text may be
-longer than what the model can see. The text of a file, given as one string, gets the perplexity that `train_clm.py`
-reports for the file.
+Perplexity of texts under a language model with N-gram heads, with the paper's ensemble: the exponential of the mean
+negative log-likelihood. Every token of a text is predicted once, the first and the last included. A text may be longer
+than the model's context. The text of a file, given as one string, has the perplexity that `train_clm.py` reports.
 """
 
 _KWARGS_DESCRIPTION = r"""
 Args:
-    predictions (`list[str]`): The texts. Each is scored by itself.
-    model_id (`str`): A checkpoint with its tokenizer, a folder or a name on the Hub: one of ours, or a plain GPT-2.
+    predictions (`list[str]`): The texts, scored separately.
+    model_id (`str`): A folder or a name on the Hub: a checkpoint with its tokenizer, with or without
+        N-gram heads.
     ensemble_lambda (`float`, *optional*): The paper's λ, from 0 to 1; the model's own by default.
-    stride (`int`, *optional*): In a text longer than `block_size`, how many tokens the window moves on. Smaller gives
-        every word more context and takes longer; `block_size` by default.
-    batch_size (`int`, *optional*, defaults to 16): How many windows of a text are read at a time.
-    block_size (`int`, *optional*): How many tokens the model sees at a time; as many as it can by default.
-    device (`str`, *optional*): Where to compute; a GPU if there is one, by default.
+    stride (`int`, *optional*): How far the window moves in a text longer than `block_size`. A smaller stride gives
+        every token more context and takes longer; `block_size` by default.
+    batch_size (`int`, *optional*, defaults to 16): Windows per batch.
+    block_size (`int`, *optional*): Length of the window; the model's maximum by default.
+    device (`str`, *optional*): The device; by default, a GPU if there is one.
 Returns:
     perplexities (`list[float]`): The perplexity of each text, by token.
     mean_perplexity (`float`): Their mean.
-    perplexity (`float`): That of all texts together, by token.
-    word_perplexity (`float`): The same by words separated by white space, and one for each line's end, whatever the
-        tokens are: what the paper reports.
+    perplexity (`float`): The perplexity of all texts together, by token.
+    word_perplexity (`float`): The perplexity of all texts by word, as in the paper: white-space-separated words plus
+        one per line break, for any tokenizer.
 Examples:
     >>> import evaluate
     >>> from ngram_wdr_hf.metrics import PERPLEXITY
@@ -58,7 +58,7 @@ _CITATION = """
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Perplexity(evaluate.Metric):
-    """Scores texts with the package's own evaluation."""
+    """Perplexity, computed by the package's own evaluation."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -82,14 +82,14 @@ class Perplexity(evaluate.Metric):
     ) -> dict[str, list[float] | float]:
         for name, value in (("stride", stride), ("batch_size", batch_size), ("block_size", block_size)):
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"`{name}` must be an integer of at least 1, got {value}.")
+                raise InputError(f"`{name}` must be an integer >= 1, got {value}.")
         _check_texts(predictions)
         model, tokenizer = _load(model_id)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         ensemble_lambda = model.ngram_lambda(ensemble_lambda)
         longest = model.config.max_position_embeddings
         if block_size is not None and block_size > longest:
-            raise InputError(f"`block_size={block_size}` is more than the model can see: at most {longest}.")
+            raise InputError(f"`block_size` must be at most {longest}, the model's maximum, got {block_size}.")
 
         windows = [
             evaluation_windows(stream, tokenizer, block_size or longest, stride)
@@ -98,7 +98,7 @@ class Perplexity(evaluate.Metric):
         for i, text in enumerate(windows):
             if text.num_targets < 1:
                 raise InputError(
-                    f"`predictions[{i}]` is too short: with {len(text.stream)} tokens, there is no target."
+                    f"`predictions[{i}]` is too short to have a target, with {len(text.stream)} tokens: leave it out."
                 )
         scores = [score(model, text, [ensemble_lambda], batch_size) for text in windows]
         together = Scores(
@@ -119,7 +119,7 @@ class Perplexity(evaluate.Metric):
 
 def _check_texts(texts: list[str]) -> None:
     if not len(texts):
-        raise InputError("There is no text to score: give `predictions` at least one.")
+        raise InputError("`predictions` is empty: give at least one text.")
     for i, text in enumerate(texts):
         if not text or text.isspace():
             raise InputError(f"`predictions[{i}]` is empty: leave it out.")
@@ -131,7 +131,7 @@ def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenStream]:
-    """The tokens of each text, line by line as those of a file are made."""
+    """Return the tokens of each text, tokenized line by line like a file."""
     lines = [io.StringIO(text, newline=None).readlines() for text in texts]
     rows = datasets.Dataset.from_dict({"text": [line for text in lines for line in text]})
     rows = tokenize(rows, tokenizer, "given")

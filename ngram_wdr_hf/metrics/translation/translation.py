@@ -5,23 +5,23 @@ from collections.abc import Sequence
 import datasets
 import evaluate
 
-# `evaluate` copies this file to a place of its own, where it has no siblings.
+# Absolute imports, because `evaluate` copies this file to its cache.
 from ngram_wdr_hf.evaluation.bleu import as_texts, score_translations
 
 _DESCRIPTION = """
-How close translations are to those of people: BLEU by words and chrF by characters, from 0 to 100, with the defaults
-of the package `sacrebleu`. The texts are raw and detokenised.
+BLEU, on words, and chrF, on characters, of translations, from 0 to 100, with the defaults of the package `sacrebleu`.
+The texts are raw and detokenized.
 """
 
 _KWARGS_DESCRIPTION = r"""
 Args:
-    predictions (`list[str]`): The translations, one a sentence.
-    references (`list[str]` or `list[list[str]]`): What they should be: for each sentence one text, or a list of
-        several, as many for every sentence.
+    predictions (`list[str]`): The translations, one per sentence.
+    references (`list[str]` or `list[list[str]]`): One reference per sentence, or a list of several, the same number
+        for every sentence.
 Returns:
     bleu (`float`): Corpus BLEU.
     chrf (`float`): Corpus chrF.
-    bleu_signature (`str`): The settings and the version behind `bleu`, to be reported with it.
+    bleu_signature (`str`): Settings and version for `bleu`, to be reported with it.
     chrf_signature (`str`): The same for `chrf`.
 Examples:
     >>> import evaluate
@@ -43,7 +43,7 @@ _CITATION = """
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Translation(evaluate.Metric):
-    """Scores translations with the package's own evaluation."""
+    """BLEU and chrF, computed by the package's own evaluation."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -57,13 +57,13 @@ class Translation(evaluate.Metric):
             reference_urls=["https://aclanthology.org/W18-6319", "https://aclanthology.org/W15-3049"],
         )
 
-    # Given a choice of schemas, `evaluate` takes the first sentence's and makes strings of the lists that follow.
+    # With several schemas, `evaluate` would take the first sentence's and turn later lists into strings.
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Takes in some translations and their references."""
+        """Add translations and their references."""
         super().add_batch(predictions=predictions, references=[as_texts(texts) for texts in references])
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Takes in a translation and its references."""
+        """Add a translation and its references."""
         super().add(prediction=prediction, reference=as_texts(reference))
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float | str]:

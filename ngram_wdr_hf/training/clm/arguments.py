@@ -1,4 +1,4 @@
-"""The options of `train_clm.py`."""
+"""Options of `train_clm.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,18 +23,19 @@ from .presets import CLM_PRESETS
 
 @dataclass
 class ClmDataArguments(TextDataArguments):
-    """Which text, and how it is cut into tokens."""
+    """Options for the text and its tokenizer."""
 
     tokenizer: str | None = HfArg(
         default=None,
-        help="`word`: whitespace-separated words of the training text, <unk>, one <eos> a line, as PTB and "
-        "WikiText are scored; `bpe`: byte-level BPE trained on the text; or a pretrained tokenizer's name or "
-        "folder. Default: the model's own with `--model_name_or_path`, `bpe` for Python's English, else `word`.",
+        help="`word`: the words of the training text, split at whitespace, with <unk> and an <eos> per line, as is "
+        "usual "
+        "for PTB and WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a pretrained tokenizer's name "
+        "or folder. Default: the checkpoint's with `--model_name_or_path`, `bpe` for Python's English, else `word`.",
     )
     stride: int | None = HfArg(
         default=None,
-        help="In evaluation, how many tokens the window moves on. Smaller gives every word more context and "
-        "takes longer. Default: the block size.",
+        help="Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
+        "longer. Default: the block size.",
     )
 
     def __post_init__(self):
@@ -44,7 +45,7 @@ class ClmDataArguments(TextDataArguments):
 
 @dataclass
 class ClmModelArguments(GenerativeModelArguments):
-    """Which model: new, by preset, or any causal language model."""
+    """Options for the model: a new one by preset, or any causal language model."""
 
     presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
 
@@ -53,10 +54,12 @@ class ClmModelArguments(GenerativeModelArguments):
 
 @dataclass
 class ClmReportArguments(GenerativeReportArguments):
-    """What is evaluated and shown."""
+    """Options for evaluation and reports."""
 
-    prompt: str | None = HfArg(default=None, help="Begin the sample text so. Default: a piece of the validation text.")
-    sample_tokens: int = HfArg(default=60, help="Length of the sample text; 0 for none.")
+    prompt: str | None = HfArg(
+        default=None, help="Prompt of the sample text. Default: the beginning of the validation text."
+    )
+    sample_tokens: int = HfArg(default=60, help="Number of tokens to generate as sample text; 0 generates none.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -65,12 +68,12 @@ class ClmReportArguments(GenerativeReportArguments):
 
 @dataclass
 class ClmTrainingArguments(RunTrainingArguments):
-    """Trainer's own options."""
+    """Options for training: those of Trainer."""
 
     output_dir: str | None = output_dir_field("runs/clm")
 
 
 def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """The options of `train_clm.py` from its command line."""
+    """Parse the command line of `train_clm.py`."""
     classes = (ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -1,4 +1,4 @@
-"""The data of a language modeling run: blocks to train on, windows to evaluate on."""
+"""Data of a language modeling run: training blocks and evaluation windows."""
 
 from pathlib import Path
 
@@ -15,16 +15,16 @@ from .presets import CLM_PRESETS
 
 
 class ClmData(TextData):
-    """Running text to predict word by word."""
+    """Tokenized text for causal language modeling."""
 
     def blocks(self) -> TrainingBlocks | StreamedBlocks:
-        """The text to train on."""
+        """Return the blocks to train on."""
         if self.streamed is not None:
             return StreamedBlocks(self.streamed, self.block_size)
         return TrainingBlocks(self.streams["train"], self.block_size)
 
     def windows(self, stride: int | None) -> dict[str, EvaluationWindows]:
-        """The texts to evaluate on."""
+        """Return the evaluation windows by split."""
         return {
             split: evaluation_windows(stream, self.tokenizer, self.block_size, stride)
             for split, stream in self.streams.items()
@@ -35,18 +35,18 @@ class ClmData(TextData):
 def find_clm_tokenizer(
     splits: Splits, data: ClmDataArguments, model: ModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
-    is_embedded = data.train_file is None and data.dataset_name is None
+    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
+    is_default_text = data.train_file is None and data.dataset_name is None
     subwords = data.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
     trainers = {
         "word": lambda texts: train_word_tokenizer(texts, data.vocab_size),
         "bpe": lambda texts: train_bpe_tokenizer(texts, subwords),
     }
-    kind = data.tokenizer or model.model_name_or_path or ("bpe" if is_embedded else "word")
+    kind = data.tokenizer or model.model_name_or_path or ("bpe" if is_default_text else "word")
     return train_or_load_tokenizer(kind, trainers, splits, folder)
 
 
 def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that a prompt has at least one token."""
     if prompt is not None and not tokenizer(prompt, add_special_tokens=False).input_ids:
-        raise InputError(f"`--prompt {prompt!r}` has no token to begin with: give it a word.")
+        raise InputError(f"`--prompt` must have at least one token, got {prompt!r}. Give it a word.")

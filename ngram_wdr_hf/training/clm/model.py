@@ -1,4 +1,4 @@
-"""The model of a language modeling run: new by preset, or from a checkpoint."""
+"""Model of a language modeling run: a new one by preset, or a checkpoint."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from ...data.tokenizer import start_token_id
 from ...evaluation.checkpoint import load_checkpoint
 from ...modeling.causal import NgramMixin
 from ..common.arguments import ModelArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, asked_fields, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
 
 LANGUAGE_MODELS = {
     "gpt2": WDRNgramGPT2LMHeadModel,
@@ -27,8 +27,8 @@ LANGUAGE_MODELS = {
 def build_clm_model(
     arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> NgramMixin:
-    """The preset's model, new, for blocks of `block_size` tokens, or any causal language model from a checkpoint."""
-    fields = asked_fields(arguments, do_train)
+    """Return a new model by preset, for blocks of `block_size` tokens, or a causal language model's checkpoint."""
+    fields = config_fields(arguments, do_train)
     if arguments.model_name_or_path is not None:
         default_size = DEFAULT_NGRAM_SIZE if do_train else 1
         return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, default_size, **fields)
@@ -41,19 +41,19 @@ def build_clm_model(
         eos_token_id=tokenizer.eos_token_id,
         **{**sizes, **_length_fields(preset.backbone, block_size, sizes)},
     )
-    # For generation only: in a forward, the end of a text is no padding.
+    # In `generation_config` only: in a forward pass, <eos> is not padding.
     model.generation_config.pad_token_id = tokenizer.eos_token_id
     return model
 
 
 def _length_fields(backbone: str, block_size: int, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a backbone's configuration that make it read `block_size` tokens."""
+    """Return the configuration fields that set the maximum length to `block_size` tokens."""
     if backbone != "reformer":
         return {"max_position_embeddings": block_size}
     defaults = WDRNgramReformerConfig()
     names = ("local_attn_chunk_length", "lsh_attn_chunk_length")
     chunk = math.lcm(*(sizes.get(name, getattr(defaults, name)) for name in names))
-    # In training, a Reformer reads as many tokens as its two axes of positions have places, in whole chunks.
-    places = -(-block_size // chunk) * chunk
-    rows = max(divisor for divisor in range(1, math.isqrt(places) + 1) if places % divisor == 0)
-    return {"max_position_embeddings": places, "axial_pos_shape": [rows, places // rows]}
+    # A Reformer trains on inputs of exactly rows * columns tokens, a multiple of the chunk length.
+    length = -(-block_size // chunk) * chunk
+    rows = max(divisor for divisor in range(1, math.isqrt(length) + 1) if length % divisor == 0)
+    return {"max_position_embeddings": length, "axial_pos_shape": [rows, length // rows]}

@@ -1,13 +1,13 @@
-"""The presets of language models."""
+"""Presets of causal language models."""
 
 from typing import Any
 
 from ..common.presets import Preset
 
 
-def _dropout(share: float) -> dict[str, float]:
-    """GPT-2's three kinds."""
-    return {"resid_pdrop": share, "embd_pdrop": share, "attn_pdrop": share}
+def _dropout(probability: float) -> dict[str, float]:
+    """Return GPT-2's three dropout fields."""
+    return {"resid_pdrop": probability, "embd_pdrop": probability, "attn_pdrop": probability}
 
 
 def _blocks(size: int, batch_size: int, eval_batch_size: int | None = None) -> dict[str, int]:
@@ -22,7 +22,7 @@ def _steps(max_steps: int, eval_steps: int) -> dict[str, Any]:
 def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
     return Preset(
         description,
-        # The same function as GPT-2's `gelu_new`, computed in one operation.
+        # GPT-2's `gelu_new`, computed in one operation.
         {"n_layer": layers, "n_head": heads, "n_embd": width, "activation_function": "gelu_pytorch_tanh"},
         {
             **_blocks(1024, 8),
@@ -39,7 +39,7 @@ def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
 def _tensorized(
     dataset: str, ngram_size: int, simple: float, wdr: float, config: dict[str, Any], **arguments: Any
 ) -> Preset:
-    """The paper's TT: the original's sizes and steps with the paper's batches and learning rate, and its N and λ."""
+    """Return the paper's TT: sizes and steps of the original TT, all else from the paper."""
     sizes = {"hidden_size": 256, "attention_rank": 40, "intermediate_size": 2100, "ngram_size": ngram_size, **config}
     return Preset(
         f"the paper's Tensorized Transformer for {dataset}, N = {ngram_size}",
@@ -52,12 +52,12 @@ def _tensorized(
 
 def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
     """
-    The paper's RF: its batches, learning rate, N and λ. It does not tell its sizes; these are Transformers' own, with
-    heads as large as the paper's.
+    Return the paper's RF. The paper does not give its size: these are the defaults of Transformers, with heads of the
+    paper's size.
     """
     return Preset(
         f"the paper's Reformer for {dataset}, N = {ngram_size}",
-        # Positions as small as the words at first: beside larger ones, it learned nothing but the words' frequencies.
+        # With larger initial position embeddings, it learned only token frequencies.
         {"hidden_size": 256, "axial_pos_embds_dim": [64, 192], "axial_norm_std": 0.02, "ngram_size": ngram_size},
         {
             **_blocks(512, batch_size, 8),
@@ -70,12 +70,11 @@ def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_si
     )
 
 
-# By the size of the dataset: what the original's scripts for Penn Treebank and WikiText-103 say.
+# From the original TT's scripts for Penn Treebank (small) and WikiText-103 (large).
 _SMALL_TT = {"num_hidden_layers": 3, "dropout": 0.3}
 _LARGE_TT = {"num_hidden_layers": 6, "dropout": 0.1}
 _SMALL_TT_RUN = {**_blocks(32, 120, 64), **_steps(20_000, 500)}
 _LARGE_TT_RUN = {**_blocks(80, 60, 64), **_steps(200_000, 4000)}
-# Small models for CPUs, with as much in common as the architectures allow.
 _TINY_RUN = {
     "learning_rate": 2e-3,
     "lr_scheduler_type": "cosine",
@@ -86,7 +85,7 @@ _TINY_RUN = {
 
 CLM_PRESETS = {
     "tiny": Preset(
-        "for CPUs, minutes: 4 layers of 128",
+        "a small GPT-2 that trains in minutes on a CPU: 4 layers, width 128",
         {
             "n_embd": 128,
             "n_layer": 4,
@@ -98,7 +97,7 @@ CLM_PRESETS = {
         subword_vocab_size=2048,
     ),
     "paper-tf-small": Preset(
-        "the paper's small Transformer: 6 layers of 256, d_ff 2100, dropout 0.3, label smoothing 0.1",
+        "the paper's small Transformer: 6 layers, width 256, d_ff 2100, dropout 0.3, label smoothing 0.1",
         {
             "n_embd": 256,
             "n_layer": 6,
@@ -109,7 +108,7 @@ CLM_PRESETS = {
             "label_smoothing": 0.1,
         },
         {
-            # 32 blocks of 128: the paper's 4K tokens a batch.
+            # 32 * 128: the paper's 4K tokens per batch.
             **_blocks(128, 32),
             "learning_rate": 2.5e-4,
             "lr_scheduler_type": "constant",
@@ -126,14 +125,14 @@ CLM_PRESETS = {
     "paper-rf-text8": _reformer("Text8", 3, 0.1, 0.1, 1),
     "paper-rf-wikitext103": _reformer("WikiText-103", 4, 0.1, 0.1, 1),
     "tiny-tt": Preset(
-        "a small Tensorized Transformer for CPUs: 2 layers of 128, 32 words of context",
+        "a small Tensorized Transformer for CPUs: 2 layers, width 128, 32 tokens of context",
         {"hidden_size": 128, "attention_rank": 24, "num_hidden_layers": 2, "intermediate_size": 512, "dropout": 0.1},
         {**_blocks(32, 32, 64), **_TINY_RUN},
         subword_vocab_size=2048,
         backbone="tensorized",
     ),
     "tiny-rf": Preset(
-        "a small Reformer for CPUs: 4 layers of 64 (heads of 128), 128 words of context",
+        "a small Reformer for CPUs: 4 layers, width 64 (N-gram heads: 128), 128 tokens of context",
         {
             "hidden_size": 64,
             "attention_head_size": 32,
@@ -149,8 +148,8 @@ CLM_PRESETS = {
         subword_vocab_size=2048,
         backbone="reformer",
     ),
-    "gpt2": _gpt2("GPT-2's size: 12 layers of 768", 12, 12, 768),
-    "gpt2-medium": _gpt2("24 layers of 1024", 24, 16, 1024),
-    "gpt2-large": _gpt2("36 layers of 1280", 36, 20, 1280),
-    "gpt2-xl": _gpt2("48 layers of 1600", 48, 25, 1600),
+    "gpt2": _gpt2("GPT-2: 12 layers, width 768", 12, 12, 768),
+    "gpt2-medium": _gpt2("GPT-2 medium: 24 layers, width 1024", 24, 16, 1024),
+    "gpt2-large": _gpt2("GPT-2 large: 36 layers, width 1280", 36, 20, 1280),
+    "gpt2-xl": _gpt2("GPT-2 XL: 48 layers, width 1600", 48, 25, 1600),
 }

@@ -1,4 +1,4 @@
-"""What a language modeling run leaves to look at."""
+"""Results of a language modeling run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class ClmResult(TaskResult):
     A finished language modeling run.
 
     Args:
-        scores (`dict[str, Scores]`): By split.
-        samples (`dict[str, str]`): Generated text by λ, as a label.
+        scores (`dict[str, Scores]`): Perplexities and head losses by split.
+        samples (`dict[str, str]`): Generated text by label, which starts with λ.
     """
 
     kind = "A language model"
@@ -58,7 +58,7 @@ class ClmResult(TaskResult):
 
 
 def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]:
-    """Perplexity by `"word"` or `"token"` for every model, split and λ; a star marks the λ that was chosen."""
+    """Return the perplexity by `"word"` or `"token"` for every model, split and λ; a star marks the chosen λ."""
     figures = [
         {split: (scores.count(unit), scores.by_lambda(unit)) for split, scores in result.scores.items()}
         for result in results
@@ -67,7 +67,7 @@ def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]
 
 
 def units_of(results: Sequence[ClmResult]) -> list[str]:
-    """By word, and if tokens are not words also by token."""
+    """Return `["word"]`, and also `"token"` if tokens are not words."""
     all_scores = [scores for result in results for scores in result.scores.values()]
     is_same = all(scores.num_words == scores.num_tokens for scores in all_scores)
     return ["word"] if is_same else ["word", "token"]

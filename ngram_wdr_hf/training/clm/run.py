@@ -1,4 +1,4 @@
-"""A language modeling run from beginning to end: data, training, evaluation, report."""
+"""A language modeling run: data, training, evaluation, report."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ from transformers import default_data_collator
 from ...data.errors import InputError
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, positions, restrict_drafts
+from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish
 from ..common.text_arguments import check_streaming
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
@@ -19,12 +19,12 @@ from .data import ClmData, check_prompt, find_clm_tokenizer
 from .model import build_clm_model
 from .report import ClmResult, print_samples, print_tables
 
-# Often the paper's best: for a sample of the ensemble if the run chose λ = 0.
-USUAL_LAMBDA = 0.4
+# For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
+SAMPLE_LAMBDA = 0.4
 
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
-    """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
+    """Train (unless `--do_train false`), evaluate and report; with `--compare`, every kind of model."""
     check_streaming(arguments)
     arguments, repository = begin(arguments)
     results = []
@@ -37,11 +37,10 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
         model = run.load_trained(model)
 
         scores = run.score(model, data.windows(run.arguments.data.stride))
-        # Without a validation text, the model keeps its own λ.
         ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
         samples = _samples(run, model, data, ensemble_lambda) if run.training.should_save else {}
 
-        result = ClmResult(**run.facts(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
+        result = ClmResult(**run.result_fields(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
         print_samples(result)
         run.save(result)
         results.append(result)
@@ -52,7 +51,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
 
 
 def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
-    """The tokenized text, and the model that reads it."""
+    """Load and tokenize the text, and load or create the model."""
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_clm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
@@ -61,7 +60,7 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
     if arguments.report.use_mtp and model._is_stateful:
         raise InputError(
-            f"`--use_mtp` takes rejected drafts back, and a {type(model).__name__} cannot go back: leave it out."
+            f"`--use_mtp` cannot drop rejected drafts from the state of a {type(model).__name__}. Remove the option."
         )
     check_train_mode(model, arguments)
     check_lengths(data, model.config.ngram_size)
@@ -85,7 +84,7 @@ def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
 
 @torch.no_grad()
 def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float) -> dict[str, str]:
-    """The same prompt continued without and with the ensemble, from the same random numbers."""
+    """Generate text from one prompt and seed, without and with the ensemble."""
     report = run.arguments.report
     if report.sample_tokens == 0:
         return {}
@@ -93,13 +92,13 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
         prompt = data.tokenizer(report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
     else:
         prompt = next(stream for split, stream in data.streams.items() if split != "train")[:16][None]
-    longest = positions(model) or math.inf
+    longest = max_positions(model) or math.inf
     if prompt.shape[1] > longest / 2:
         prompt = prompt[:, -int(longest) // 2 :]
     prompt = prompt.to(model.device)
     model.eval()
     samples = {}
-    for value in (0.0, ensemble_lambda or USUAL_LAMBDA) if model.ngram_heads else (0.0,):
+    for value in (0.0, ensemble_lambda or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,):
         torch.manual_seed(run.training.seed)
         output = model.generate(
             prompt,
@@ -114,6 +113,6 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
         )
         label = f"{value:g}"
         if "speculation" in output:
-            label += f", {output.speculation.tokens_per_forward:.2f} tokens a forward pass"
+            label += f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
         samples[label] = data.tokenizer.decode(output.sequences[0])
     return samples

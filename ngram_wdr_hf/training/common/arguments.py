@@ -1,4 +1,4 @@
-"""The options that the training scripts share."""
+"""Options shared by the training scripts."""
 
 import os
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
-# The metrics of every evaluation of running text, for `--metric_for_best_model`.
+# What `--metric_for_best_model` accepts: the metrics of every evaluation.
 SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
 @dataclass
 class ModelArguments:
-    """Which model."""
+    """Options for the model."""
 
     presets: ClassVar[dict[str, Preset]]
     targets: ClassVar[tuple[str, ...]] = TARGETS
     scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS
-    # Further metrics for `--metric_for_best_model`, for which the validation set is translated.
+    # Further choices for `--metric_for_best_model` that need translations of the validation set.
     decoded_metrics: ClassVar[tuple[str, ...]] = ()
-    # The kinds of model that `--compare` puts side by side, and the options that make them.
+    # The kinds of model for `--compare`, with the options that select each.
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": {"ngram_target": "none", "ngram_size": None},
         "simple": {"ngram_target": "simple"},
@@ -38,25 +38,29 @@ class ModelArguments:
 
     preset: str | None = None
     model_name_or_path: str | None = HfArg(
-        default=None, help="Begin with this checkpoint, plain or one of ours, a folder or a name."
+        default=None,
+        help="Checkpoint to start from, with or without N-gram heads: a folder or a name on the Hub. Default: "
+        "a new model of the size `--preset`.",
     )
     ngram_size: int | None = HfArg(
-        default=None, help="The paper's N; 1 is the plain model. Default: the checkpoint's, else 4."
+        default=None,
+        help="The paper's N: the next token plus N - 1 heads; 1 is the plain model. Default: the checkpoint's or "
+        "preset's N, else 4.",
     )
     ngram_target: str | None = HfArg(
         default=None,
-        help="What the heads learn: `wdr`, word differences; `simple`, the words themselves; `none`: no heads. "
-        "Default: the checkpoint's, else `wdr`.",
+        help="What the heads predict: `wdr`, word differences; `simple`, the embeddings of future tokens; `none`, no "
+        "heads. Default: the checkpoint's, else `wdr`.",
     )
     label_smoothing: float | None = HfArg(
-        default=None, help="The ε of label smoothing in the loss. Default: the preset's or checkpoint's."
+        default=None, help="Label smoothing ε of the training loss. Default: the preset's or checkpoint's."
     )
     train_mode: str = HfArg(
         default="full",
-        help="`full`: all weights; `heads`: the heads alone, on a frozen checkpoint; `lora`: PEFT adapters in "
-        "the backbone and the heads in full, merged at the end.",
+        help="What to train: `full`, all weights; `heads`, only the heads, on a frozen checkpoint; `lora`, PEFT "
+        "adapters in the backbone plus all head weights. Adapters are merged after training.",
     )
-    lora_rank: int = HfArg(default=16, help="The adapters' rank, with `--train_mode lora`.")
+    lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters, for `--train_mode lora`.")
 
     def __post_init__(self):
         check_choice("preset", self.preset, self.presets)
@@ -65,28 +69,30 @@ class ModelArguments:
         check_at_least("ngram_size", self.ngram_size, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
-            raise InputError("`--ngram_target none` has no heads: leave out `--ngram_size`, or choose a target.")
+            raise InputError(
+                "`--ngram_target none` means no heads, but `--ngram_size` is greater than 1. Remove one of the two "
+                "options."
+            )
         if self.model_name_or_path is None:
             self.preset = self.preset or DEFAULT_PRESET
         if self.train_mode != "full" and self.model_name_or_path is None:
-            raise InputError(
-                f"`--train_mode {self.train_mode}` adapts a trained model: say which with `--model_name_or_path`."
-            )
+            raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
 
     @property
     def kind(self) -> str:
-        """Which of `kinds` this is."""
+        """The key in `kinds` that these options select."""
         return "plain" if self.ngram_size == 1 or self.ngram_target == "none" else self.ngram_target or "wdr"
 
 
 @dataclass
 class GenerativeModelArguments(ModelArguments):
-    """Which model, of those that generate."""
+    """Options for a model that can generate."""
 
     draft_vocab_size: int | None = HfArg(
         default=None,
-        help="Let the heads draft, for `generate(use_mtp=True)`, the so many most frequent tokens of the "
-        "training text only, which costs less (the first, of a text that is streamed). Default: all.",
+        help="Number of tokens that the heads may draft in `generate(use_mtp=True)`: the most frequent ones of the "
+        "training text (of streamed text, the first ids of the vocabulary). Fewer tokens make drafting cheaper. "
+        "Default: the whole vocabulary.",
     )
 
     def __post_init__(self):
@@ -96,22 +102,23 @@ class GenerativeModelArguments(ModelArguments):
 
 @dataclass
 class ReportArguments:
-    """What is evaluated and shown."""
+    """Options for evaluation and reports."""
 
-    # Only models that generate have an ensemble and drafts.
+    # Overridden for models that can generate: only they have an ensemble and drafts.
     lambda_grid: ClassVar[list[float] | None] = None
     use_mtp: ClassVar[bool] = False
 
     patience: int | None = HfArg(
-        default=None, help="Stop after so many evaluations without a better one. Default: the preset's."
+        default=None,
+        help="Stop after this many evaluations without improvement. Default: the preset's, else no early stopping.",
     )
     gradient_diversity_steps: int | None = HfArg(
         default=None,
-        help="Every so many steps, log how differently the rows of a batch pull at the weights (the paper's "
-        "gradient diversity), and plot it. Takes the time of one or two steps. Default: never.",
+        help="Measure, log and plot the paper's gradient diversity (how much the gradients of the batch rows "
+        "differ) every this many steps. Each measurement takes as long as one or two steps. Default: never.",
     )
     compare: bool = HfArg(
-        default=False, help="Also train the other kinds of model, with the same settings, and compare them."
+        default=False, help="Also train the other kinds of model with the same settings, and compare the results."
     )
 
     def __post_init__(self):
@@ -121,15 +128,17 @@ class ReportArguments:
 
 @dataclass
 class GenerativeReportArguments(ReportArguments):
-    """What is evaluated and shown, the ensemble and generated text included."""
+    """Options for evaluation and reports of a model that can generate."""
 
     lambda_grid: list[float] | None = HfArg(
         default=None,
-        help="The values of λ to evaluate; the best on validation is saved with the model. Default: 0 and the "
-        "preset's, if the paper names one, else 0 to 0.6 in steps of 0.1.",
+        help="Values of λ to evaluate; the best one on the validation set is saved with the model. Default: 0 and "
+        "the paper's λ if the preset has one, else 0 to 0.6 in steps of 0.1.",
     )
     use_mtp: bool = HfArg(
-        default=False, help="Let the heads draft what is generated; the model checks it, and the outcome is the same."
+        default=False,
+        help="Generate by speculative decoding: the heads draft tokens and the model checks them. The output "
+        "is that of plain decoding, or has the same distribution.",
     )
 
     def __post_init__(self):
@@ -137,7 +146,7 @@ class GenerativeReportArguments(ReportArguments):
         if self.lambda_grid is None:
             return
         if not self.lambda_grid:
-            raise InputError("`--lambda_grid` is empty: give at least one value from 0 to 1.")
+            raise InputError("`--lambda_grid` is empty. Give at least one value from 0 to 1.")
         for value in self.lambda_grid:
             try:
                 check_fraction("--lambda_grid", value)
@@ -148,33 +157,38 @@ class GenerativeReportArguments(ReportArguments):
 
 @dataclass
 class RunTrainingArguments(TrainingArguments):
-    """Trainer's own options, with defaults that suit a run from beginning to end."""
+    """Trainer's options, with defaults for a complete run."""
 
     output_dir: str | None = None
-    do_train: bool = HfArg(default=True, help="`false`: only evaluate `--model_name_or_path`.")
-    eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
-    save_strategy: str | None = HfArg(default=None, help="When to save. Default: after evaluations.")
-    save_steps: float | None = HfArg(default=None, help="Default: `--eval_steps`.")
-    save_total_limit: int | None = HfArg(
-        default=2, help="How many checkpoints to keep; the best and the last are always kept."
+    do_train: bool = HfArg(
+        default=True, help="Whether to train; with `false`, `--model_name_or_path` is only evaluated."
     )
-    load_best_model_at_end: bool = HfArg(default=True, help="Keep the best checkpoint, not the last.")
-    logging_steps: float = HfArg(default=50, help="Log the losses every so many steps.")
+    eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
+    save_strategy: str | None = HfArg(default=None, help="When to save a checkpoint. Default: as `--eval_strategy`.")
+    save_steps: float | None = HfArg(default=None, help="Save every this many steps. Default: as `--eval_steps`.")
+    save_total_limit: int | None = HfArg(
+        default=2, help="Number of checkpoints to keep; the best and the last one are always kept."
+    )
+    load_best_model_at_end: bool = HfArg(
+        default=True, help="Whether the result is the best checkpoint instead of the last."
+    )
+    logging_steps: float = HfArg(default=50, help="Log the losses every this many steps.")
     push_to_hub: bool = HfArg(
         default=False,
-        help="Push the finished run to the Hub, to `--hub_model_id` or a repository of the folder's name.",
+        help="Push the finished run to the Hub, to `--hub_model_id` or a repository named like `--output_dir`.",
     )
     restore_callback_states_from_checkpoint: bool = HfArg(
-        default=True, help="A run that goes on has as much patience left as it had."
+        default=True, help="Whether resuming restores callbacks, such as the early-stopping counter."
     )
     ddp_find_unused_parameters: bool | None = HfArg(
-        default=False, help="With several processes, look for unused weights; there are none."
+        default=False,
+        help="Whether DDP searches for unused weights. Not needed here: every weight is used in every step.",
     )
 
     def __post_init__(self):
         has_accelerator = torch.accelerator.is_available()
         self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
-        # Without a GPU, several processes connect only if Trainer is told to use the CPU.
+        # Without a GPU, Trainer needs `use_cpu` to connect several processes.
         self.use_cpu = self.use_cpu or not has_accelerator
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("perplexity"):
             # Trainer maximizes every metric whose name does not end in `loss`.
@@ -187,13 +201,13 @@ class RunTrainingArguments(TrainingArguments):
 
 
 def uses_fsdp(training: TrainingArguments) -> bool:
-    """Whether the weights are sharded, by Trainer's option or accelerate's configuration."""
+    """Return whether FSDP is on, by Trainer's option or accelerate's configuration."""
     return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 @dataclass
 class RunArguments:
-    """All options of a script."""
+    """All options of a training script."""
 
     data: Any
     model: ModelArguments
@@ -210,17 +224,17 @@ class RunArguments:
 
 
 def output_dir_field(default: str) -> Any:
-    """The option `--output_dir`."""
-    return HfArg(default=default, help="Everything a run leaves. The same command again continues an interrupted run.")
+    """Return the field of the option `--output_dir`."""
+    return HfArg(default=default, help="Folder of the run. Repeat the command to resume an interrupted run.")
 
 
 def preset_field(presets: dict[str, Preset]) -> Any:
-    """The option `--preset`, whose help lists the presets of a script."""
+    """Return the field of the option `--preset`; its help text lists the presets."""
     listed = "; ".join(f"`{name}`: {preset.description}" for name, preset in presets.items())
     return HfArg(
         default=None,
-        help=f"Sizes of a new model, and defaults for its training: {listed}. Default: `{DEFAULT_PRESET}`, or "
-        "none with `--model_name_or_path`.",
+        help=f"Size of a new model and defaults of its training. {listed}. Default: `{DEFAULT_PRESET}`; with "
+        "`--model_name_or_path`, none.",
     )
 
 
@@ -230,7 +244,7 @@ def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
         raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def check_at_least(name: str, value: int | None, least: int) -> None:
-    """Check that an option is not too small."""
-    if value is not None and value < least:
-        raise InputError(f"`--{name}` must be at least {least}, got {value}.")
+def check_at_least(name: str, value: int | None, minimum: int) -> None:
+    """Check that an option is not below its minimum."""
+    if value is not None and value < minimum:
+        raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")

@@ -1,4 +1,4 @@
-"""The options of a script from the command line, a YAML file and a preset."""
+"""Parsing of a script's options: command line, YAML file, preset."""
 
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
@@ -15,7 +15,7 @@ from .presets import DEFAULT_PRESET
 
 
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Call `main` with the command line; bad input ends in a one-line message and exit code 2."""
+    """Call `main` with the command line; for bad input, print a one-line message and return exit code 2."""
     try:
         main(sys.argv[1:] if arguments is None else arguments)
     except InputError as error:
@@ -28,15 +28,15 @@ def parse_arguments(
     classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
 ) -> RunArguments:
     """
-    Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. Options that are
-    not on the command line come from the file, then from the preset.
+    Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
+    takes precedence over the file, and the file over the preset.
     """
     parser = HfArgumentParser(
         classes,
         description=description,
         usage="%(prog)s [FILE.yaml] [--option value ...]",
         formatter_class=_HelpFormatter,
-        # The parser for the preset alone would not recognize an abbreviated `--preset`.
+        # `_preset_arguments` would not recognize an abbreviated `--preset`.
         allow_abbrev=False,
     )
     arguments = list(arguments)
@@ -49,7 +49,7 @@ def parse_arguments(
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Keep the line breaks of the description, and show the defaults except `None`."""
+    """Formatter that keeps the description's line breaks and shows all defaults except `None`."""
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
@@ -58,12 +58,14 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 def _preset_arguments(
     model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
 ) -> dict[str, Any]:
-    """The preset's defaults for the other options; with a checkpoint, only if a preset is given."""
+    """Return the preset's defaults for the other options; empty with a checkpoint and no preset."""
     if not model_class.presets:
         return {}
-    chooser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
-    chooser.set_defaults(**{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file})
-    chosen = chooser.parse_known_args(list(arguments))[0]
+    preset_parser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
+    preset_parser.set_defaults(
+        **{name: from_file[name] for name in ("preset", "model_name_or_path") if name in from_file}
+    )
+    chosen = preset_parser.parse_known_args(list(arguments))[0]
     check_choice("preset", chosen.preset, model_class.presets)
     name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
     return model_class.presets[name].arguments if name else {}
@@ -77,13 +79,17 @@ def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"The settings file {path} cannot be read ({' '.join(str(error).split())}).") from error
+        raise InputError(
+            f"Settings file {path} cannot be read: {' '.join(str(error).split())}. Correct the file or its path."
+        ) from error
     if not isinstance(settings, dict):
-        raise InputError(f"The settings file {path} must hold one `option: value` a line.")
+        raise InputError(f"Settings file {path} must be a YAML mapping: write one `option: value` per line.")
     known = {action.dest for action in parser._actions}
     unknown = [str(name) for name in settings if name not in known]
     if unknown:
-        raise InputError(f"The settings file {path} has unknown options: {', '.join(unknown)}. See `--help`.")
+        raise InputError(
+            f"Settings file {path} has unknown options: {', '.join(unknown)}. `--help` lists all options."
+        )
     lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
     return {
         name: [value] if name in lists and value is not None and not isinstance(value, list) else value

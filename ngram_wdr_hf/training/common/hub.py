@@ -1,4 +1,4 @@
-"""Push a finished run to the Hub: the model, its code, its card and its plots."""
+"""Upload of a finished run to the Hub: model, code, model card and plots."""
 
 from pathlib import Path
 
@@ -7,21 +7,30 @@ from transformers import TrainingArguments
 
 from ...data.errors import InputError
 
-# Not pushed: checkpoints to resume from, the compared models, logs.
-LEFT_OUT = ["checkpoint-*/*", "plain/*", "bow/*", "simple/*", "wdr/*", "runs/*", "training_args.bin", "comparison*"]
+# Not uploaded: intermediate checkpoints, the compared models, logs.
+IGNORED_FILES = [
+    "checkpoint-*/*",
+    "plain/*",
+    "bow/*",
+    "simple/*",
+    "wdr/*",
+    "runs/*",
+    "training_args.bin",
+    "comparison*",
+]
 
 
 def make_repository(training: TrainingArguments) -> str | None:
-    """Create the repository that the run will be pushed to; `None` if it is not pushed."""
+    """Create the repository for `--push_to_hub` and return its id; `None` without that option."""
     if not training.push_to_hub:
         return None
     name = training.hub_model_id or Path(training.output_dir).absolute().name
     try:
         return create_repo(name, token=training.hub_token, private=training.hub_private_repo, exist_ok=True).repo_id
-    except Exception as error:  # no connection, no token, no right to: the classes are many
+    except Exception as error:  # no connection, no token, no permission: many classes
         reason = str(error).strip().split("\n")[0]
         raise InputError(
-            f"The repository {name} cannot be made on the Hub ({reason}): log in, or leave out `--push_to_hub`."
+            f"`--push_to_hub`: repository {name} cannot be created ({reason}). Log in, or remove the option."
         ) from error
 
 
@@ -31,6 +40,6 @@ def push_run(folder: Path, repository: str, training: TrainingArguments) -> None
         repo_id=repository,
         folder_path=folder,
         token=training.hub_token,
-        ignore_patterns=LEFT_OUT,
-        commit_message="A trained model with N-gram heads",
+        ignore_patterns=IGNORED_FILES,
+        commit_message="Trained model with N-gram heads",
     )

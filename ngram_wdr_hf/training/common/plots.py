@@ -1,4 +1,4 @@
-"""The plots that every run leaves."""
+"""Plots of a run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from ...evaluation.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
 from ..trainer import loss_names
 from .report import RunResult, TaskResult
 
-# Above this ratio of the highest to the lowest value, a logarithmic axis has too many labels.
-MANY_TICKS = 5
+# A logarithmic axis with a larger ratio of highest to lowest value gets fewer labels.
+MAX_RATIO = 5
 
 
 def plot_over_lambda(
@@ -23,7 +23,7 @@ def plot_over_lambda(
     ylabel: str,
     path: Path,
 ) -> None:
-    """A figure over λ for every split and model, the chosen λ marked; a dashed line for a model without heads."""
+    """Plot a metric over λ, one panel per split, with a star at the chosen λ and dashed lines for plain models."""
     figure = Figure(figsize=(5 * len(splits), 4), layout="constrained")
     for axes, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
         for i, result in enumerate(results):
@@ -41,16 +41,15 @@ def plot_over_lambda(
 
 
 def save_lambda_plot(results: Sequence[TaskResult], path: Path) -> None:
-    """The task's figure over λ, for the splits that all models have it for; no plot without any."""
-    splits = [split for split in results[0].over_lambda() if all(split in other.over_lambda() for other in results)]
+    """Plot the task's metric over λ for the splits that all models have; without such splits, save nothing."""
+    splits = [split for split in results[0].over_lambda() if all(split in result.over_lambda() for result in results)]
     if splits:
         label = results[0].lambda_figure
         plot_over_lambda(results, splits, lambda result, split: result.over_lambda()[split], label, path)
 
 
 def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
-    """The losses of the next word and of every head, and the validation perplexity, over the steps."""
-    # Two panels in a row: more would be small on a page.
+    """Plot over the steps: the training loss at each depth per model, and the validation perplexity of all."""
     num_rows = -(-(len(results) + 1) // 2)
     figure = Figure(figsize=(10, 4 * num_rows), layout="constrained")
     panels = list(figure.subplots(num_rows, 2).flat)
@@ -60,31 +59,31 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
     for axes, result in zip(by_model, results, strict=True):
         for name in ("masked_word_loss", *loss_names(result.ngram_size)):
             _plot(axes, result.history, name, label=name.removesuffix("_loss").replace("_", " "))
-        axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL by token")
+        axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL per token")
     for i, result in enumerate(results):
         style = {"color": f"C{i}", "marker": "."}
         has_ensemble = result.head_parameters and result.ensemble_lambda is not None
         label = f"{result.name}, λ=0" if has_ensemble else result.name
         _plot(last, result.history, "eval_perplexity", label=label, **style)
         if has_ensemble:
-            _plot(last, result.history, "eval_best_perplexity", label="the same, best λ", linestyle=":", **style)
+            _plot(last, result.history, "eval_best_perplexity", label=f"{result.name}, best λ", linestyle=":", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
-    # 200, not 2 x 10^2; and not all of 10, 20, 30, ... where the labels would overlap.
+    # Plain numbers instead of powers of ten, and few enough that the labels do not overlap.
     low, high = last.get_ylim()
-    if high > MANY_TICKS * low:
+    if high > MAX_RATIO * low:
         last.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     last.yaxis.set_major_formatter("{x:g}")
     last.yaxis.set_minor_formatter("{x:g}")
     for axes in (*by_model, last):
         axes.grid(alpha=0.3, which="both")
-        # A run may be too short for a single log or evaluation.
+        # A short run may have no log entry.
         if axes.has_data():
             axes.legend()
     figure.savefig(path, dpi=120)
 
 
 def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bool:
-    """Gradient diversity over the steps, for the runs that logged it. Returns whether there are any."""
+    """Plot gradient diversity over the steps for the runs that logged it; return whether there are any."""
     histories = {
         result.name: result.history
         for result in results
@@ -98,5 +97,5 @@ def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bo
 def _plot(axes: Axes, history: list[dict[str, float]], name: str, **style) -> None:
     points = [(entry["step"], entry[name]) for entry in history if name in entry and math.isfinite(entry[name])]
     if points:
-        # A line needs two points.
+        # A single point shows only with a marker.
         axes.plot(*zip(*points, strict=True), **{"marker": "." if len(points) == 1 else None, **style})

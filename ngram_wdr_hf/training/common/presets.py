@@ -1,4 +1,4 @@
-"""Named settings: the sizes of a model, and how such a model is trained unless the command says otherwise."""
+"""Presets: named model sizes with defaults for training."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,13 +9,15 @@ DEFAULT_PRESET = "tiny"
 @dataclass(frozen=True)
 class Preset:
     """
+    A model size with defaults for training.
+
     Args:
-        description (`str`): One line for `--help`.
+        description (`str`): Text for `--help`.
         config (`dict[str, Any]`): Fields of the model's configuration.
-        arguments (`dict[str, Any]`): Defaults for the command's options.
-        subword_vocab_size (`int`): The size of a tokenizer of subwords that suits the model.
-        backbone (`str`): `gpt2`, `tensorized` or `reformer`; of a masked language model, `bert` or `modernbert`.
-        lambdas (`dict[str, float]`): The λ that the paper gives for each kind of heads, if it does.
+        arguments (`dict[str, Any]`): Defaults of the script's options.
+        subword_vocab_size (`int`): Default vocabulary size of a trained subword tokenizer.
+        backbone (`str`): `gpt2`, `tensorized` or `reformer`; for masked models `bert` or `modernbert`.
+        lambdas (`dict[str, float]`): The paper's λ by `ngram_target`, where it gives one.
     """
 
     description: str

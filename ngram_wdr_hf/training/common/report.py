@@ -1,4 +1,4 @@
-"""What every run leaves to read: tables, a model card, the figures as JSON."""
+"""Results of a run: tables, model card, `metrics.json`."""
 
 import json
 import math
@@ -17,12 +17,12 @@ class RunResult:
     A finished run.
 
     Args:
-        name (`str`): Which model, in a word or two.
+        name (`str`): Short name of the model, for tables and plots.
         ngram_size (`int`): Its N.
-        num_parameters (`int`): All weights, the heads' included.
-        head_parameters (`int`): The heads' weights.
-        settings (`dict[str, Any]`): How it was made.
-        ensemble_lambda (`float`, *optional*): The λ saved with the model; `None` if it can have no ensemble.
+        num_parameters (`int`): Number of weights, including the heads'.
+        head_parameters (`int`): Number of weights of the heads.
+        settings (`dict[str, Any]`): The options that identify the run.
+        ensemble_lambda (`float`, *optional*): The λ saved with the model; `None` for models without an ensemble.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
     """
 
@@ -37,34 +37,34 @@ class RunResult:
 
 @dataclass
 class TaskResult(RunResult, ABC):
-    """A finished run of a script, and what its report says about its task."""
+    """A finished run, with what is specific to its task."""
 
-    # What the model is, as in "A language model", its tag on the Hub, and Python code that loads and uses it.
+    # For the model card: the kind of model, such as "A language model", its tag on the Hub, and example code.
     kind: ClassVar[str]
     pipeline_tag: ClassVar[str]
     usage: ClassVar[str]
-    # What is plotted over λ.
+    # The metric that is plotted over λ.
     lambda_figure: ClassVar[str] = ""
 
     @abstractmethod
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """The figures by split, for `metrics.json`."""
+        """Return the metrics by split, for `metrics.json`."""
 
     @abstractmethod
     def tables(self) -> str:
-        """The results as Markdown, for the model card."""
+        """Return the results as Markdown, for the model card."""
 
     @abstractmethod
     def sample_text(self) -> str:
-        """Some of the model's output as Markdown, for the model card."""
+        """Return examples of the model's output as Markdown, for the model card."""
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
-        """A figure by split and λ; empty without an ensemble."""
+        """Return the metric for the λ plot by split and λ; empty without an ensemble."""
         return {}
 
 
 def describe(model: PreTrainedModel) -> dict[str, Any]:
-    """What a result says about its model."""
+    """Return the fields of a `RunResult` that describe its model."""
     config = model.config
     has_heads = len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
@@ -81,7 +81,7 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def save_metrics(result: TaskResult, path: Path) -> None:
-    """Write the figures of a run as JSON."""
+    """Write the metrics of a run as JSON."""
     metrics = {
         "model": result.name,
         "ensemble_lambda": result.ensemble_lambda,
@@ -96,7 +96,7 @@ def save_metrics(result: TaskResult, path: Path) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinite numbers: an infinite perplexity is null."""
+    """Replace infinite numbers and NaN, which JSON does not have, by `None`."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,17 +108,17 @@ def lambda_table(
     results: Sequence[RunResult], unit: str, figures: Sequence[dict[str, tuple[int, dict[float, float]]]]
 ) -> list[list[str]]:
     """
-    A row for every model and split, a column for every λ; a star marks the λ that was chosen.
+    Return a table with a row per model and split and a column per λ; a star marks the chosen λ.
 
     Args:
         results (`Sequence[RunResult]`): The models.
-        unit (`str`): What was counted, as in "words".
-        figures (`Sequence[dict]`): For each model, by split: how many of them, and the figure by λ.
+        unit (`str`): Heading of the count, such as "words".
+        figures (`Sequence[dict]`): For each model, by split: the count, and the metric by λ.
     """
     lambdas = sorted({value for splits in figures for _, by_lambda in splits.values() for value in by_lambda})
     rows = [["model", "split", unit, *(f"λ={value:g}" for value in lambdas)]]
     for result, splits in zip(results, figures, strict=True):
-        # Without heads there is nothing to mix: one figure says it all.
+        # Without heads, λ has no effect.
         shown = lambdas if result.head_parameters else lambdas[:1]
         marks = {result.ensemble_lambda: "*"} if result.head_parameters else {}
         for split, (count, by_lambda) in splits.items():
@@ -131,7 +131,7 @@ def lambda_table(
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """A table with aligned columns."""
+    """Format a table as text with aligned columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -144,7 +144,7 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table as Markdown."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(cell.replace('*', ' ★') for cell in line)} |" for line in lines)
@@ -153,12 +153,12 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 def save_model_card(result: TaskResult, path: Path) -> None:
     """Write the model card of a run."""
     settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
-    its_lambda = without_it = best_lambda = ""
+    lambda_note = ensemble_note = lambda_plot = ""
     if result.ensemble_lambda is not None:
-        its_lambda = f"; the ensemble's λ is {result.ensemble_lambda:g}"
-        without_it = " `generate(..., ensemble_lambda=0.0)` is the model without the ensemble."
-        best_lambda = (
-            "★: the λ that is best on validation, saved with the model.\n\n![The ensemble over λ](lambda_sweep.png)\n"
+        lambda_note = f"; the ensemble's λ is {result.ensemble_lambda:g}"
+        ensemble_note = " Call `generate(..., ensemble_lambda=0.0)` to generate without the ensemble."
+        lambda_plot = (
+            "★: the best λ on the validation set, saved with the model.\n\n![Results over λ](lambda_sweep.png)\n"
         )
     path.write_text(
         f"""---
@@ -173,7 +173,7 @@ tags:
 
 {result.kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
 Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
-{result.head_parameters:,} of them in the heads{its_lambda}.
+{result.head_parameters:,} of them in the heads{lambda_note}.
 
 ## Use
 
@@ -181,13 +181,13 @@ Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {resul
 {result.usage}
 ```
 
-With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{without_it}
+With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{ensemble_note}
 
 ## Results
 
 {result.tables()}
 
-{best_lambda}![Training](training.png)
+{lambda_plot}![Training](training.png)
 
 ## Sample
 

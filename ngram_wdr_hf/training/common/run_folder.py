@@ -1,4 +1,4 @@
-"""The folder of a run: which run it holds, and where an interrupted one resumes."""
+"""The folder of a run: its settings, its state, and the checkpoint to resume from."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SETTINGS = "run.yaml"
 
 
 class RunFolder:
-    """Holds one run, with its settings in `run.yaml`, and refuses any other."""
+    """Folder of one run, identified by the settings in `run.yaml`."""
 
     def __init__(self, path: str):
         self.path = Path(path)
@@ -24,31 +24,33 @@ class RunFolder:
     def check(self, settings: dict[str, Any]) -> None:
         """Check that the folder is empty or holds a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: choose another `--output_dir`.")
+            raise InputError(f"`--output_dir {self.path}` is a file. Choose a folder.")
         if not (self.path / SETTINGS).exists():
             if self.path.exists() and any(not _is_left_over(child) for child in self.path.iterdir()):
-                raise InputError(f"The folder {self.path} holds something else: choose another `--output_dir`.")
+                raise InputError(
+                    f"`--output_dir {self.path}` has files that belong to no run. Choose an empty folder."
+                )
             return
-        there, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
-        names = [name for name in {**there, **settings} if there.get(name) != settings.get(name)]
+        saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
+        names = [name for name in {**saved, **settings} if saved.get(name) != settings.get(name)]
         if names:
-            differences = "; ".join(
-                f"{name}: {there.get(name)} there, {settings.get(name)} here" for name in names[:3]
-            )
+            differences = "; ".join(f"{name}: saved {saved.get(name)}, now {settings.get(name)}" for name in names[:3])
             raise InputError(
-                f"The folder {self.path} holds a run with other settings ({differences}): choose another "
-                "`--output_dir`, or delete the folder."
+                f"`--output_dir {self.path}` holds a run with other settings ({differences}). Choose another folder, "
+                "or delete this one."
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the run in the folder; empty if there is none."""
+        """Return the settings of the run in the folder; empty if there is none."""
         path = self.path / SETTINGS
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
         except yaml.YAMLError:
             settings = None
         if not isinstance(settings, dict):
-            raise InputError(f"The file {path} is damaged: choose another `--output_dir`, or delete the folder.")
+            raise InputError(
+                f"`--output_dir {self.path}`: {path} is damaged. Choose another folder, or delete this one."
+            )
         return settings
 
     def claim(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -57,26 +59,26 @@ class RunFolder:
         if (self.path / SETTINGS).exists():
             return
         tokenizer.save_pretrained(self.path)
-        # Renamed once complete: a run may be stopped at any time, and this file marks its beginning.
+        # Renamed when complete, so that an interrupted write leaves no damaged file.
         unfinished = self.path / f".{SETTINGS}"
         unfinished.write_text(_as_yaml(settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
 
     def has_heads(self) -> bool:
-        """Whether the folder holds a checkpoint of this package."""
+        """Return whether the folder holds a checkpoint of this package."""
         path = self.path / "config.json"
         return path.is_file() and "ngram_size" in json.loads(path.read_text(encoding="utf-8"))
 
     def is_trained(self) -> bool:
-        """Whether the training is complete: Trainer's state is written last."""
+        """Return whether the training is complete."""
         return _is_complete(self.path)
 
     def history(self) -> list[dict[str, float]]:
-        """Trainer's log of the completed training."""
+        """Return Trainer's log of the completed training."""
         return json.loads((self.path / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
 
     def last_checkpoint(self) -> str | None:
-        """The last complete checkpoint; `None` if there is none."""
+        """Return the last complete checkpoint; `None` if there is none."""
         checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
         complete = [path for path in checkpoints if _is_complete(path)]
         if not complete:
@@ -87,14 +89,14 @@ class RunFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a run that was stopped while claiming the folder may have left this file."""
+    """Return whether this file may come from a run that was interrupted in `claim`."""
     return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
 
 
-def result_of(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:
+def final_checkpoint(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:
     """
-    The checkpoint with the result, if this last checkpoint of a run ends its training: after the last step, or when
-    early stopping ended it. `None` if training has to resume.
+    Return the checkpoint with the result, given the last checkpoint of a run: the best one or the last. `None` if
+    training has to resume, because neither the last step nor early stopping has ended it.
     """
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     stopping = state["stateful_callbacks"].get("EarlyStoppingCallback", {}).get("attributes", {})
@@ -110,7 +112,7 @@ def _as_yaml(settings: dict[str, Any]) -> str:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Trainer writes its state last: without a readable one, the run was stopped while writing."""
+    """Return whether the folder has a readable `trainer_state.json`, which Trainer writes last."""
     try:
         json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -120,12 +122,12 @@ def _is_complete(folder: Path) -> bool:
 
 def check_checkpoint(path: Path) -> None:
     """Check that Trainer can resume from this checkpoint."""
-    remedy = "delete it, and the run goes on from the one before, or begins again"
+    remedy = "Delete it to resume from the checkpoint before, or from the start"
     if not _is_complete(path):
-        raise InputError(f"The checkpoint {path} is not there or not complete: {remedy}.")
+        raise InputError(f"Checkpoint {path} is missing or incomplete. {remedy}.")
     weights = sorted(path.glob("*.safetensors"))
     if not (weights or any(path.glob("pytorch_model*"))):
-        raise InputError(f"The checkpoint {path} lacks its weights: {remedy}.")
+        raise InputError(f"Checkpoint {path} has no weights. {remedy}.")
     reason = None
     try:
         for file in weights:
@@ -133,9 +135,9 @@ def check_checkpoint(path: Path) -> None:
                 pass
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())
-    # torch saves zip files, whose directory comes last: a truncated file is not a zip file.
-    cut_off = [
+    # torch saves zip files; a truncated one lacks the directory at its end.
+    truncated = [
         file.name for pattern in ("*.pt", "*.pth", "*.bin") for file in path.glob(pattern) if not is_zipfile(file)
     ]
-    if reason or cut_off:
-        raise InputError(f"The checkpoint {path} is damaged ({reason or cut_off[0] + ' is cut off'}): {remedy}.")
+    if reason or truncated:
+        raise InputError(f"Checkpoint {path} is damaged ({reason or truncated[0] + ' is truncated'}). {remedy}.")

@@ -11,7 +11,7 @@ from ...data.errors import InputError
 from .arguments import RunArguments, check_choice, uses_fsdp
 from .run_folder import RunFolder
 
-# Options that do not change what is learned: where it is computed, what is shown, what is kept.
+# Options that do not change the trained weights: hardware, reports, what is saved.
 # fmt: off
 NOT_SETTINGS = (
     "accelerator_config", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
@@ -26,92 +26,101 @@ NOT_SETTINGS = (
 
 
 def check_together(arguments: RunArguments) -> None:
-    """Check the options that depend on each other."""
+    """Check options that depend on each other."""
     model, training = arguments.model, arguments.training
     if not training.do_train and model.model_name_or_path is None:
-        raise InputError("`--do_train false` evaluates a trained model: say which with `--model_name_or_path`.")
+        raise InputError("`--do_train false` needs a trained model: set `--model_name_or_path`.")
     if training.n_gpu > 1:
         raise InputError(
-            "Several GPUs need a process each: start with `accelerate launch` (see examples/accelerate), or show the "
-            "script one GPU with CUDA_VISIBLE_DEVICES=0."
+            "Several GPUs need one process each: use `accelerate launch` (see examples/accelerate), or set "
+            "CUDA_VISIBLE_DEVICES=0 to use one GPU."
         )
     if arguments.report.compare:
         _check_comparable(arguments)
     elif arguments.report.use_mtp and model.kind not in ("simple", "wdr"):
-        raise InputError("`--use_mtp` drafts with the heads, and this model has none: choose another `--ngram_size`.")
+        raise InputError(
+            "`--use_mtp` needs a model with heads: set `--ngram_size` to at least 2, or remove `--use_mtp`."
+        )
     if training.push_to_hub and not training.do_train:
-        raise InputError("`--push_to_hub` pushes what was trained: leave out `--do_train false`.")
+        raise InputError("`--push_to_hub` needs a training: remove `--do_train false`.")
     if arguments.report.gradient_diversity_steps is not None and not training.do_train:
-        raise InputError("`--gradient_diversity_steps` looks at a training: leave out `--do_train false`.")
+        raise InputError("`--gradient_diversity_steps` needs a training: remove `--do_train false`.")
     _check_metric(arguments)
     if training.label_smoothing_factor:
         raise InputError(
-            "Trainer's `--label_smoothing_factor` takes the labels away from the heads: use `--label_smoothing`."
+            "`--label_smoothing_factor` hides the labels from the heads' loss. Use `--label_smoothing` instead."
         )
     if model.train_mode == "lora" and uses_fsdp(training):
-        raise InputError("Adapters cannot be merged from FSDP's shards: use `--train_mode lora` without FSDP.")
+        raise InputError(
+            "`--train_mode lora` does not work with FSDP, as sharded adapters cannot be merged. Train without FSDP."
+        )
     try:
         for callback in get_reporting_integration_callbacks(training.report_to):
             callback()
     except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(f"`--report_to` cannot be used: {error}") from error
+        raise InputError(
+            f"`--report_to` does not work: {error} Install the integration, or remove the option."
+        ) from error
 
 
 def _check_metric(arguments: RunArguments) -> None:
-    """Check that an evaluation finds the metric for the best checkpoint, and that the training changes it."""
-    model, metric = arguments.model, _asked_metric(arguments)
+    """Check that evaluations compute the metric for the best checkpoint, and that training can change it."""
+    model, metric = arguments.model, _requested_metric(arguments)
     check_choice("metric_for_best_model", metric, (*model.scored_metrics, *model.decoded_metrics))
     if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr", "masked")):
-        raise InputError("`--metric_for_best_model heads_loss` needs heads in every model: choose another.")
+        raise InputError("`--metric_for_best_model heads_loss` needs heads in every model. Choose another metric.")
     if model.train_mode == "heads" and metric not in ("loss", "heads_loss", "best_perplexity"):
-        raise InputError(f"With a frozen backbone `{metric}` never changes: leave out `--metric_for_best_model`.")
+        raise InputError(
+            f"`--metric_for_best_model {metric}` never changes with a frozen backbone. Remove the option."
+        )
 
 
 def _check_comparable(arguments: RunArguments) -> None:
     model = arguments.model
     if not arguments.training.do_train:
-        raise InputError("`--compare` trains models: leave out `--do_train false`.")
+        raise InputError("`--compare` needs a training: remove `--do_train false`.")
     if model.train_mode == "heads":
-        raise InputError("`--compare` trains a model without heads, too: leave out `--train_mode heads`.")
+        raise InputError(
+            "`--compare` includes a model without heads, which `--train_mode heads` cannot train. Remove one of them."
+        )
     if model.model_name_or_path and RunFolder(model.model_name_or_path).has_heads():
-        raise InputError("`--compare` gives heads of each kind to a plain model: this one has heads already.")
+        raise InputError("`--compare` needs a checkpoint without heads. Choose another `--model_name_or_path`.")
 
 
 def best_metric(arguments: RunArguments) -> str:
-    """The metric that the best checkpoint is chosen by: the loss, unless another is asked for."""
-    metric = _asked_metric(arguments)
-    # With a frozen backbone, the loss of the next word never changes.
+    """Return the metric that selects the best checkpoint; the loss by default."""
+    metric = _requested_metric(arguments)
+    # With a frozen backbone, the next-token loss never changes.
     return "heads_loss" if metric == "loss" and arguments.model.train_mode == "heads" else metric
 
 
-def _asked_metric(arguments: RunArguments) -> str:
-    # Trainer takes the name with and without its prefix.
+def _requested_metric(arguments: RunArguments) -> str:
+    # Trainer accepts the name with and without this prefix.
     return (arguments.training.metric_for_best_model or "loss").removeprefix("eval_")
 
 
 def with_data_of_run(arguments: RunArguments) -> RunArguments:
     """
-    For the evaluation of a finished run: the options that belong to its model, and if no data option is given, the
-    run's own data.
+    Complete the options for evaluating a finished run. Data options that are not given come from the run: those that
+    belong to its model, and if no data is given, all of them.
     """
     data = arguments.data
     settings = RunFolder(arguments.model.model_name_or_path).settings()
     defaults = type(data)()
-    names = data.of_the_model if data.is_given() else data.which_data
-    # Options that were given are kept.
+    names = data.model_options if data.is_given() else data.data_options
     names = [name for name in names if name in settings and getattr(data, name) == getattr(defaults, name)]
     return replace(arguments, data=replace(data, **{name: settings[name] for name in names}))
 
 
-def others(arguments: RunArguments) -> list[RunArguments]:
-    """The same run for the other kinds of model, each in a subfolder."""
+def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
+    """Return the options of the same run for the other kinds of model, each in a subfolder."""
     own = arguments.model.kind
-    # N = 1 is the plain model, and not meant for the others.
+    # N = 1 selects the plain model; the others get the default N.
     ngram_size = None if arguments.model.ngram_size == 1 else arguments.model.ngram_size
     runs = []
     for name, options in arguments.model.kinds.items():
         if name != own:
-            # Copied: `TrainingArguments.__post_init__` cannot run twice.
+            # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(arguments.training)
             training.output_dir = str(Path(arguments.training.output_dir) / name)
             data = replace(arguments.data, tokenizer=arguments.training.output_dir)
@@ -121,14 +130,14 @@ def others(arguments: RunArguments) -> list[RunArguments]:
 
 
 def run_settings(arguments: RunArguments) -> dict[str, Any]:
-    """The options that identify a run."""
+    """Return the options that identify a run."""
     options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
     defaults = type(arguments.training)(arguments.training.output_dir).to_dict()
-    # The preset's options are always included, because its defaults are not Trainer's.
-    named = {"seed", "learning_rate"}
+    # The preset's options are always included, as its defaults are not Trainer's.
+    always_included = {"seed", "learning_rate"}
     if arguments.model.preset is not None:
-        named |= arguments.model.presets[arguments.model.preset].arguments.keys()
+        always_included |= arguments.model.presets[arguments.model.preset].arguments.keys()
     for name, value in arguments.training.to_dict().items():
-        if name in named or value != defaults[name]:
+        if name in always_included or value != defaults[name]:
             options[name] = value
     return {name: value for name, value in options.items() if value is not None and name not in NOT_SETTINGS}

@@ -1,4 +1,4 @@
-"""The options about running text, shared by causal and masked language models."""
+"""Options for running text, shared by causal and masked language models."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,10 +12,10 @@ from .arguments import RunArguments, check_at_least
 
 @dataclass
 class TextDataArguments:
-    """Which text, and how it is cut into tokens."""
+    """Options for the text and its tokenizer."""
 
-    # The options that choose the text.
-    which_data: ClassVar[tuple[str, ...]] = (
+    # Options that select the text.
+    data_options: ClassVar[tuple[str, ...]] = (
         "train_file",
         "validation_file",
         "test_file",
@@ -25,58 +25,61 @@ class TextDataArguments:
         "streaming",
         "validation_percentage",
     )
-    # The options that belong to the model.
-    of_the_model: ClassVar[tuple[str, ...]] = ()
+    # Data options that a trained model keeps in evaluation.
+    model_options: ClassVar[tuple[str, ...]] = ()
 
     train_file: list[str] | None = HfArg(
-        default=None, help="Text files to train on. Without any data option: English from Python itself."
+        default=None,
+        help="Text files to train on. Default, without any data option: English text that ships with Python.",
     )
     validation_file: list[str] | None = HfArg(
-        default=None, help="Text files for early stopping, the best checkpoint and the best λ."
+        default=None,
+        help="Text files to select the best checkpoint and λ on, and for early stopping. Default: a part of the "
+        "training text, see `--validation_percentage`.",
     )
-    test_file: list[str] | None = HfArg(default=None, help="Text files for the final figures.")
-    dataset_name: str | None = HfArg(default=None, help="Instead of files: a dataset's name on the Hub, or a folder.")
-    dataset_config: str | None = HfArg(default=None, help="The dataset's configuration, if it has many.")
-    text_column: str = HfArg(default="text", help="The dataset's column with the text.")
+    test_file: list[str] | None = HfArg(default=None, help="Text files for the final evaluation. Default: none.")
+    dataset_name: str | None = HfArg(
+        default=None, help="Dataset instead of text files: a name on the Hub or a folder."
+    )
+    dataset_config: str | None = HfArg(default=None, help="Configuration of the dataset, if it has several.")
+    text_column: str = HfArg(default="text", help="Column of the dataset that holds the text.")
     streaming: bool = HfArg(
-        default=False, help="Read the training text as it comes, for text that does not fit; needs `--max_steps`."
+        default=False, help="Stream the training text instead of loading it, for large datasets; needs `--max_steps`."
     )
     shuffle_buffer: int = HfArg(
-        default=0, help="With `--streaming`, shuffle rows within a buffer of so many; 0 keeps the order."
+        default=0, help="Number of rows in the shuffle buffer of `--streaming`; 0 keeps the order."
     )
     validation_percentage: float = HfArg(
         default=5.0,
-        help="Without a validation text, so much of the training text is held out for it; of a streamed text, "
-        f"the first {HELD_OUT_ROWS:,} rows.",
+        help="Percentage of the training text to hold out if there is no validation text; of streamed text, "
+        f"the first {HELD_OUT_ROWS:,} rows are held out instead.",
     )
     tokenizer: str | None = None
     vocab_size: int | None = HfArg(
-        default=None, help="Size of a trained tokenizer. Default: every word; for subwords the preset's."
+        default=None, help="Vocabulary size of a trained tokenizer. Default: all words; for subwords, the preset's."
     )
     block_size: int | None = HfArg(
         default=None,
-        help="How many tokens the model sees at a time. Default: the preset's; of a checkpoint, as many as it "
-        "can see, up to 1024.",
+        help="Number of tokens per block, the model's context. Default: the preset's; for a checkpoint, its maximum, "
+        "up to 1024.",
     )
-    num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one for each core.")
+    num_workers: int | None = HfArg(default=None, help="Number of processes for tokenization. Default: one per core.")
 
     def __post_init__(self):
         if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
-            raise InputError("Give either `--dataset_name` or text files, not both.")
+            raise InputError("`--dataset_name` cannot be combined with text files. Give only one of them.")
         for name in ("vocab_size", "block_size", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
 
     def is_given(self) -> bool:
-        """Whether a text was named."""
+        """Return whether any option names a text."""
         return bool(self.dataset_name or self.train_file or self.validation_file or self.test_file)
 
 
 def check_streaming(arguments: RunArguments) -> None:
-    """Check what a streamed text needs."""
+    """Check the options that streamed text requires."""
     data, training = arguments.data, arguments.training
     if data.streaming and training.do_train and training.max_steps <= 0:
-        raise InputError("A streamed text has no known length: set `--max_steps`.")
+        raise InputError("`--streaming` gives a text of unknown length: set `--max_steps`.")
     if data.streaming and training.do_train and training.eval_strategy == "epoch":
-        raise InputError(
-            "A streamed text may be too long for an epoch: set `--eval_strategy steps` and `--eval_steps`."
-        )
+        raise InputError("`--streaming` may never finish an epoch: set `--eval_strategy steps` and `--eval_steps`.")

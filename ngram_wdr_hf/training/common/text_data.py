@@ -1,4 +1,4 @@
-"""Running text for language models, causal and masked: which text, which tokenizer, as streams of tokens."""
+"""Running text for causal and masked language models: loading, tokenizer, tokenization."""
 
 import math
 import os
@@ -15,15 +15,15 @@ from ...data.errors import InputError
 from ...data.stream import TokenStream, tokenize
 from ...data.text import hold_out, load_text_dataset, load_text_files
 from ...data.tokenizer import load_tokenizer, texts_of
-from .model import positions
+from .model import max_positions
 from .text_arguments import TextDataArguments
 
-# With more unknown tokens than this, it is the tokenizer of another language.
-MOST_UNKNOWN = 0.5
-# The rows of a streamed text that are checked before the training.
-FIRST_ROWS = 100
-# The default for a model that can see more.
-USUAL_BLOCK_SIZE = 1024
+# The highest accepted share of unknown tokens.
+MAX_UNKNOWN = 0.5
+# Rows of streamed text that are checked before training.
+CHECKED_ROWS = 100
+# The default for checkpoints with a longer context.
+DEFAULT_BLOCK_SIZE = 1024
 
 Splits = dict[str, Dataset | IterableDataset]
 
@@ -31,11 +31,13 @@ Splits = dict[str, Dataset | IterableDataset]
 @dataclass
 class TextData:
     """
+    Tokenized text.
+
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, trained or loaded.
-        streams (`dict[str, TokenStream]`): The tokens by split; not of a training text that is streamed.
-        streamed (`IterableDataset`, *optional*): The tokenized rows of a training text that is streamed.
-        block_size (`int`, *optional*): How many tokens the model reads at a time, when it is known.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        streams (`dict[str, TokenStream]`): The tokens by split, without a streamed training text.
+        streamed (`IterableDataset`, *optional*): The tokenized rows of a streamed training text.
+        block_size (`int`, *optional*): Tokens per block, once it is known.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -46,8 +48,8 @@ class TextData:
 
 def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
     """
-    The text by split; without any option, Python's English. Without training, of the training text only what is held
-    out for validation.
+    Load the text by split; without any option, English text that ships with Python. Without training, leave out the
+    training split, except for a held-out validation text.
     """
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     files = {split: paths for split, paths in files.items() if paths}
@@ -62,7 +64,10 @@ def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
     else:
         splits = python_english()
     if do_train and "train" not in splits:
-        raise InputError("There is nothing to train on: give a training text, or set `--do_train false`.")
+        raise InputError(
+            "`--train_file` or `--dataset_name` must provide a training text. To only evaluate, set `--do_train "
+            "false`."
+        )
     splits = hold_out(splits, arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
 
@@ -74,29 +79,31 @@ def train_or_load_tokenizer(
     folder: Path | None,
 ) -> PreTrainedTokenizerBase:
     """
-    The tokenizer in the run's folder; if it has none yet, the `kind` that was asked for: one to be trained on the
-    training text, or the name or folder of one.
+    Return the tokenizer in the run's folder. If there is none, train one if `kind` is a key of `trainers`; otherwise
+    load `kind`, a name or folder.
     """
     if folder is not None and (folder / "tokenizer.json").exists():
         return load_tokenizer(str(folder))
     if kind not in trainers:
         return load_tokenizer(kind)
     if "train" not in splits:
-        raise InputError(f"`--tokenizer {kind}` is trained on a training text, and there is none: leave it out.")
+        raise InputError(
+            f"`--tokenizer {kind}` needs a training text to train on. Remove the option, or give a training text."
+        )
     return trainers[kind](texts_of(splits["train"]))
 
 
 def tokenize_splits(
     splits: Splits, tokenizer: PreTrainedTokenizerBase, data: TextDataArguments, seed: int
 ) -> TextData:
-    """The tokens of every split; of a streamed training text, the rows as they will come."""
+    """Tokenize every split; a streamed training text is tokenized while it is read."""
     num_workers = data.num_workers or os.cpu_count() or 1
     streams, streamed = {}, None
     for split, rows in splits.items():
         if split == "train" and isinstance(rows, IterableDataset):
             rows = rows.shuffle(buffer_size=data.shuffle_buffer, seed=seed) if data.shuffle_buffer > 1 else rows
             streamed = tokenize(rows, tokenizer, split)
-            _check_known(TokenStream.from_rows(streamed.take(FIRST_ROWS)), tokenizer, split)
+            _check_known(TokenStream.from_rows(streamed.take(CHECKED_ROWS)), tokenizer, split)
         else:
             streams[split] = TokenStream.from_rows(tokenize(rows, tokenizer, split, num_workers))
             _check_known(streams[split], tokenizer, split)
@@ -107,25 +114,26 @@ def check_lengths(data: TextData, ngram_size: int) -> None:
     """Check that every text is long enough for every head to have a target."""
     streams = dict(data.streams)
     if data.streamed is not None:
-        streams["train"] = TokenStream.from_rows(data.streamed.take(FIRST_ROWS))
+        streams["train"] = TokenStream.from_rows(data.streamed.take(CHECKED_ROWS))
     for split, stream in streams.items():
         if len(stream) <= ngram_size:
             raise InputError(
-                f"The {split} text has {len(stream)} tokens, and N = {ngram_size} needs more than {ngram_size}: give "
-                "a longer text or a smaller `--ngram_size`."
+                f"`--ngram_size {ngram_size}` needs a text of more than {ngram_size} tokens, but the {split} text has "
+                f"{len(stream)}. Give a longer text or a smaller `--ngram_size`."
             )
 
 
-def find_block_size(model: PreTrainedModel, asked: int | None) -> int:
-    """How many tokens the model reads at a time: what was asked for, or as many as it can, within reason."""
-    longest = positions(model) or math.inf
-    if asked is not None and asked > longest:
-        raise InputError(f"`--block_size {asked}` is more than the model can see: at most {longest}.")
-    block_size = asked or min(longest, USUAL_BLOCK_SIZE)
+def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
+    """Return the tokens per block: `requested`, or the model's maximum up to `DEFAULT_BLOCK_SIZE`."""
+    longest = max_positions(model) or math.inf
+    if requested is not None and requested > longest:
+        raise InputError(f"`--block_size` must be at most {longest}, the model's maximum, got {requested}.")
+    block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
     if block_size <= model.config.ngram_size:
         raise InputError(
-            f"N = {model.config.ngram_size} needs blocks of more than {model.config.ngram_size} tokens: raise "
-            f"`--block_size`, which is {block_size}."
+            f"`--block_size` must be greater than N = {model.config.ngram_size}, got {block_size}. Raise it, or "
+            "choose "
+            "a smaller `--ngram_size`."
         )
     return block_size
 
@@ -135,8 +143,9 @@ def _check_known(stream: TokenStream, tokenizer: PreTrainedTokenizerBase, split:
     if tokenizer.unk_token_id is None or tokenizer.unk_token_id == tokenizer.eos_token_id or not len(stream):
         return
     unknown = sum(int(np.count_nonzero(piece == tokenizer.unk_token_id)) for piece in stream.pieces) / len(stream)
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN:
         raise InputError(
-            f"The tokenizer does not cover the {split} text: {unknown:.0%} of its tokens are unknown to it. Choose "
-            "another `--tokenizer`, or train one on the text."
+            f"`--tokenizer` does not fit the {split} text: {unknown:.0%} of the tokens are unknown. Choose another, "
+            "or "
+            "train one on the text."
         )

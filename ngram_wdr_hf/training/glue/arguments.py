@@ -1,4 +1,4 @@
-"""The options of `finetune_glue.py`."""
+"""Options of `finetune_glue.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,68 +21,77 @@ from ..common.presets import Preset
 
 @dataclass
 class GlueDataArguments:
-    """Which tasks, and where their examples are."""
+    """Options for the tasks and their examples."""
 
     task: list[str] | None = HfArg(
-        default=None, help=f"One or several of {', '.join(GLUE_TASKS)}; case and hyphens do not matter."
+        default=None,
+        help=f"Tasks to fine-tune on: one or more of {', '.join(GLUE_TASKS)}. Case and hyphens are ignored. Required.",
     )
     train_file: str | None = HfArg(
-        default=None, help="Of one task: its training examples, a file in GLUE's own form (train.tsv)."
+        default=None, help="Training examples of a single task, in GLUE's file format (train.tsv)."
     )
     validation_file: str | None = HfArg(
-        default=None, help="Of one task: what it is evaluated on, in GLUE's own form (dev.tsv)."
+        default=None, help="Validation examples of a single task, in GLUE's file format (dev.tsv)."
     )
     data_dir: str | None = HfArg(
-        default=None, help="Instead of files: a folder with SST-2, CoLA and RTE, each with train.tsv and dev.tsv."
+        default=None,
+        help="Folder with subfolders SST-2, CoLA and RTE, each with train.tsv and dev.tsv; instead of files.",
     )
     dataset_name: str | None = HfArg(
         default=None,
-        help="Instead of files: a dataset's name on the Hub, as `glue`, or a folder, with a configuration for "
-        "each task.",
+        help="Dataset with a configuration per task, instead of files: a name on the Hub, such as `glue`, or a "
+        "folder.",
     )
     max_length: int | None = HfArg(
-        default=None, help="Cut texts to so many tokens. Default: 128, or what the model can see if that is less."
+        default=None,
+        help="Truncate examples to this many tokens. Default: 128, or the model's maximum if that is less.",
     )
 
     def __post_init__(self):
         if not self.task:
-            raise InputError(f"Say what to learn with `--task`: {', '.join(GLUE_TASKS)}, one or several.")
+            raise InputError(f"`--task` is required: choose one or more of {', '.join(GLUE_TASKS)}.")
         self.task = list(dict.fromkeys(glue_task(name).name for name in self.task))
         files = (self.train_file, self.validation_file)
         if [any(files), self.data_dir is not None, self.dataset_name is not None].count(True) != 1:
             raise InputError(
-                "Say where the examples are: either `--train_file` and `--validation_file`, or `--data_dir`, or "
-                "`--dataset_name`."
+                "`--data_dir`, `--dataset_name`, or `--train_file` with `--validation_file` is required: give exactly "
+                "one "
+                "of these."
             )
         if any(files) and (not all(files) or len(self.task) > 1):
-            raise InputError("One `--task` has a `--train_file` and a `--validation_file`; several have `--data_dir`.")
-        # Room for a few tokens besides the special ones.
+            raise InputError(
+                "`--train_file` and `--validation_file` must be given together, for one `--task`. For several, use "
+                "`--data_dir`."
+            )
+        # Leaves room for text besides the special tokens.
         check_at_least("max_length", self.max_length, 8)
 
 
 @dataclass
 class GlueModelArguments:
-    """Which model."""
+    """Options for the model."""
 
     # Only checkpoints are fine-tuned.
     presets: ClassVar[dict[str, Preset]] = {}
     preset: ClassVar[None] = None
 
     model_name_or_path: str | None = HfArg(
-        default=None, help="The checkpoint to fine-tune, with its tokenizer: plain or one of ours, a folder or a name."
+        default=None,
+        help="Checkpoint to fine-tune, with its tokenizer, with or without N-gram heads: a folder or a name on the "
+        "Hub. Required.",
     )
 
     def __post_init__(self):
         if self.model_name_or_path is None:
-            raise InputError("Say what to fine-tune with `--model_name_or_path`: a checkpoint with its tokenizer.")
+            raise InputError("`--model_name_or_path` is required: give a checkpoint with its tokenizer.")
 
 
 @dataclass
 class GlueReportArguments:
-    """What is repeated and shown."""
+    """Options for repetitions."""
 
     seeds: list[int] | None = HfArg(
-        default=None, help="Repeat each task with these seeds, and report their mean and deviation. Default: `--seed`."
+        default=None, help="Fine-tune once per seed, and report mean and standard deviation. Default: only `--seed`."
     )
 
     def __post_init__(self):
@@ -91,55 +100,55 @@ class GlueReportArguments:
 
 @dataclass
 class GlueTrainingArguments(RunTrainingArguments):
-    """Trainer's own options, with the recipe of Cramming (hf.co/papers/2212.14034) for its defaults."""
+    """Trainer's options, with defaults from the recipe of Cramming (hf.co/papers/2212.14034)."""
 
     output_dir: str | None = output_dir_field("runs/glue")
-    num_train_epochs: float = HfArg(default=5.0, help="How often to read the training examples.")
-    learning_rate: float = HfArg(default=4e-5, help="The highest rate.")
-    lr_scheduler_type: str = HfArg(default="cosine", help="How the rate falls.")
-    warmup_steps: float = HfArg(
-        default=0.1, help="So many steps, or as a fraction so much of all, until the highest rate."
-    )
-    per_device_train_batch_size: int = HfArg(default=16, help="Examples at a time.")
-    per_device_eval_batch_size: int = HfArg(default=64, help="The same, in evaluation.")
+    num_train_epochs: float = HfArg(default=5.0, help="Number of epochs.")
+    learning_rate: float = HfArg(default=4e-5, help="Peak learning rate.")
+    lr_scheduler_type: str = HfArg(default="cosine", help="Learning rate schedule.")
+    warmup_steps: float = HfArg(default=0.1, help="Warmup steps; a value below 1 is a share of all steps.")
+    per_device_train_batch_size: int = HfArg(default=16, help="Examples per batch and process.")
+    per_device_eval_batch_size: int = HfArg(default=64, help="Examples per batch and process in evaluation.")
     train_sampling_strategy: str | None = field(
         default=None,
         metadata={
-            "help": "Default: `group_by_length`, texts of similar length together, which takes half the time; with "
-            "several processes, `random`.",
+            "help": "Order of the training examples. Default: `group_by_length`, which batches texts of similar "
+            "length "
+            "and takes half the time; with several processes, `random`.",
             "choices": TrainingArguments.__dataclass_fields__["train_sampling_strategy"].metadata["choices"],
         },
     )
     logging_strategy: str = HfArg(default="epoch", help="When to log the loss.")
-    save_total_limit: int | None = HfArg(default=1, help="How many checkpoints to keep, to go on from.")
+    save_total_limit: int | None = HfArg(default=1, help="Number of checkpoints to keep for resuming.")
     load_best_model_at_end: bool = HfArg(
-        default=False, help="Save the best epoch's model, not the last's. Both are reported anyway."
+        default=False, help="Save the model of the best epoch instead of the last. The report shows both."
     )
 
     def __post_init__(self):
-        refused = {
+        unsupported = {
             "--do_train false": not self.do_train,
             "--eval_strategy": self.eval_strategy != "epoch",
             "--metric_for_best_model": self.metric_for_best_model is not None,
             "--push_to_hub": self.push_to_hub,
             "--resume_from_checkpoint": self.resume_from_checkpoint is not None,
         }
-        for option in [option for option, is_given in refused.items() if is_given]:
+        for option in [option for option, is_given in unsupported.items() if is_given]:
             raise InputError(
-                f"Leave out `{option}`: each run trains, is evaluated after every epoch by GLUE's metric, and goes on "
-                "from its own last checkpoint."
+                f"`{option}` is not supported: each run trains, evaluates GLUE's metric after every epoch, and "
+                "resumes "
+                "from its own last checkpoint. Remove the option."
             )
-        asked = self.train_sampling_strategy
-        self.train_sampling_strategy = asked or "random"
+        requested = self.train_sampling_strategy
+        self.train_sampling_strategy = requested or "random"
         super().__post_init__()
-        # Each process would group the texts in its own order: some would be read twice, others never.
-        if self.world_size > 1 and asked == "group_by_length":
-            raise InputError("With several processes, texts cannot be grouped: leave out `--train_sampling_strategy`.")
-        if self.world_size == 1 and asked is None:
+        # Each process would group in its own order, so that some examples are read twice and others never.
+        if self.world_size > 1 and requested == "group_by_length":
+            raise InputError("`--train_sampling_strategy group_by_length` needs a single process. Remove the option.")
+        if self.world_size == 1 and requested is None:
             self.train_sampling_strategy = "group_by_length"
 
 
 def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """The options of `finetune_glue.py` from its command line, `[FILE.yaml] [--option value ...]`."""
+    """Parse the command line of `finetune_glue.py`."""
     classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
     return parse_arguments(classes, arguments, description)

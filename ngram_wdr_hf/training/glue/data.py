@@ -1,4 +1,4 @@
-"""The data of fine-tuning on GLUE: the examples of a task, as a model reads them."""
+"""Data of fine-tuning on GLUE: the examples of a task as model inputs."""
 
 from math import lcm, prod
 from pathlib import Path
@@ -8,13 +8,13 @@ from transformers.utils import logging
 
 from ...data.errors import InputError
 from ...data.glue import GlueExamples, GlueTask, load_glue_dataset, read_glue_file
-from ..common.model import positions
-from ..common.text_data import MOST_UNKNOWN
+from ..common.model import max_positions
+from ..common.text_data import MAX_UNKNOWN
 from .arguments import GlueDataArguments
 
 logger = logging.get_logger(__name__)
 
-USUAL_LENGTH = 128
+DEFAULT_MAX_LENGTH = 128
 # The share of unknown tokens that causes a warning.
 MANY_UNKNOWN = 0.1
 
@@ -22,7 +22,7 @@ Splits = dict[str, GlueExamples]
 
 
 def load_splits(data: GlueDataArguments, task: GlueTask) -> Splits:
-    """The training and validation examples of a task."""
+    """Load the training and validation examples of a task."""
     if data.dataset_name is not None:
         return load_glue_dataset(data.dataset_name, task, is_only_task=len(data.task) == 1)
     files = {"train": data.train_file, "validation": data.validation_file}
@@ -39,20 +39,20 @@ def encode(
     max_length: int | None = None,
 ) -> list[dict[str, list[int] | int]]:
     r"""
-    What the model reads, example by example.
+    Return the model's inputs, example by example.
 
     Args:
-        examples (`GlueExamples`): The texts and labels.
-        model (`PreTrainedModel`): The model that will read them.
+        examples (`GlueExamples`): Texts and labels.
+        model (`PreTrainedModel`): The classifier.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        max_length (`int`, *optional*): Texts are cut to so many tokens, of a pair the longer one first; to 128 by
-            default, or as many as the model can see.
+        max_length (`int`, *optional*): Examples are truncated to this many tokens, starting with the longer text of
+            a pair. Defaults to 128, or the model's maximum if that is less.
     """
-    longest = min(positions(model) or tokenizer.model_max_length, tokenizer.model_max_length)
+    longest = min(max_positions(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if max_length is not None and max_length > longest:
-        raise InputError(f"`--max_length {max_length}` is more than the model can see: at most {longest}.")
-    encoded = tokenizer(*examples.texts, truncation=True, max_length=max_length or min(USUAL_LENGTH, longest))
-    # A model without token types, such as GPT-2, would take them for words.
+        raise InputError(f"`--max_length` must be at most {longest}, the model's maximum, got {max_length}.")
+    encoded = tokenizer(*examples.texts, truncation=True, max_length=max_length or min(DEFAULT_MAX_LENGTH, longest))
+    # GPT-2, which has no token types, would look them up in the token embedding.
     has_types = getattr(model.config, "type_vocab_size", 0) > 1
     names = [name for name in encoded if has_types or name != "token_type_ids"]
     rows = [
@@ -64,34 +64,39 @@ def encode(
 
 
 def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tokenizer knows the words: without its files, Transformers may make an empty one."""
-    around = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    """Check that the tokenizer fits the text: without its files, Transformers may create an empty one."""
+    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     num_tokens = num_unknown = 0
     for i, row in enumerate(rows):
-        words = [token for token in row["input_ids"] if token not in around]
-        if not words:
+        tokens = [token for token in row["input_ids"] if token not in special]
+        if not tokens:
             raise InputError(
-                f"The tokenizer makes nothing of the text of example {i + 1}: give another, or remove it."
+                f"The tokenizer of `--model_name_or_path` gives no tokens for example {i + 1}. Remove the example, or "
+                "use "
+                "another checkpoint."
             )
-        num_tokens += len(words)
-        num_unknown += words.count(tokenizer.unk_token_id)
-    if num_unknown >= MOST_UNKNOWN * num_tokens:
+        num_tokens += len(tokens)
+        num_unknown += tokens.count(tokenizer.unk_token_id)
+    if num_unknown >= MAX_UNKNOWN * num_tokens:
         raise InputError(
-            f"The tokenizer does not cover the examples: {num_unknown / num_tokens:.0%} of their tokens are unknown "
-            "to it. Give a checkpoint with the tokenizer that it was trained with."
+            f"The tokenizer of `--model_name_or_path` does not fit the examples: {num_unknown / num_tokens:.0%} of "
+            "the "
+            "tokens are unknown. Use a checkpoint with the tokenizer of its training."
         )
     if num_unknown >= MANY_UNKNOWN * num_tokens:
-        logger.warning_once(f"{num_unknown / num_tokens:.0%} of the examples' tokens are unknown to the tokenizer.")
-    # An encoder-decoder model is classified by its last end token, and every text must have equally many.
+        logger.warning_once(
+            f"{num_unknown / num_tokens:.0%} of the tokens in the examples are unknown to the tokenizer."
+        )
+    # Encoder-decoder models classify at the last end token and need equally many in every row.
     if config.is_encoder_decoder and len({row["input_ids"].count(config.eos_token_id) for row in rows} | {0}) != 2:
         raise InputError(
-            "An encoder-decoder model is classified by a text's end token, and the tokenizer does not put equally "
-            "many of them into every text: give a tokenizer that ends each with one."
+            "The tokenizer of `--model_name_or_path` must give every example equally many end tokens, as an "
+            "encoder-decoder model classifies there. Use one that adds an end token to each text."
         )
 
 
 def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """Pad the texts of a batch to the longest; for a Reformer, to a length that it can be trained with."""
+    """Return a collator that pads to the longest example; for a Reformer, to a length it can be trained with."""
     config, options = model.config, {}
     if config.model_type == "reformer" and config.axial_pos_embds:
         options = {"padding": "max_length", "max_length": prod(config.axial_pos_shape)}

@@ -1,4 +1,4 @@
-"""Load a checkpoint's trunk into a classifier of Transformers, and adapt its tokenizer."""
+"""Classifiers for GLUE: a checkpoint's trunk in a stock model, and its tokenizer."""
 
 import copy
 from collections.abc import Iterator
@@ -24,59 +24,63 @@ from ...method.configuration import NgramConfigMixin
 
 logger = logging.get_logger(__name__)
 
-# Configuration fields about the class that wrote it.
-OF_THE_CLASS = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
+# Configuration fields that describe the class, not the model.
+CLASS_FIELDS = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
 
 
 def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     r"""
-    The stock model for sequence classification around a checkpoint's trunk, which arrives whole; only what the
-    checkpoint cannot have, the classifier, is fresh. The N-gram heads are left out: they have no part in it.
+    Load a checkpoint's trunk into the stock model for sequence classification. The classification layer is new; the
+    N-gram heads are left out.
 
     Args:
-        name_or_path (`str`): A checkpoint with its tokenizer, plain or one of ours, a folder or a name.
-        task (`GlueTask`): What the labels mean.
+        name_or_path (`str`): A checkpoint with its tokenizer, with or without heads: a folder or a name on the Hub.
+        task (`GlueTask`): The task, for its labels.
 
     Returns:
-        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model, in float32, and its tokenizer, which has a token
-        for padding and joins pairs.
+        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32, and its tokenizer with a padding token
+        and a separator for pairs.
     """
     tokenizer = load_tokenizer(name_or_path)
     try:
         config = stock_config(AutoConfig.from_pretrained(name_or_path))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"There is no usable model in {name_or_path} ({' '.join(str(error).split())}).") from error
+        raise InputError(
+            f"`--model_name_or_path {name_or_path}` is no usable model: {' '.join(str(error).split())}"
+        ) from error
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise InputError(
-            f"{name_or_path} is a model of type {config.model_type}, for which Transformers has no classifier: give "
-            "another, such as a GPT-2, Llama, BART, T5 or BERT, with heads or without."
+            f"`--model_name_or_path {name_or_path}` has type {config.model_type}, for which Transformers has no "
+            "classifier. Use another, such as GPT-2, Llama, BART, T5 or BERT, with or without heads."
         )
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name_or_path)
     config.id2label = dict(enumerate(task.labels))
     config.label2id = {name: i for i, name in enumerate(task.labels)}
-    _read_both_ways(config)
+    _make_bidirectional(config)
     model = _load_trunk(name_or_path, config)
     _set_padding(model, tokenizer)
     return model, join_pairs(tokenizer) if len(task.sentences) > 1 else tokenizer
 
 
 def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The same model's configuration without N-gram fields."""
+    """Return the stock configuration of the same model, without N-gram fields."""
     if not isinstance(config, NgramConfigMixin):
         return config
-    ours = type(config)
-    parents = (parent for parent in ours.__mro__ if issubclass(parent, PreTrainedConfig))
+    config_class = type(config)
+    parents = (parent for parent in config_class.__mro__ if issubclass(parent, PreTrainedConfig))
     stock = next(parent for parent in parents if not issubclass(parent, NgramConfigMixin))
-    own_fields = ours.__dataclass_fields__.keys() - stock.__dataclass_fields__.keys()
-    left_out = {*OF_THE_CLASS, *own_fields}
-    return stock(**{name: value for name, value in config.to_dict().items() if name not in left_out})
+    own_fields = config_class.__dataclass_fields__.keys() - stock.__dataclass_fields__.keys()
+    excluded = {*CLASS_FIELDS, *own_fields}
+    return stock(**{name: value for name, value in config.to_dict().items() if name not in excluded})
 
 
-def _read_both_ways(config: PreTrainedConfig) -> None:
-    """Models with an `is_decoder` switch (Reformer, BERT) are classified by their first token: let it see all."""
+def _make_bidirectional(config: PreTrainedConfig) -> None:
+    """Switch off causal attention in models that classify at their first token (those with `is_decoder`)."""
     if not getattr(config, "is_decoder", False):
         return
-    logger.warning(f"A {config.model_type} is classified by its first token, and reads in both directions for that.")
+    logger.warning(
+        f"Attention of the {config.model_type} is now bidirectional, because it classifies at its first token."
+    )
     config.is_decoder = False
     if config.model_type == "reformer":
         config.local_num_chunks_after = config.lsh_num_chunks_after = 1
@@ -85,27 +89,29 @@ def _read_both_ways(config: PreTrainedConfig) -> None:
 def _load_trunk(name_or_path: str, config: PreTrainedConfig) -> PreTrainedModel:
     model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     try:
-        # The loading report lists the missing heads and the new classifier; the trunk is checked below.
+        # No loading report about heads and classifier; the trunk is checked below.
         with _errors_only():
             model, info = model_class.from_pretrained(
                 name_or_path,
                 config=config,
-                # Half precision is too coarse for small steps.
+                # Half precision is too coarse for small updates.
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # the classes are many: no weights, cut off, of another shape
+    except Exception as error:  # no weights, truncated, other shapes: many classes
         reason = " ".join(str(error).split())
-        raise InputError(f"The weights of {name_or_path} cannot be loaded ({reason}): save them again.") from error
-    absent = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+        raise InputError(
+            f"`--model_name_or_path {name_or_path}`: the weights cannot be loaded ({reason}). Save them again."
+        ) from error
+    missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
     trunk = f"{model.base_model_prefix}."
     # The pooler belongs to the classifier.
-    absent = sorted(name for name in absent if name.startswith(trunk) and ".pooler." not in name)
-    if absent:
+    missing = sorted(name for name in missing if name.startswith(trunk) and ".pooler." not in name)
+    if missing:
         raise InputError(
-            f"{name_or_path} is no complete {config.model_type}: `{absent[0]}` is missing or has another shape, and "
-            f"{len(absent) - 1} more. Use a complete checkpoint."
+            f"`--model_name_or_path {name_or_path}` is an incomplete {config.model_type}: `{missing[0]}` and "
+            f"{len(missing) - 1} more weights are missing or have another shape. Use a complete checkpoint."
         )
     return model
 
@@ -122,8 +128,8 @@ def _errors_only() -> Iterator[None]:
 
 def _set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Give the tokenizer a token for padding only. A causal model is classified by the last token that is not padding,
-    and a text may end in its end token.
+    Give the tokenizer a padding token that is not the end token. A causal model classifies at the last token that is
+    not padding, and a text may end with the end token.
     """
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         tokenizer.add_special_tokens({"pad_token": PADDING})
@@ -131,18 +137,17 @@ def _set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         with _errors_only():
             model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    # Positions count from the left.
     tokenizer.padding_side = "right"
 
 
 def join_pairs(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The same tokenizer, or one that puts a separator between the two texts of a pair if it did not."""
+    """Return the tokenizer, or a copy with a separator between the texts of a pair if it adds none."""
     if tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False):
         return tokenizer
-    between = tokenizer.sep_token or tokenizer.eos_token
-    if between is None or not tokenizer.is_fast:
-        raise InputError("The tokenizer cannot join two sentences: give it an end token, as `eos_token`.")
-    # The special tokens around a single text go around the pair.
+    separator = tokenizer.sep_token or tokenizer.eos_token
+    if separator is None or not tokenizer.is_fast:
+        raise InputError("The tokenizer of `--model_name_or_path` cannot join two sentences. Set its `eos_token`.")
+    # The special tokens around a single text also go around a pair.
     encoded = tokenizer("a", return_special_tokens_mask=True)
     tokens, is_special = tokenizer.convert_ids_to_tokens(encoded.input_ids), encoded.special_tokens_mask
     before = tokens[: is_special.index(0)]
@@ -150,10 +155,10 @@ def join_pairs(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.post_processor = TemplateProcessing(
         single=[*before, "$A", *after],
-        pair=[*before, "$A", between, "$B:1", *(f"{token}:1" for token in after)],
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in {*before, between, *after}],
+        pair=[*before, "$A", separator, "$B:1", *(f"{token}:1" for token in after)],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in {*before, separator, *after}],
     )
-    # Some classes make their own post-processor when they are loaded.
+    # Not the original class: some classes replace the post-processor when loaded.
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=tokenizer.model_max_length,

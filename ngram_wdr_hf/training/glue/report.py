@@ -1,4 +1,4 @@
-"""The report of fine-tuning on GLUE."""
+"""Results of fine-tuning on GLUE."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ from ..common.report import as_text
 @dataclass
 class GlueResult:
     r"""
-    All runs of a task.
+    The results of all runs of a task.
 
     Args:
         task (`GlueTask`): The task.
-        scores (`dict[int, list[float]]`): For each seed, the metric on the validation examples after every epoch.
-        majority (`float`): The same for the label that most training examples have, given to all.
-        num_train (`int`): The training examples.
-        num_validation (`int`): The validation examples.
+        scores (`dict[int, list[float]]`): By seed, the validation metric after every epoch.
+        majority (`float`): The metric of always predicting the most frequent training label.
+        num_train (`int`): Number of training examples.
+        num_validation (`int`): Number of validation examples.
     """
 
     task: GlueTask
@@ -36,27 +36,27 @@ class GlueResult:
 
     @property
     def last(self) -> list[float]:
-        """The score after the last epoch, for each seed."""
+        """The scores after the last epoch, one per seed."""
         return [scores[-1] for scores in self.scores.values()]
 
     @property
     def best(self) -> list[float]:
-        """The best score of any epoch, for each seed: optimistic, as it is chosen by the reported metric."""
+        """The scores of the best epoch, one per seed; optimistic, as the epoch is chosen by the reported metric."""
         return [max(scores) for scores in self.scores.values()]
 
 
-def spread(values: Sequence[float]) -> float | None:
-    """The sample's standard deviation; `None` for a single value."""
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation; `None` for a single value."""
     return stdev(values) if len(values) > 1 else None
 
 
 def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
-    """A row for each task, in percent, as GLUE reports it."""
+    """Return a table with a row per task; scores are multiplied by 100, as in GLUE."""
     rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
     for result in results:
         cells = []
         for values in (result.last, result.best):
-            deviation = spread(values)
+            deviation = standard_deviation(values)
             cells.append(f"{100 * mean(values):.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"))
         rows.append(
             [
@@ -71,7 +71,7 @@ def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
 
 
 def print_counts(results: Iterable[GlueResult]) -> None:
-    """Print how many examples each task has."""
+    """Print the number of examples of each task."""
     for result in results:
         print(f"{result.task.title}: {result.num_train:,} training and {result.num_validation:,} validation examples")
 
@@ -79,7 +79,9 @@ def print_counts(results: Iterable[GlueResult]) -> None:
 def print_table(results: Sequence[GlueResult]) -> None:
     """Print the results of all tasks."""
     print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(result_table(results))}")
-    print("\nThe best epoch is chosen, seed by seed, by the figure itself: report the last.")
+    print(
+        "\nReport the last epoch: the best one is chosen per seed by the validation score itself, which is optimistic."
+    )
 
 
 def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
@@ -101,11 +103,11 @@ def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
-    return {"mean": mean(values), "std": spread(values)}
+    return {"mean": mean(values), "std": standard_deviation(values)}
 
 
 def save_plot(results: Sequence[GlueResult], path: Path) -> None:
-    """For each task, the metric over the epochs, a line for every seed, and the majority class below."""
+    """Plot the metric over the epochs, one panel per task and one line per seed, and that of the majority class."""
     figure = Figure(figsize=(4.5 * len(results), 3.6), layout="constrained")
     for axes, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
         for seed, scores in result.scores.items():
@@ -120,7 +122,7 @@ def save_plot(results: Sequence[GlueResult], path: Path) -> None:
 
 
 class EpochLines(TrainerCallback):
-    """Print one line for each evaluation."""
+    """Callback that prints a line per evaluation."""
 
     def __init__(self, task: GlueTask, seed: int):
         super().__init__()
@@ -139,4 +141,4 @@ class EpochLines(TrainerCallback):
 
 
 class ProgressWithEpochLines(EpochLines, ProgressCallback):
-    """The same, above Trainer's progress bars."""
+    """`EpochLines` above Trainer's progress bars."""

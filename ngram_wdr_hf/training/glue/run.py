@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE from beginning to end: examples, classifiers, training, report."""
+"""Fine-tuning on GLUE: examples, classifiers, training, report."""
 
 import copy
 from collections import Counter
@@ -21,15 +21,15 @@ from .report import EpochLines, GlueResult, ProgressWithEpochLines, print_counts
 
 
 def run_glue(arguments: RunArguments) -> list[GlueResult]:
-    """Fine-tunes a checkpoint on every task with every seed, where that is not done yet, and reports."""
+    """Fine-tune a checkpoint on every task with every seed, skipping finished runs, and report."""
     training = arguments.training
-    runs = [Run(options) for options in _one_by_one(arguments)]
-    # Before hours of training: read all files and check all folders.
+    runs = [Run(options) for options in _single_runs(arguments)]
+    # Read all files and check all folders before hours of training.
     with training.main_process_first(local=False, desc="reading the examples"):
         splits = {name: load_splits(arguments.data, GLUE_TASKS[name]) for name in arguments.data.task}
         for run in runs:
             run.folder.check(run.settings)
-        results = {name: _without_runs(GLUE_TASKS[name], examples) for name, examples in splits.items()}
+        results = {name: _empty_result(GLUE_TASKS[name], examples) for name, examples in splits.items()}
     is_main = training.process_index == 0
     if is_main:
         print_counts(results.values())
@@ -46,15 +46,15 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
         save_metrics(results, arguments.model.model_name_or_path, folder / "glue_metrics.json")
         save_plot(results, folder / "glue.png")
         print_table(results)
-        print(f"\nSaved in {folder}: a model for each task and seed, glue_metrics.json and glue.png.")
+        print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
     return results
 
 
-def _one_by_one(arguments: RunArguments) -> Iterator[RunArguments]:
-    """The options of one run after the other: one task and one seed, in a folder of its own."""
+def _single_runs(arguments: RunArguments) -> Iterator[RunArguments]:
+    """Yield the options of each run: one task and one seed, in a subfolder."""
     for name in arguments.data.task:
         for seed in arguments.report.seeds or [arguments.training.seed]:
-            # Copied: `TrainingArguments.__post_init__` cannot run twice.
+            # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(arguments.training)
             training.seed = seed
             training.output_dir = str(Path(training.output_dir) / name / f"seed-{seed}")
@@ -64,8 +64,8 @@ def _one_by_one(arguments: RunArguments) -> Iterator[RunArguments]:
             yield replace(arguments, data=data, report=report, training=training)
 
 
-def _without_runs(task: GlueTask, splits: Splits) -> GlueResult:
-    """What is known about a task before any run."""
+def _empty_result(task: GlueTask, splits: Splits) -> GlueResult:
+    """Return the result of a task without runs: the majority class and the numbers of examples."""
     train, validation = splits["train"], splits["validation"]
     ((majority, _),) = Counter(train.labels).most_common(1)
     guess = EvalPrediction(predictions=[majority] * len(validation), label_ids=validation.labels)
@@ -73,7 +73,7 @@ def _without_runs(task: GlueTask, splits: Splits) -> GlueResult:
 
 
 def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
-    """Train a classifier, whose first weights follow from the seed."""
+    """Train a classifier; the seed also initializes its new weights."""
     with run.preparing():
         model, tokenizer = load_classifier(run.arguments.model.model_name_or_path, task)
         max_length = run.arguments.data.max_length
@@ -87,12 +87,12 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
             processing_class=tokenizer,
             data_collator=padding_collator(model, tokenizer),
             compute_metrics=glue_metrics(task),
-            preprocess_logits_for_metrics=_predicted,
+            preprocess_logits_for_metrics=_predicted_labels,
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(f"Trainer cannot be used so: {' '.join(str(error).split())}") from error
+        raise InputError(f"Trainer rejects the options: {' '.join(str(error).split())}") from error
     run.claim(tokenizer)
-    # Classifiers accept `num_items_in_batch` but ignore it: each loss is a mean.
+    # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
     trainer.model_accepts_loss_kwargs = False
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(ProgressWithEpochLines(task, run.training.seed))
@@ -102,12 +102,12 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
 
 
 def glue_metrics(task: GlueTask) -> Callable[[EvalPrediction], dict[str, float]]:
-    """The function that Trainer calls with the predicted labels."""
-    # In memory, because processes would lock each other's files.
+    """Return the `compute_metrics` function of a task."""
+    # In memory: processes would lock each other's files.
     metric = evaluate.load(GLUE, task.name, keep_in_memory=True)
-    return lambda outcome: metric.compute(predictions=outcome.predictions, references=outcome.label_ids)
+    return lambda output: metric.compute(predictions=output.predictions, references=output.label_ids)
 
 
-def _predicted(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """The predicted labels; an encoder-decoder model also returns its encoder's states."""
+def _predicted_labels(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
+    """Return the predicted labels; an encoder-decoder model also returns its encoder's hidden states."""
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)

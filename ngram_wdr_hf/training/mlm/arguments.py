@@ -1,4 +1,4 @@
-"""The options of `train_mlm.py`."""
+"""Options of `train_mlm.py`."""
 
 import math
 from collections.abc import Sequence
@@ -29,25 +29,25 @@ from .presets import MLM_PRESETS
 
 @dataclass
 class MlmDataArguments(TextDataArguments):
-    """Which text, how it is cut into tokens, and which of them are masked."""
+    """Options for the text, its tokenizer and the masking."""
 
-    of_the_model: ClassVar[tuple[str, ...]] = ("masking", "mlm_probability")
-    which_data: ClassVar[tuple[str, ...]] = (*TextDataArguments.which_data, *of_the_model)
+    model_options: ClassVar[tuple[str, ...]] = ("masking", "mlm_probability")
+    data_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.data_options, *model_options)
 
     tokenizer: str | None = HfArg(
         default=None,
-        help="`bpe`: lower-case byte-level BPE trained on the text; or a pretrained tokenizer's name or "
-        "folder, which must have a mask. Default: the model's own with `--model_name_or_path`, else `bpe`.",
+        help="`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a pretrained "
+        "tokenizer with a mask token. Default: the checkpoint's with `--model_name_or_path`, else `bpe`.",
     )
     masking: str | None = HfArg(
         default=None,
-        help="`token`: every word for itself; `span`: up to ten words in a row, as in SpanBERT. Default: in "
-        "evaluation, what the model was trained with; else `token`.",
+        help="What to mask: `token`, single tokens; `span`, spans of up to ten tokens, as in SpanBERT. Default: "
+        "`token`; "
+        "in evaluation, as in the run's training.",
     )
     mlm_probability: float | None = HfArg(
         default=None,
-        help="The share of words that are masked. Default: the preset's; in evaluation, what the model was "
-        "trained with; else 0.15.",
+        help="Share of tokens to mask. Default: the preset's, else 0.15; in evaluation, as in the run's training.",
     )
 
     def __post_init__(self):
@@ -55,17 +55,19 @@ class MlmDataArguments(TextDataArguments):
         check_choice("masking", self.masking, KINDS)
         check_at_least("block_size", self.block_size, 1 + FRAME)
         if self.mlm_probability is not None and not 0 < self.mlm_probability < 1:
-            raise InputError(f"`--mlm_probability` must lie between 0 and 1, got {self.mlm_probability}.")
+            raise InputError(
+                f"`--mlm_probability` must be greater than 0 and less than 1, got {self.mlm_probability}."
+            )
 
     def masking_for(self, tokenizer: PreTrainedTokenizerBase) -> Masking:
-        """What masks the words of a tokenizer."""
-        asked = {"kind": self.masking, "probability": self.mlm_probability}
-        return Masking(tokenizer, **{name: value for name, value in asked.items() if value is not None})
+        """Return the masking for a tokenizer."""
+        options = {"kind": self.masking, "probability": self.mlm_probability}
+        return Masking(tokenizer, **{name: value for name, value in options.items() if value is not None})
 
 
 @dataclass
 class MlmModelArguments(ModelArguments):
-    """Which model: new, by preset, or a BERT or ModernBERT."""
+    """Options for the model: a new one by preset, or a BERT or ModernBERT."""
 
     presets: ClassVar[dict[str, Preset]] = MLM_PRESETS
     targets: ClassVar[tuple[str, ...]] = ("wdr", "none")
@@ -79,16 +81,16 @@ class MlmModelArguments(ModelArguments):
     preset: str | None = preset_field(MLM_PRESETS)
     ngram_size: int | None = HfArg(
         default=None,
-        help="The paper's N: one more than the highest level of the word differences; 1 is the plain model. "
+        help="The paper's N: N - 1 heads predict word differences of levels 1 to N - 1; 1 is the plain model. "
         "Default: the checkpoint's, else 3.",
     )
     ngram_target: str | None = HfArg(
-        default=None, help="`wdr`: heads that learn word differences; `none`: no heads. Default: `wdr`."
+        default=None, help="What the heads predict: `wdr`, word differences; `none`, no heads. Default: `wdr`."
     )
     wdr_compose: str | None = HfArg(
         default=None,
-        help="Which of the next words a masked word's differences are made with: `all`, or only `masked` ones. "
-        "Default: the checkpoint's, else `all`.",
+        help="Which words a masked word's differences are composed with: `all` following words, or only `masked` "
+        "ones. Default: the checkpoint's, else `all`.",
     )
 
     def __post_init__(self):
@@ -103,9 +105,9 @@ class MlmModelArguments(ModelArguments):
 
 @dataclass
 class MlmReportArguments(ReportArguments):
-    """What is evaluated and shown."""
+    """Options for evaluation and reports."""
 
-    num_examples: int = HfArg(default=8, help="How many masked words to show with the model's guesses.")
+    num_examples: int = HfArg(default=8, help="Number of masked words to show with the model's predictions.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -114,14 +116,14 @@ class MlmReportArguments(ReportArguments):
 
 @dataclass
 class MlmTrainingArguments(RunTrainingArguments):
-    """Trainer's own options."""
+    """Options for training: those of Trainer, and a time budget."""
 
     output_dir: str | None = output_dir_field("runs/mlm")
     budget_minutes: float | None = HfArg(
         default=None,
-        help="Train for so long by the clock, whatever the machine and the number of epochs: the learning rate "
-        "rises for the first quarter of the time and falls to 0 at its end. Default: the preset's, if any. With "
-        "0, steps or epochs count.",
+        help="Train for this many minutes, however many steps or epochs that takes. The learning rate rises during "
+        "the first quarter of the time, then falls to 0. With 0, the number of steps or epochs counts. Default: "
+        "the preset's, else 0.",
     )
 
     def __post_init__(self):
@@ -129,16 +131,16 @@ class MlmTrainingArguments(RunTrainingArguments):
         if self.budget_minutes is None:
             return
         if not 0 <= self.budget_minutes < math.inf:
-            raise InputError(f"`--budget_minutes` must be 0 or more, got {self.budget_minutes:g}.")
+            raise InputError(f"`--budget_minutes` must be a finite number >= 0, got {self.budget_minutes:g}.")
         self.budget_minutes = self.budget_minutes or None
         if self.budget_minutes and self.max_steps > 0:
             raise InputError(
-                "Either `--max_steps` or a budget in time says when the training ends: leave out `--max_steps`, or "
-                "add `--budget_minutes 0`."
+                "`--max_steps` cannot be combined with a time budget. Remove `--max_steps`, or set "
+                "`--budget_minutes 0`."
             )
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """The options of `train_mlm.py` from its command line."""
+    """Parse the command line of `train_mlm.py`."""
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -1,4 +1,4 @@
-"""The data of a masked language modeling run: blocks with masked words, to train and to evaluate on."""
+"""Data of a masked language modeling run: blocks with masked words."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +18,23 @@ from .presets import MLM_PRESETS
 @dataclass
 class MlmData(TextData):
     """
-    Running text with masked words to predict.
+    Tokenized text with masked words to predict.
 
     Args:
-        masking (`Masking`): Which words are masked.
+        masking (`Masking`): Selects the words to mask.
     """
 
     masking: Masking | None = None
 
     def blocks(self, seed: int, repeats: bool = False) -> MaskedBlocks | StreamedMaskedBlocks:
-        """The text to train on; a text that is streamed ends, unless it `repeats`."""
+        """Return the blocks to train on; with `repeats`, a streamed text starts again at its end."""
         if self.streamed is not None:
             blocks = StreamedBlocks(self.streamed, self.block_size - FRAME)
             return StreamedMaskedBlocks(blocks, self.masking, seed, repeats)
         return MaskedBlocks(self.streams["train"], self.block_size, self.masking, seed)
 
     def texts(self) -> dict[str, MaskedText]:
-        """The texts to evaluate on."""
+        """Return the evaluation texts by split."""
         return {
             split: MaskedText(stream, self.block_size, self.masking)
             for split, stream in self.streams.items()
@@ -45,13 +45,15 @@ class MlmData(TextData):
 def find_mlm_tokenizer(
     splits: Splits, data: MlmDataArguments, model: MlmModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """The run's own tokenizer if it has one already, else what was asked for, trained on the text if need be."""
+    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
     vocab_size = data.vocab_size or MLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
     trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
     return train_or_load_tokenizer(data.tokenizer or model.model_name_or_path or "bpe", trainers, splits, folder)
 
 
 def check_block_size(block_size: int) -> None:
-    """Check that a block has room for words between its special tokens."""
+    """Check that a block has room for text between its special tokens."""
     if block_size <= FRAME:
-        raise InputError(f"Blocks of {block_size} tokens have no room for words: raise `--block_size`.")
+        raise InputError(
+            f"`--block_size` must be greater than {FRAME}, the number of special tokens, got {block_size}."
+        )

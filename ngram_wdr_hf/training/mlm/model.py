@@ -1,11 +1,11 @@
-"""The model of a masked language modeling run: new by preset, or from a checkpoint."""
+"""Model of a masked language modeling run: a new one by preset, or a checkpoint."""
 
 from transformers import PreTrainedTokenizerBase
 
 from ... import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
 from ...evaluation.checkpoint import load_checkpoint
 from ...modeling.masked import NgramMaskedMixin
-from ..common.model import asked_fields, new_model
+from ..common.model import config_fields, new_model
 from .arguments import MlmModelArguments
 from .presets import NGRAM_SIZE
 
@@ -15,8 +15,8 @@ MASKED_MODELS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBe
 def build_mlm_model(
     arguments: MlmModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> NgramMaskedMixin:
-    """The preset's BERT or ModernBERT, new, for blocks of `block_size` tokens, or one from a checkpoint."""
-    fields = asked_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
+    """Return a new BERT or ModernBERT by preset, for blocks of `block_size` tokens, or a checkpoint."""
+    fields = config_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
     if arguments.model_name_or_path is not None:
         default_size = NGRAM_SIZE if do_train else 1
         return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, default_size, **fields)

@@ -1,17 +1,17 @@
-"""The presets of masked language models."""
+"""Presets of masked language models."""
 
 from typing import Any
 
 from ..common.presets import Preset
 
-# The paper's best on average: differences of two levels.
+# Two levels of word differences: the paper's best on average.
 NGRAM_SIZE = 3
 
 
 def _modernbert(description: str, layers: int, heads: int, width: int, gated: int, subwords: int, **run) -> Preset:
     """
-    CrammedBERT's shape: normalised before every layer, no biases, gated feed-forward layers, no dropout; its
-    optimiser, and its schedule, which rises for the first quarter of the budget and falls to nothing at its end.
+    Return CrammedBERT as a ModernBERT (pre-norm, no biases, gated feed-forward layers, no dropout), with its optimizer
+    and its schedule: warmup for a quarter of the budget, then linear decay to 0.
     """
     config = {
         "ngram_size": NGRAM_SIZE,
@@ -61,7 +61,7 @@ _CRAMMED_RUN = {
 }
 MLM_PRESETS = {
     "tiny": _modernbert(
-        "for CPUs, minutes: CrammedBERT's shape with 4 layers of 128",
+        "a small CrammedBERT that trains in minutes on a CPU: 4 layers, width 128",
         *(4, 4, 128, 256, 2048),
         mlm_probability=0.25,
         learning_rate=4e-3,
@@ -70,14 +70,14 @@ MLM_PRESETS = {
         num_train_epochs=5,
     ),
     "crammed": _modernbert(
-        "CrammedBERT's shape and budget, a day on a GPU: 12 layers of 768, 32,768 subwords, 25%% masked",
+        "CrammedBERT with its budget of a day on one GPU: 12 layers, width 768, 32,768 subwords, 25%% masked",
         *_CRAMMED,
         mlm_probability=0.25,
         **_CRAMMED_RUN,
     ),
-    "crammed-15": _modernbert("the same with 15%% masked", *_CRAMMED, mlm_probability=0.15, **_CRAMMED_RUN),
+    "crammed-15": _modernbert("like `crammed` with 15%% masked", *_CRAMMED, mlm_probability=0.15, **_CRAMMED_RUN),
     "tiny-bert": _bert(
-        "for CPUs, minutes: BERT with 4 layers of 128",
+        "a small BERT that trains in minutes on a CPU: 4 layers, width 128",
         {
             "hidden_size": 128,
             "num_hidden_layers": 4,
@@ -94,7 +94,7 @@ MLM_PRESETS = {
         num_train_epochs=5,
     ),
     "bert-base": _bert(
-        "BERT's own size: 12 layers of 768, 30,522 subwords",
+        "BERT base: 12 layers, width 768, 30,522 subwords",
         {},
         30_522,
         block_size=512,

@@ -1,4 +1,4 @@
-"""What a masked language modeling run leaves to look at."""
+"""Results of a masked language modeling run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class MlmResult(TaskResult):
     A finished masked language modeling run.
 
     Args:
-        scores (`dict[str, MaskedScores]`): By split.
-        guesses (`list[tuple[str, str, str]]`): Some masked words: what stands around them, the word, the guesses.
+        scores (`dict[str, MaskedScores]`): Perplexity, accuracy and head losses by split.
+        guesses (`list[tuple[str, str, str]]`): Examples: the text around a masked word, the word, the predictions.
     """
 
     kind = "A masked language model"
@@ -51,7 +51,7 @@ class MlmResult(TaskResult):
 
 
 def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
-    """Perplexity and accuracy of the masked words for every model and split, and the NLL of every head."""
+    """Return perplexity, accuracy and the NLL of each head for every model and split."""
     most_heads = max(result.ngram_size for result in results) - 1
     heads = [f"{n}-level NLL" for n in range(1, most_heads + 1)]
     rows = [["model", "split", "masked words", "perplexity", "accuracy", *heads]]
@@ -65,8 +65,8 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
 
 
 def guesses_table(result: MlmResult) -> list[list[str]]:
-    """Masked words, the model's guesses, and the text around them."""
-    return [["word", "guesses", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
+    """Return a table of masked words, the model's predictions and the text around them."""
+    return [["word", "predictions", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
 
 
 def print_tables(results: Sequence[MlmResult]) -> None:
@@ -75,6 +75,6 @@ def print_tables(results: Sequence[MlmResult]) -> None:
 
 
 def print_guesses(result: MlmResult) -> None:
-    """Print some masked words with one model's guesses."""
+    """Print examples of masked words with one model's predictions."""
     if result.guesses:
         print(f"\n--- {result.name}\n{as_text(guesses_table(result))}")

@@ -1,4 +1,4 @@
-"""A masked language modeling run from beginning to end: data, training, evaluation, report."""
+"""A masked language modeling run: data, training, evaluation, report."""
 
 import copy
 
@@ -18,14 +18,14 @@ from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
 from .trainer import MlmTrainer
 
-# More steps than fit into a time budget, which ends the training.
+# With a time budget, the number of steps must not end the training.
 ENDLESS_STEPS = 1_000_000_000
-# Words shown on either side of a masked word, and the number of guesses.
+# Tokens shown on either side of a masked word, and predictions shown per word.
 CONTEXT, NUM_GUESSES = 6, 3
 
 
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
-    """Trains if asked to, evaluates, reports; with `--compare`, all kinds of model."""
+    """Train (unless `--do_train false`), evaluate and report; with `--compare`, every kind of model."""
     if arguments.training.budget_minutes is not None:
         arguments.training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
@@ -42,7 +42,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
         scores = run.score(model, data.texts(), MlmTrainer)
         guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []
 
-        result = MlmResult(**run.facts(model), ensemble_lambda=None, scores=scores, guesses=guesses)
+        result = MlmResult(**run.result_fields(model), ensemble_lambda=None, scores=scores, guesses=guesses)
         print_guesses(result)
         run.save(result)
         results.append(result)
@@ -53,7 +53,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
 
 
 def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
-    """The tokenized text, and the model that reads it."""
+    """Load and tokenize the text, and load or create the model."""
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_mlm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
@@ -72,7 +72,7 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
     return MlmTrainer(
         model,
         copy.copy(training),
-        # A time budget may outlast the text.
+        # A time budget may be longer than the text.
         train_dataset=data.blocks(training.seed, repeats=training.budget_minutes is not None),
         eval_dataset=data.texts().get("validation"),
         processing_class=data.tokenizer,
@@ -82,8 +82,8 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
 
 
 @torch.no_grad()
-def _guesses(model: NgramMaskedMixin, data: MlmData, number: int) -> list[tuple[str, str, str]]:
-    """Some masked words, with the words around them and the model's best guesses."""
+def _guesses(model: NgramMaskedMixin, data: MlmData, num_examples: int) -> list[tuple[str, str, str]]:
+    """Return examples of masked words: the text around them, the word, and the model's best predictions."""
     tokenizer, text = data.tokenizer, next(iter(data.texts().values()))
     model.eval()
     guesses = []
@@ -91,11 +91,11 @@ def _guesses(model: NgramMaskedMixin, data: MlmData, number: int) -> list[tuple[
         block = text[i]
         ids, labels = block["input_ids"], block.pop("labels")
         logits = model(**{name: tensor[None].to(model.device) for name, tensor in block.items()}).logits[0]
-        for place in ((labels != IGNORE_INDEX) & (ids == tokenizer.mask_token_id)).nonzero()[:, 0].tolist():
-            if len(guesses) == number:
+        for position in ((labels != IGNORE_INDEX) & (ids == tokenizer.mask_token_id)).nonzero()[:, 0].tolist():
+            if len(guesses) == num_examples:
                 return guesses
-            around = ids[max(place - CONTEXT, 0) : place + CONTEXT + 1]
-            best = logits[place].topk(min(NUM_GUESSES, logits.shape[-1])).indices.tolist()
-            said = ", ".join(tokenizer.decode([token]) for token in best)
-            guesses.append((tokenizer.decode(around), tokenizer.decode([labels[place]]), said))
+            context = ids[max(position - CONTEXT, 0) : position + CONTEXT + 1]
+            best = logits[position].topk(min(NUM_GUESSES, logits.shape[-1])).indices.tolist()
+            predicted = ", ".join(tokenizer.decode([token]) for token in best)
+            guesses.append((tokenizer.decode(context), tokenizer.decode([labels[position]]), predicted))
     return guesses

@@ -1,4 +1,4 @@
-"""The trainer of masked language models."""
+"""Trainer for masked language models."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from ..trainer import NgramTrainer
 from .budget import Budget, triangle
 
 
-class MasksAnew(TrainerCallback):
-    """Tell the data which epoch it is: accelerate does so only with one process."""
+class EpochCallback(TrainerCallback):
+    """Callback that passes the epoch to the data, for new masks; accelerate does so with one process only."""
 
     def __init__(self, blocks: MaskedBlocks):
         self.blocks = blocks
@@ -25,12 +25,12 @@ class MasksAnew(TrainerCallback):
 
 class MlmTrainer(NgramTrainer):
     r"""
-    An [`NgramTrainer`] that evaluates `MaskedText`: `eval_loss`, `eval_perplexity` and `eval_accuracy` are those of
-    the masked words.
+    An [`NgramTrainer`] that evaluates `MaskedText`: `eval_loss`, `eval_perplexity` and `eval_accuracy` refer to the
+    masked words.
 
     Args:
-        budget_minutes (`float`, *optional*): Train for so long, with a learning rate that follows the clock.
-        kwargs: Trainer's.
+        budget_minutes (`float`, *optional*): Train for this long, with a learning rate by time used.
+        kwargs: Arguments of [`NgramTrainer`].
     """
 
     main_name = "masked_word"
@@ -38,14 +38,14 @@ class MlmTrainer(NgramTrainer):
     def __init__(self, *args, budget_minutes: float | None = None, **kwargs):
         super().__init__(*args, **kwargs)
         if isinstance(self.train_dataset, MaskedBlocks):
-            self.add_callback(MasksAnew(self.train_dataset))
+            self.add_callback(EpochCallback(self.train_dataset))
         if budget_minutes is not None:
             self.add_callback(Budget(budget_minutes))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         if self._budget() is None or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
-        # Looked up at every step: resuming replaces the callback by one that knows the time used before.
+        # `_budget` is called at every step because resuming replaces the callback.
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda _: triangle(self._budget().used))
         return self.lr_scheduler
 

@@ -1,4 +1,4 @@
-"""The options of `train_nmt.py`."""
+"""Options of `train_nmt.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from .presets import NMT_PRESETS
 
-# Metrics for `--metric_for_best_model` besides the losses; the validation set is translated for them.
+# Choices for `--metric_for_best_model` that need translations of the validation set.
 DECODED_METRICS = ("bleu", "chrf")
 SPLIT_FILES = ("train_file", "validation_file", "test_file")
 SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
@@ -30,10 +30,10 @@ SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test
 
 @dataclass
 class NmtDataArguments:
-    """Which sentence pairs, and how they are cut into tokens and batches."""
+    """Options for the sentence pairs, their tokenizer and batches."""
 
-    # The options that choose the pairs.
-    which_data: ClassVar[tuple[str, ...]] = (
+    # Options that select the pairs.
+    data_options: ClassVar[tuple[str, ...]] = (
         *SPLIT_PAIRS,
         *SPLIT_FILES,
         "dataset_name",
@@ -44,67 +44,82 @@ class NmtDataArguments:
         "source_prefix",
         "validation_percentage",
     )
-    # The options that belong to the model.
-    of_the_model: ClassVar[tuple[str, ...]] = ("source_prefix",)
+    # Data options that a trained model keeps in evaluation.
+    model_options: ClassVar[tuple[str, ...]] = ("source_prefix",)
 
     train_source: list[str] | None = HfArg(
         default=None,
-        help="Text files to translate from, one sentence a line. Without any data option: English and German "
-        "sentences of a small grammar.",
+        help="Text files with source sentences to train on, one per line. Default, without any data option: English "
+        "and German sentences generated from a small grammar.",
     )
-    train_target: list[str] | None = HfArg(default=None, help="Their translations, line by line.")
+    train_target: list[str] | None = HfArg(
+        default=None, help="Text files with the translations of `--train_source`, line by line."
+    )
     validation_source: list[str] | None = HfArg(
-        default=None, help="The same for early stopping, the best checkpoint and the best λ."
+        default=None,
+        help="Source sentences to select the best checkpoint and λ on, and for early stopping. Default: a part of "
+        "the training pairs, see `--validation_percentage`.",
     )
-    validation_target: list[str] | None = HfArg(default=None, help="Their translations.")
-    test_source: list[str] | None = HfArg(default=None, help="The same for the final figures.")
+    validation_target: list[str] | None = HfArg(default=None, help="Translations of `--validation_source`.")
+    test_source: list[str] | None = HfArg(
+        default=None, help="Source sentences for the final evaluation. Default: none."
+    )
     test_target: list[str] | None = HfArg(
-        default=None, help="Their translations; without them, the sentences are translated only."
+        default=None, help="Translations of `--test_source`. Without them, the test set is translated but not scored."
     )
     train_file: list[str] | None = HfArg(
         default=None,
-        help='Instead of text files: JSON lines with both languages, `{"en": ..., "de": ...}`, or inside a '
-        "field `translation`.",
+        help='JSON lines to train on, instead of text files: `{"en": ..., "de": ...}`, at the top level or in a field '
+        "`translation`.",
     )
     validation_file: list[str] | None = HfArg(default=None, help="JSON lines for validation.")
-    test_file: list[str] | None = HfArg(default=None, help="JSON lines for the final figures.")
+    test_file: list[str] | None = HfArg(default=None, help="JSON lines for the final evaluation.")
     dataset_name: str | None = HfArg(
-        default=None, help="Instead of files: a translation set's name on the Hub, or a folder."
+        default=None, help="Translation dataset instead of files: a name on the Hub or a folder."
     )
-    dataset_config: str | None = HfArg(default=None, help="The dataset's configuration, if it has many.")
+    dataset_config: str | None = HfArg(default=None, help="Configuration of the dataset, if it has several.")
     source_lang: str | None = HfArg(
-        default=None, help="The field to translate from in JSON lines and datasets, such as `en`."
+        default=None, help="Field of the source language in JSON lines and datasets, such as `en`."
     )
-    target_lang: str | None = HfArg(default=None, help="The field to translate into, such as `de`.")
-    reverse: bool = HfArg(default=False, help="Translate in the other direction.")
+    target_lang: str | None = HfArg(default=None, help="Field of the target language, such as `de`.")
+    reverse: bool = HfArg(default=False, help="Swap source and target.")
     source_prefix: str | None = HfArg(
         default=None,
-        help="Put this before every source, as T5 wants: `translate English to German: `. Default: the run's.",
+        help="Text to put before every source sentence; T5 expects `translate English to German: `. Default: none; in "
+        "evaluation, as in the run's training.",
     )
     validation_percentage: float = HfArg(
-        default=2.0, help="Without a validation set, so many of the training pairs are held out for it."
+        default=2.0, help="Percentage of the training pairs to hold out if there is no validation set."
     )
     tokenizer: str | None = HfArg(
         default=None,
-        help="`bpe`: one byte-level BPE for both languages, trained on the pairs; or a pretrained tokenizer's "
-        "name or folder. Default: the model's own with `--model_name_or_path`, else `bpe`.",
+        help="`bpe`: one byte-level BPE for both languages, trained on the pairs; otherwise a pretrained tokenizer's "
+        "name or folder. Default: the checkpoint's with `--model_name_or_path`, else `bpe`.",
     )
-    vocab_size: int | None = HfArg(default=None, help="Size of a trained tokenizer. Default: the preset's.")
+    vocab_size: int | None = HfArg(default=None, help="Vocabulary size of a trained tokenizer. Default: the preset's.")
     max_length: int | None = HfArg(
-        default=None, help="Drop training pairs of which a side has more tokens. Default: the preset's, or none."
+        default=None,
+        help="Drop training pairs with more tokens than this on either side. Default: the preset's, else no limit.",
     )
     max_length_ratio: float | None = HfArg(
-        default=None, help="Drop training pairs of which a side is so many times as long. Default: the preset's."
+        default=None,
+        help="Drop training pairs whose longer side exceeds this many times the shorter. Default: the "
+        "preset's, else no limit.",
     )
     batch_tokens: int = HfArg(
-        default=4096, help="Tokens in a batch of each process, padding included, on the longer side of the pairs."
+        default=4096,
+        help="Maximum number of tokens per batch and process, padding included, on the side with more tokens.",
     )
-    num_workers: int | None = HfArg(default=None, help="Processes that tokenize. Default: one for each core.")
+    num_workers: int | None = HfArg(default=None, help="Number of processes for tokenization. Default: one per core.")
 
     def __post_init__(self):
-        kinds = [self._has(SPLIT_PAIRS), self._has(SPLIT_FILES), self.dataset_name is not None]
-        if sum(kinds) > 1:
-            raise InputError("Give parallel text files, or JSON lines, or `--dataset_name`: only one of them.")
+        sources = [self._has(SPLIT_PAIRS), self._has(SPLIT_FILES), self.dataset_name is not None]
+        if sum(sources) > 1:
+            raise InputError(
+                "`--dataset_name`, parallel text files (`--train_source`) and JSON lines (`--train_file`) cannot be "
+                "combined. "
+                "Give only one of them."
+            )
         for name in ("vocab_size", "max_length", "batch_tokens", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "max_length" else 1)
         check_at_least("max_length_ratio", self.max_length_ratio, 1)
@@ -113,13 +128,13 @@ class NmtDataArguments:
         return any(getattr(self, name) for name in names)
 
     def is_given(self) -> bool:
-        """Whether pairs were named."""
+        """Return whether any option names sentence pairs."""
         return self.dataset_name is not None or self._has((*SPLIT_PAIRS, *SPLIT_FILES))
 
 
 @dataclass
 class NmtModelArguments(GenerativeModelArguments):
-    """Which model: a Marian, BART or T5."""
+    """Options for the model: a Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
     decoded_metrics: ClassVar[tuple[str, ...]] = DECODED_METRICS
@@ -132,7 +147,9 @@ class NmtModelArguments(GenerativeModelArguments):
 
     preset: str | None = preset_field(NMT_PRESETS)
     bow_loss_weight: float | None = HfArg(
-        default=None, help="The weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper; 0 is off."
+        default=None,
+        help="Loss weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper. Default: the "
+        "checkpoint's, else 0 (off).",
     )
 
     def __post_init__(self):
@@ -147,20 +164,22 @@ class NmtModelArguments(GenerativeModelArguments):
 
 @dataclass
 class NmtReportArguments(GenerativeReportArguments):
-    """What is translated and shown."""
+    """Options for translation and reports."""
 
     num_beams: int | None = HfArg(
-        default=None, help="Beams of the search; 1 takes the best word each time. Default: the checkpoint's, else 5."
+        default=None, help="Number of beams; 1 is greedy search. Default: the checkpoint's, else 5."
     )
     length_penalty: float | None = HfArg(
         default=None,
-        help="The power of its length that a translation's score is divided by. Default: the checkpoint's, else 1.",
+        help="Length penalty of beam search: scores are divided by length ** penalty. Default: the checkpoint's, else "
+        "1.",
     )
-    num_examples: int = HfArg(default=5, help="How many translations to show side by side.")
+    num_examples: int = HfArg(default=5, help="Number of translations to show beside their references.")
     translate: str | None = HfArg(
-        default=None, help="Translate this file, a sentence a line, with `--do_train false --model_name_or_path RUN`."
+        default=None,
+        help="File to translate, one sentence per line. Needs `--do_train false --model_name_or_path RUN`.",
     )
-    translate_to: str | None = HfArg(default=None, help="Where the translations go. Default: the standard output.")
+    translate_to: str | None = HfArg(default=None, help="Output file of `--translate`. Default: standard output.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -170,33 +189,41 @@ class NmtReportArguments(GenerativeReportArguments):
 
 @dataclass
 class NmtTrainingArguments(RunTrainingArguments):
-    """Trainer's own options."""
+    """Options for training: those of Trainer, with batches by tokens."""
 
     output_dir: str | None = output_dir_field("runs/nmt")
-    per_device_train_batch_size: int = HfArg(default=1, help="Always 1: a batch is made of `--batch_tokens` tokens.")
-    per_device_eval_batch_size: int = HfArg(default=1, help="The same in evaluation.")
+    per_device_train_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
+    per_device_eval_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
 
     def __post_init__(self):
         if self.per_device_train_batch_size != 1 or self.per_device_eval_batch_size != 1:
-            raise InputError("Batches are made by tokens: set `--batch_tokens` instead of a number of sentences.")
+            raise InputError(
+                "`--per_device_train_batch_size` and `--per_device_eval_batch_size` must be 1. Set `--batch_tokens` "
+                "instead."
+            )
         super().__post_init__()
 
 
 def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """The options of `train_nmt.py` from its command line."""
+    """Parse the command line of `train_nmt.py`."""
     classes = (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments)
     return parse_arguments(classes, arguments, description)
 
 
 def check_nmt_arguments(arguments: RunArguments) -> None:
-    """Check the options that only a translation run has."""
+    """Check options that only translation runs have."""
     report, training = arguments.report, arguments.training
     is_decoded = (training.metric_for_best_model or "").removeprefix("eval_") in DECODED_METRICS
     if is_decoded and uses_fsdp(training):
-        raise InputError("FSDP's shards cannot translate while they train: leave out `--metric_for_best_model`.")
+        raise InputError(
+            "`--metric_for_best_model bleu` and `chrf` do not work with FSDP, as a sharded model cannot translate. "
+            "Choose another metric."
+        )
     if report.translate is not None and training.do_train:
-        raise InputError("`--translate` uses a trained model: add `--do_train false --model_name_or_path RUN`.")
+        raise InputError("`--translate` needs a trained model: set `--do_train false --model_name_or_path RUN`.")
     if report.translate_to is not None and report.translate is None:
-        raise InputError("`--translate_to` says where the translations of `--translate FILE` go: give the file.")
+        raise InputError("`--translate_to` needs `--translate FILE`: set the file to translate.")
     if report.translate_to is not None and not Path(report.translate_to).absolute().parent.is_dir():
-        raise InputError(f"There is no folder for {report.translate_to}: make it, or give another `--translate_to`.")
+        raise InputError(
+            f"`--translate_to {report.translate_to}`: the folder does not exist. Create it, or choose another."
+        )

@@ -1,4 +1,4 @@
-"""The data of a translation run: which pairs, which tokenizer, as batches of tokens."""
+"""Data of a translation run: sentence pairs, tokenizer, batches."""
 
 import os
 from collections.abc import Callable
@@ -24,22 +24,24 @@ from ...data.pairs import (
 )
 from ...data.text import SPLITS
 from ...data.tokenizer import load_tokenizer, train_sentence_tokenizer
-from ..common.model import positions
+from ..common.model import max_positions
 from ..common.presets import DEFAULT_PRESET
 from .arguments import NmtDataArguments, NmtModelArguments
 from .presets import NMT_PRESETS
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass
 class NmtData:
     """
+    Sentence pairs as text and as batches of tokens.
+
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, trained or loaded.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
         texts (`dict[str, Dataset]`): The pairs by split, `source` and `target`; a test set may have no targets.
-        batches (`dict[str, PairBatches]`): Their tokens, of the splits that have targets.
-        longest (`int`, *optional*): How many tokens the model can see; `None` if there is no end.
+        batches (`dict[str, PairBatches]`): The tokens, for splits with targets.
+        longest (`int`, *optional*): The longest input of the model in tokens; `None` if there is no limit.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,8 +50,8 @@ class NmtData:
     longest: int | None
 
 
-def load_pairs(arguments: NmtDataArguments, do_train: bool, tell: Tell) -> dict[str, Dataset]:
-    """The pairs by split; without any option, those of the grammar."""
+def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> dict[str, Dataset]:
+    """Load the pairs by split; without any option, generate them from the grammar."""
     languages = Languages(arguments.source_lang, arguments.target_lang)
     by_side = {
         split: tuple(getattr(arguments, f"{split}_{side}") or () for side in ("source", "target")) for split in SPLITS
@@ -66,32 +68,37 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, tell: Tell) -> dict[
     else:
         splits = english_german()
     if do_train and "train" not in splits:
-        raise InputError("There is nothing to train on: give training pairs, or set `--do_train false`.")
+        raise InputError(
+            "`--train_source`, `--train_file` or `--dataset_name` must provide training pairs. To only evaluate, set "
+            "`--do_train false`."
+        )
     for split, rows in splits.items():
         if split != "test" and not has_references(rows):
-            raise InputError(f"The {split} set has no translations: give a `--{split}_target`.")
+            raise InputError(f"`--{split}_target` is missing: the {split} set needs translations.")
     splits = reverse(splits) if arguments.reverse else splits
-    splits = hold_out_pairs(drop_empty(splits, tell), arguments.validation_percentage)
+    splits = hold_out_pairs(drop_empty(splits, notify), arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
 
 
 def find_nmt_tokenizer(
     splits: dict[str, Dataset], data: NmtDataArguments, model: NmtModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """The run's own tokenizer if it has one already, else what was asked for, trained on the pairs if need be."""
+    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
     if folder is not None and (folder / "tokenizer.json").exists():
         return load_tokenizer(str(folder))
     kind = data.tokenizer or model.model_name_or_path or "bpe"
     if kind == "bpe":
         if "train" not in splits:
-            raise InputError("`--tokenizer bpe` is trained on training pairs, and there are none: leave it out.")
+            raise InputError(
+                "`--tokenizer bpe` needs training pairs to train on. Remove the option, or give training pairs."
+            )
         preset = NMT_PRESETS[model.preset or DEFAULT_PRESET]
         return train_sentence_tokenizer(texts_of_pairs(splits["train"]), data.vocab_size or preset.subword_vocab_size)
     tokenizer = load_tokenizer(kind)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
-        raise InputError(f"The tokenizer in {kind} has no padding or no end token: give one made for sentences.")
+        raise InputError(f"`--tokenizer {kind}` has no padding or end token. Choose a tokenizer for translation.")
     if tokenizer.eos_token_id not in tokenizer(text_target=["a"])["input_ids"][0]:
-        raise InputError(f"The tokenizer in {kind} does not end a sentence: give one made for sentences.")
+        raise InputError(f"`--tokenizer {kind}` adds no end token to a sentence. Choose a tokenizer for translation.")
     return tokenizer
 
 
@@ -101,31 +108,34 @@ def tokenize_nmt(
     model: PreTrainedModel,
     data: NmtDataArguments,
     seed: int,
-    tell: Tell,
+    notify: Notify,
 ) -> NmtData:
-    """The batches of every split, and in a sentence each what had to be dropped or cut."""
-    longest = positions(model)
+    """Tokenize and batch every split; `notify` gets a line about dropped and truncated pairs."""
+    longest = max_positions(model)
     num_workers = data.num_workers or os.cpu_count() or 1
     batches = {}
     for split, rows in splits.items():
         if not has_references(rows):
-            tell(f"The {split} set has no references: it is translated, and not scored.")
+            notify(f"{split}: no references, so translations are not scored.")
             continue
         tokens = tokenize_pairs(rows, tokenizer, split, longest, data.source_prefix or "", num_workers)
         if split == "train":
             kept = keep_lengths(tokens, data.max_length, data.max_length_ratio)
             if not len(kept):
-                raise InputError("No training pair is short enough: raise `--max_length` or `--max_length_ratio`.")
+                raise InputError("`--max_length` and `--max_length_ratio` exclude all training pairs. Raise them.")
             if len(kept) < len(tokens):
-                tell(f"{len(tokens) - len(kept)} of {len(tokens)} train pairs were dropped: too long or too unequal.")
+                notify(
+                    f"train: dropped {len(tokens) - len(kept)} of {len(tokens)} pairs, too long or too unequal in "
+                    "length."
+                )
             tokens = kept
             _check_ngram_size(tokens, model.config.ngram_size)
-        cut = sum(tokens["is_truncated"][:])
-        if cut:
-            tell(f"{cut} of {len(tokens)} {split} pairs were cut to the {longest} tokens that the model can see.")
+        num_truncated = sum(tokens["is_truncated"][:])
+        if num_truncated:
+            notify(f"{split}: truncated {num_truncated} of {len(tokens)} pairs to the model's {longest} tokens.")
         batches[split] = PairBatches(tokens, data.batch_tokens, tokenizer.pad_token_id, seed)
         share = batches[split].padding_share
-        tell(f"{split}: {len(tokens):,} pairs in {len(batches[split]):,} batches, {share:.0%} of them padding.")
+        notify(f"{split}: {len(tokens):,} pairs in {len(batches[split]):,} batches, {share:.0%} padding.")
     return NmtData(tokenizer, splits, batches, longest)
 
 
@@ -133,6 +143,7 @@ def _check_ngram_size(tokens: Dataset, ngram_size: int) -> None:
     longest = side_lengths(tokens)[:, 1].max()
     if longest < ngram_size:
         raise InputError(
-            f"The longest train target has {longest} tokens, fewer than N = {ngram_size}: give longer "
-            "sentences or a smaller `--ngram_size`."
+            f"`--ngram_size {ngram_size}` needs a training target of at least {ngram_size} tokens, but the longest "
+            "has "
+            f"{longest}. Give longer sentences or a smaller `--ngram_size`."
         )

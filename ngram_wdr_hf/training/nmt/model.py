@@ -1,4 +1,4 @@
-"""The model of a translation run: a Marian by preset, or from a checkpoint, and how it searches."""
+"""Model of a translation run: a Marian by preset or a checkpoint, and its search settings."""
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -7,19 +7,19 @@ from ...data.errors import InputError
 from ...evaluation.checkpoint import load_checkpoint
 from ...modeling.encoder_decoder import NgramSeq2SeqMixin
 from ..common.arguments import RunArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, asked_fields, new_model, positions
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, max_positions, new_model
 from .arguments import NmtModelArguments
 
 DEFAULT_BEAMS = 5
-# The longest translation of a model without a limit of its own.
+# The longest translation, in tokens, of models without a limit.
 DEFAULT_LENGTH = 512
 
 
 def build_nmt_model(
     arguments: NmtModelArguments, tokenizer: PreTrainedTokenizerBase, do_train: bool = True
 ) -> NgramSeq2SeqMixin:
-    """A Marian by preset, or any encoder-decoder checkpoint that there are heads for."""
-    fields = asked_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
+    """Return a new Marian by preset, or an encoder-decoder checkpoint with heads."""
+    fields = config_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
     if arguments.model_name_or_path is not None:
         default_size = DEFAULT_NGRAM_SIZE if do_train else 1
         return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, default_size, **fields)
@@ -37,16 +37,16 @@ def build_nmt_model(
 
 
 def set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
-    """Let the saved model translate as it is evaluated here: with the beams asked for, or its own."""
+    """Set the model's `generation_config` from the options; it is saved with the model."""
     report, search = arguments.report, model.generation_config
     search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
     if report.use_mtp and search.num_beams > 1:
         raise InputError(
-            f"`--use_mtp` is for translation without beams, and there are {search.num_beams}: add `--num_beams 1`."
+            f"`--use_mtp` does not work with beam search ({search.num_beams} beams). Set `--num_beams 1`."
         )
     if report.length_penalty is not None:
         search.length_penalty = report.length_penalty
     if search.num_beams == 1:
-        # Transformers does not save these options of beam search without beams.
+        # Transformers refuses to save these without beam search.
         search.length_penalty = search.early_stopping = None
-    search.max_length = positions(model) or DEFAULT_LENGTH
+    search.max_length = max_positions(model) or DEFAULT_LENGTH

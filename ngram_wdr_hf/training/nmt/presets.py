@@ -1,4 +1,4 @@
-"""The presets of translation models."""
+"""Presets of translation models."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def _paper_nmt(**arguments: Any) -> dict[str, Any]:
         "adam_beta2": 0.98,
         "num_train_epochs": 1000,
         "patience": 50,
-        # As fairseq prepares IWSLT14, on its words.
+        # fairseq's limits for IWSLT14.
         "max_length": 175,
         "max_length_ratio": 1.5,
         **arguments,
@@ -29,7 +29,7 @@ def _paper_nmt(**arguments: Any) -> dict[str, Any]:
 
 NMT_PRESETS = {
     "tiny": _marian(
-        "for CPUs, minutes: 2 + 2 layers of 128",
+        "a small Marian that trains in minutes on a CPU: 2 + 2 layers, width 128",
         *(128, 256, 4, 2),
         {"ngram_size": 3, "dropout": 0.1, "label_smoothing": 0.1},
         arguments={
@@ -44,18 +44,18 @@ NMT_PRESETS = {
         subword_vocab_size=1000,
     ),
     "paper-small": _marian(
-        "the paper's for IWSLT14 and WMT18: 6 + 6 layers of 512, d_ff 1024, dropout 0.3, N = 3",
+        "the paper's model for IWSLT14 and WMT18: 6 + 6 layers, width 512, d_ff 1024, dropout 0.3, N = 3",
         *(512, 1024, 4, 6),
         {"ngram_size": 3, "dropout": 0.3, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=5e-4, batch_tokens=4096),
         subword_vocab_size=10_000,
     ),
     "paper-base": _marian(
-        "the paper's for WMT14: 6 + 6 layers of 512, d_ff 2048, dropout 0.1, N = 2",
+        "the paper's model for WMT14: 6 + 6 layers, width 512, d_ff 2048, dropout 0.1, N = 2",
         *(512, 2048, 8, 6),
         {"ngram_size": 2, "dropout": 0.1, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=1e-3, batch_tokens=25_000),
-        # The paper's 77M parameters are those of two matrices of 32K subwords; here all embeddings are one.
+        # The paper's 77M parameters include two embedding matrices of this size; here they are tied.
         subword_vocab_size=32_000,
     ),
 }

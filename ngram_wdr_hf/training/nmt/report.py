@@ -1,4 +1,4 @@
-"""What a translation run leaves to look at."""
+"""Results of a translation run."""
 
 import json
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ print(tokenizer.batch_decode(ids, skip_special_tokens=True))"""
 @dataclass(frozen=True)
 class Translated:
     """
-    A sentence of the test set.
+    A sentence of the test set with its translations.
 
     Args:
-        source (`str`): What was translated.
-        reference (`str`, *optional*): A person's translation.
-        plain (`str`): The model's without the ensemble.
-        hypothesis (`str`): The model's with the λ that was chosen.
+        source (`str`): The source sentence.
+        reference (`str`, *optional*): The reference translation.
+        plain (`str`): The translation without the ensemble.
+        hypothesis (`str`): The translation with the chosen λ.
     """
 
     source: str
@@ -43,11 +43,11 @@ class NmtResult(TaskResult):
     A finished translation run.
 
     Args:
-        scores (`dict[str, Scores]`): The references' perplexities by split.
+        scores (`dict[str, Scores]`): Perplexities of the references by split.
         translations (`dict[str, dict[float, TranslationScores]]`): BLEU and chrF by split and λ.
-        translated (`list[Translated]`): The test set.
-        num_examples (`int`): How many of them are shown.
-        search (`dict[str, Any]`): How they were found.
+        translated (`list[Translated]`): The translated test set.
+        num_examples (`int`): Number of translations to show.
+        search (`dict[str, Any]`): The settings of the beam search.
     """
 
     kind = "A translation model"
@@ -62,10 +62,10 @@ class NmtResult(TaskResult):
     search: dict[str, Any]
 
     def examples(self) -> list[Translated]:
-        """Sentences from all over the test set, those first that the ensemble changes."""
+        """Return sentences spread over the test set, starting with those that the ensemble changes."""
         step = max(1, len(self.translated) // 50)
-        spread = sorted(self.translated[::step], key=lambda sentence: sentence.plain == sentence.hypothesis)
-        return spread[: self.num_examples]
+        candidates = sorted(self.translated[::step], key=lambda sentence: sentence.plain == sentence.hypothesis)
+        return candidates[: self.num_examples]
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         splits = {}
@@ -96,20 +96,20 @@ class NmtResult(TaskResult):
             f"{title}:\n\n{as_markdown(translation_table([self], name))}"
             for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
         )
-        signatures = {f"`{s.bleu_signature}`" for tried in self.translations.values() for s in tried.values()}
+        signatures = {f"`{s.bleu_signature}`" for by_lambda in self.translations.values() for s in by_lambda.values()}
         return f"{tables}\n\n{' '.join(sorted(signatures))}; {self.search['num_beams']} beams."
 
     def sample_text(self) -> str:
         return "\n\n".join(f"```text\n{_side_by_side(self, sentence)}\n```" for sentence in self.examples())
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
-        # The other splits are not translated with every λ.
-        tried = self.translations.get("validation", {})
-        return {"validation": {value: scores.bleu for value, scores in tried.items()}} if tried else {}
+        # Only the validation set is translated with every λ.
+        by_lambda = self.translations.get("validation", {})
+        return {"validation": {value: scores.bleu for value, scores in by_lambda.items()}} if by_lambda else {}
 
 
 def save_translations(result: NmtResult, path: Path) -> None:
-    """The test set, if there is one, as JSON lines: source, reference, plain and ensembled translation."""
+    """Write the translated test set, if any, as JSON lines with the fields of `Translated`."""
     if not result.translated:
         return
     lines = [json.dumps(vars(sentence), ensure_ascii=False) for sentence in result.translated]
@@ -117,31 +117,31 @@ def save_translations(result: NmtResult, path: Path) -> None:
 
 
 def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]]:
-    """`"bleu"` or `"chrf"` for every model, split and λ that was tried; a star marks the λ that was chosen."""
+    """Return `"bleu"` or `"chrf"` for every model, split and evaluated λ; a star marks the chosen λ."""
     figures = []
     for result in results:
         splits = {}
-        for split, tried in result.translations.items():
-            by_lambda = {value: getattr(scores, name) for value, scores in tried.items()}
-            splits[split] = next(iter(tried.values())).num_sentences, by_lambda
+        for split, all_scores in result.translations.items():
+            by_lambda = {value: getattr(scores, name) for value, scores in all_scores.items()}
+            splits[split] = next(iter(all_scores.values())).num_sentences, by_lambda
         figures.append(splits)
     return lambda_table(results, "sentences", figures)
 
 
 def print_tables(results: Sequence[NmtResult]) -> None:
     """Print BLEU and chrF of all models side by side."""
-    tried = [
+    all_scores = [
         scores for result in results for by_lambda in result.translations.values() for scores in by_lambda.values()
     ]
-    if not tried:
+    if not all_scores:
         return
-    for name, signature in (("bleu", tried[0].bleu_signature), ("chrf", tried[0].chrf_signature)):
+    for name, signature in (("bleu", all_scores[0].bleu_signature), ("chrf", all_scores[0].chrf_signature)):
         title = {"bleu": "BLEU", "chrf": "chrF"}[name]
         print(f"\n{title} ({signature}; * the λ chosen on validation)\n\n{as_text(translation_table(results, name))}")
 
 
 def print_examples(result: NmtResult) -> None:
-    """Print some translations of one model beside their references."""
+    """Print examples of one model's translations beside their references."""
     for sentence in result.examples():
         print(f"\n{_side_by_side(result, sentence)}")
 

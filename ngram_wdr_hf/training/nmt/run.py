@@ -1,4 +1,4 @@
-"""A translation run from beginning to end: data, training, search for λ, report."""
+"""A translation run: data, training, choice of λ, report."""
 
 import copy
 import sys
@@ -10,16 +10,16 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.pair_batches import only
+from ...data.pair_batches import unwrap_batch
 from ...data.pairs import has_references, read_lines
 from ...data.text import check_files
 from ...data.tokenizer import load_tokenizer
 from ...evaluation.bleu import TranslationScores, score_translations
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, positions, restrict_drafts
+from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish
 from ..common.settings import check_together, with_data_of_run
-from ..trainer import whole
+from ..trainer import to_device
 from .arguments import DECODED_METRICS, check_nmt_arguments
 from .data import NmtData, find_nmt_tokenizer, load_pairs, tokenize_nmt
 from .model import build_nmt_model, set_search
@@ -31,7 +31,7 @@ Translate = Callable[[Sequence[str], float], list[str]]
 
 
 def run_nmt(arguments: RunArguments) -> list[NmtResult]:
-    """Trains if asked to, translates, reports; with `--compare`, all kinds of model; with `--translate`, only that."""
+    """Train (unless `--do_train false`), translate and report; with `--translate`, only translate that file."""
     check_nmt_arguments(arguments)
     if arguments.report.translate is not None:
         check_together(arguments)
@@ -48,22 +48,22 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
         model = run.load_trained(model)
 
         scores = run.score(model, {split: pairs for split, pairs in data.batches.items() if split != "train"})
-        model = whole(model, run.training)
+        model = to_device(model, run.training)
         set_search(run.arguments, model)
         translator = _translator(run.arguments, model, data.tokenizer, data.longest)
         translate = partial(translator, model)
         translations, ensemble_lambda, translated = {}, model.ngram_lambda(), []
         if "validation" in data.texts:
             grid = sorted({0.0, ensemble_lambda, *run.arguments.lambda_grid}) if len(model.ngram_heads) else [0.0]
-            translations["validation"] = _try_lambdas(translate, data.texts["validation"], grid)
+            translations["validation"] = _score_lambdas(translate, data.texts["validation"], grid)
             ensemble_lambda = _best_lambda(translations["validation"])
         if "test" in data.texts:
-            translated = _translate_test(translate, data.texts["test"], ensemble_lambda)
+            translated = _translate_test_set(translate, data.texts["test"], ensemble_lambda)
             if has_references(data.texts["test"]):
-                translations["test"] = _score_test(translated, ensemble_lambda)
+                translations["test"] = _score_test_set(translated, ensemble_lambda)
 
         result = NmtResult(
-            **run.facts(model),
+            **run.result_fields(model),
             ensemble_lambda=ensemble_lambda,
             scores=scores,
             translations=translations,
@@ -84,16 +84,15 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
 
 
 def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
-    """The tokenized pairs, and the model that translates them."""
+    """Load and tokenize the pairs, and load or create the model."""
     arguments, training = run.arguments, run.training
-    # Every process prepares the same data; only the first prints messages.
-    tell = print if training.process_index == 0 else lambda sentence: None
-    splits = load_pairs(arguments.data, training.do_train, tell)
+    notify = print if training.process_index == 0 else lambda message: None
+    splits = load_pairs(arguments.data, training.do_train, notify)
     tokenizer = find_nmt_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
     model = build_nmt_model(arguments.model, tokenizer, training.do_train)
     check_train_mode(model, arguments)
     set_search(arguments, model)
-    data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, tell)
+    data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, notify)
     training_tokens = data.batches["train"].target_tokens() if training.do_train else ()
     restrict_drafts(model, arguments.model.draft_vocab_size, training_tokens)
     return data, model
@@ -102,7 +101,7 @@ def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
 def _translator(
     arguments: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int | None
 ) -> Translator:
-    """Translates as the model's own search settings say."""
+    """Return a translator with the model's search settings."""
     training, search = arguments.training, model.generation_config
     return Translator(
         tokenizer,
@@ -132,30 +131,30 @@ def _make_trainer(run: Run, model: nn.Module, data: NmtData) -> TranslationTrain
         train_dataset=data.batches["train"],
         eval_dataset=data.batches["validation"],
         processing_class=data.tokenizer,
-        data_collator=only,
+        data_collator=unwrap_batch,
         lambda_grid=run.arguments.lambda_grid if model.ngram_heads else (),
         decode=decode if training.metric_for_best_model in DECODED_METRICS else None,
     )
 
 
-def _try_lambdas(translate: Translate, rows: Dataset, grid: Sequence[float]) -> dict[float, TranslationScores]:
+def _score_lambdas(translate: Translate, rows: Dataset, grid: Sequence[float]) -> dict[float, TranslationScores]:
     sources, references = rows["source"][:], rows["target"][:]
     return {value: score_translations(translate(sources, value), references) for value in grid}
 
 
 def _best_lambda(by_lambda: dict[float, TranslationScores]) -> float:
-    """The smallest λ with the highest BLEU."""
+    """Return the smallest λ with the highest BLEU."""
     return max(by_lambda, key=lambda value: (by_lambda[value].bleu, -value))
 
 
-def _translate_test(translate: Translate, rows: Dataset, ensemble_lambda: float) -> list[Translated]:
+def _translate_test_set(translate: Translate, rows: Dataset, ensemble_lambda: float) -> list[Translated]:
     sources = rows["source"][:]
     plain = translate(sources, 0.0)
     ensembled = translate(sources, ensemble_lambda) if ensemble_lambda > 0 else plain
     return [Translated(*row) for row in zip(sources, rows["target"][:], plain, ensembled, strict=True)]
 
 
-def _score_test(translated: Sequence[Translated], ensemble_lambda: float) -> dict[float, TranslationScores]:
+def _score_test_set(translated: Sequence[Translated], ensemble_lambda: float) -> dict[float, TranslationScores]:
     references = [sentence.reference for sentence in translated]
     by_lambda = {0.0: "plain", ensemble_lambda: "hypothesis"}
     return {
@@ -165,19 +164,19 @@ def _score_test(translated: Sequence[Translated], ensemble_lambda: float) -> dic
 
 
 def _translate_file(arguments: RunArguments) -> None:
-    """A sentence a line in, a translation a line out."""
+    """Translate the file of `--translate` line by line."""
     report = arguments.report
     check_files([report.translate])
     arguments = with_data_of_run(arguments)
     tokenizer = load_tokenizer(arguments.data.tokenizer or arguments.model.model_name_or_path)
     lines = read_lines([report.translate])
-    model = whole(build_nmt_model(arguments.model, tokenizer, do_train=False), arguments.training)
+    model = to_device(build_nmt_model(arguments.model, tokenizer, do_train=False), arguments.training)
     set_search(arguments, model)
-    translate = _translator(arguments, model, tokenizer, positions(model))
+    translate = _translator(arguments, model, tokenizer, max_positions(model))
     translations = translate(model, lines, model.ngram_lambda())
     if arguments.training.process_index != 0:
         return
-    # One line for each sentence, even if the model generates line breaks.
+    # A translation may contain line breaks.
     text = "".join(f"{' '.join(line.split())}\n" for line in translations)
     if report.translate_to is None:
         sys.stdout.write(text)

@@ -1,4 +1,4 @@
-"""The trainer of translation models, which can choose its best checkpoint by BLEU."""
+"""Trainer for translation models, with BLEU and chrF in evaluations."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from .arguments import DECODED_METRICS
 
 class TranslationTrainer(NgramTrainer):
     r"""
-    A [`NgramTrainer`] that also translates in its evaluations, if `metric_for_best_model` asks for it.
+    An [`NgramTrainer`] whose evaluations also translate the validation set, if `decode` is given.
 
     Args:
-        decode (`Callable`, *optional*): Translates the validation set with the model and scores it.
-        kwargs: `NgramTrainer`'s.
+        decode (`Callable`, *optional*): Translates the validation set and returns its scores.
+        kwargs: Arguments of [`NgramTrainer`].
     """
 
     def __init__(self, *args, decode: Callable[[PreTrainedModel], TranslationScores] | None = None, **kwargs):

@@ -1,4 +1,4 @@
-"""Translation of many sentences, by all processes together."""
+"""Translation of many sentences with all processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ logger = logging.get_logger(__name__)
 @dataclass(frozen=True)
 class Translator:
     r"""
-    How sentences are translated. A translation may have twice as many tokens as the longest source in its batch, plus
-    ten; one that does not end by itself can therefore depend on the batch.
+    Translation of sentences in batches. A translation is limited to twice the tokens of the longest source in its
+    batch, plus ten; a translation that reaches this limit therefore depends on its batch.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        num_beams (`int`, *optional*, defaults to 5): Beams of the search.
-        length_penalty (`float`, *optional*, defaults to 1.0): The power of the length in a translation's score.
-        batch_tokens (`int`, *optional*, defaults to 4096): Tokens at a time, those of all beams together.
-        longest (`int`, *optional*): How many tokens the model can see.
-        prefix (`str`, *optional*, defaults to ""): What stands before every source.
-        process_index (`int`, *optional*, defaults to 0): Which share to translate.
-        num_processes (`int`, *optional*, defaults to 1): How many shares there are.
-        use_mtp (`bool`, *optional*, defaults to `False`): Whether the heads draft; only without beams.
-        shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a bar.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        num_beams (`int`, *optional*, defaults to 5): Number of beams; 1 is greedy search.
+        length_penalty (`float`, *optional*, defaults to 1.0): Length penalty of beam search.
+        batch_tokens (`int`, *optional*, defaults to 4096): Source tokens per batch, times the beams.
+        longest (`int`, *optional*): The longest input of the model in tokens.
+        prefix (`str`, *optional*, defaults to ""): Text to put before every source.
+        process_index (`int`, *optional*, defaults to 0): Index of this process.
+        num_processes (`int`, *optional*, defaults to 1): Number of processes.
+        use_mtp (`bool`, *optional*, defaults to `False`): Whether the heads draft; needs one beam.
+        shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a progress bar.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -47,17 +47,17 @@ class Translator:
 
     @torch.no_grad()
     def __call__(self, model: PreTrainedModel, texts: Sequence[str], ensemble_lambda: float) -> list[str]:
-        """The translations, in the order of `texts`; an empty text has an empty one."""
+        """Return the translations in the order of `texts`; that of an empty text is empty."""
         was_training = model.training
         model.eval()
-        places = [i for i, text in enumerate(texts) if text and text.strip()]
-        given = [texts[i] for i in places]
-        sources, num_cut = encode_sources(given, self.tokenizer, "given", self.longest, self.prefix)
-        if num_cut and self.process_index == 0:
+        indices = [i for i, text in enumerate(texts) if text and text.strip()]
+        nonempty = [texts[i] for i in indices]
+        sources, num_truncated = encode_sources(nonempty, self.tokenizer, "given", self.longest, self.prefix)
+        if num_truncated and self.process_index == 0:
             logger.warning_once(
-                f"{num_cut} of {len(texts)} sentences were cut to the {self.longest} tokens that the model can see."
+                f"Truncated {num_truncated} of {len(texts)} sentences to the model's {self.longest} tokens."
             )
-        found = {}
+        translated = {}
         with tqdm(
             total=len(sources),
             desc=f"Translating, λ={ensemble_lambda:g}",
@@ -68,14 +68,14 @@ class Translator:
             for i, batch in enumerate(self._batches(sources)):
                 if i % self.num_processes == self.process_index:
                     translations = self._translate(model, [sources[k] for k in batch], ensemble_lambda)
-                    found |= dict(zip(batch.tolist(), translations, strict=True))
+                    translated |= dict(zip(batch.tolist(), translations, strict=True))
                 bar.update(len(batch))
         model.train(was_training)
         if self.num_processes > 1:
-            found = dict(gather_object(list(found.items())))
+            translated = dict(gather_object(list(translated.items())))
         translations = [""] * len(texts)
-        for k, place in enumerate(places):
-            translations[place] = found[k]
+        for k, i in enumerate(indices):
+            translations[i] = translated[k]
         return translations
 
     def _batches(self, sources: list[list[int]]) -> list[np.ndarray]:
@@ -87,15 +87,14 @@ class Translator:
     def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble_lambda: float) -> list[str]:
         input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
         attention_mask = pad([[1] * len(ids) for ids in sources], 0).to(model.device)
-        # A longer translation does not end by itself.
-        room = 2 * input_ids.shape[1] + 10
+        max_new_tokens = 2 * input_ids.shape[1] + 10
         generated = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
             num_beams=self.num_beams,
             length_penalty=self.length_penalty,
             max_length=None,
-            max_new_tokens=room if self.longest is None else min(room, self.longest - 1),
+            max_new_tokens=max_new_tokens if self.longest is None else min(max_new_tokens, self.longest - 1),
             do_sample=False,
             ensemble_lambda=ensemble_lambda,
             use_mtp=self.use_mtp,

@@ -6,6 +6,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderCac
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from tests.support.encoder_decoder import STEPS, encode, padded_sources, prompt
+from tests.support.errors import raises_naming
 from tests.support.generation import assert_same_generation, assert_threads_change_nothing, differ, generate
 from tests.support.options import NO_END, STRATEGIES
 from tests.support.tiny import VOCAB_SIZE, plain_seq2seq, random_ids, stock_twin, tiny_seq2seq
@@ -18,7 +19,7 @@ def test_processor_called_by_hand(name):
     sources, mask = padded_sources()
     encoder_inputs = {"input_ids": sources, "attention_mask": mask}
     processor = NgramEnsembleLogitsProcessor(model, 0.4, encoder_inputs=encoder_inputs)
-    # A row for each source, then three beams for each.
+    # One row per source, then three beams per source.
     for rows in (torch.arange(2), torch.arange(2).repeat_interleave(3)):
         ids = prompt(len(rows), 7)
         read = {key: value[rows] for key, value in encoder_inputs.items()}
@@ -32,19 +33,18 @@ def test_processor_called_by_hand(name):
         assert (processor(ids, forbidden)[:, 3] == -torch.inf).all()
 
 
-def test_processor_called_by_hand_needs_to_know_the_source(name):
+def test_processor_called_by_hand_needs_encoder_inputs(name):
     model = tiny_seq2seq(name)
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    with pytest.raises(ValueError, match="of an encoder-decoder model needs `encoder_inputs`"):
+    with raises_naming(ValueError, "`encoder_inputs`"):
         processor(prompt(1, 4), torch.zeros(1, VOCAB_SIZE))
-    # `generate` needs no such help.
     output = generate(model, random_ids(1, 4), logits_processor=[processor], max_new_tokens=3)
     assert_same_generation(output, generate(model, random_ids(1, 4), ensemble_lambda=0.4, max_new_tokens=3), 0.0)
 
 
 @pytest.mark.parametrize("drafts", ["stock model", "model with heads", "prompt"])
 def test_assisted_generation(name, drafts, monkeypatch):
-    """Drafts are rejected and the cache cropped on the way; the text is the ensemble's all the same."""
+    """The text is the ensemble's, also when drafts are rejected and the cache is cropped."""
     cropped, crop = [], EncoderDecoderCache.crop
 
     def spy(cache, tokens_to_remove):
@@ -81,19 +81,20 @@ def test_assistant_with_heads_for_a_stock_model(name):
 
 
 @pytest.mark.parametrize("option", ["greedy", "beam search"])
-def test_the_encoder_never_hears_of_lambda(name, option):
+def test_lambda_is_not_passed_to_the_encoder(name, option):
     model = tiny_seq2seq(name)
     sources, ids = random_ids(2, 5), prompt(2, 4)
-    heard = []
-    model.get_encoder().register_forward_pre_hook(lambda _, args, kwargs: heard.append(kwargs), with_kwargs=True)
+    encoder_kwargs = []
+    model.get_encoder().register_forward_pre_hook(
+        lambda _, args, kwargs: encoder_kwargs.append(kwargs), with_kwargs=True
+    )
     model.generate(sources, ensemble_lambda=0.4, max_new_tokens=4, **STRATEGIES[option])
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
     model.generate(sources, logits_processor=[processor], max_new_tokens=4, **STRATEGIES[option])
-    # Once for each generation.
-    assert len(heard) == 2
+    assert len(encoder_kwargs) == 2
     model(sources, decoder_input_ids=ids, ensemble_lambda=0.4)
-    assert len(heard) == 3
-    assert all("input_ids" in kwargs and "ensemble_lambda" not in kwargs for kwargs in heard)
+    assert len(encoder_kwargs) == 3
+    assert all("input_ids" in kwargs and "ensemble_lambda" not in kwargs for kwargs in encoder_kwargs)
 
 
 def test_encoder_outputs_and_embeddings_instead_of_a_source(name):
@@ -155,7 +156,7 @@ def test_pipeline(name, tmp_path):
             expected = [model.generate(sources, ensemble_lambda=value, **options, **beams)[0] for value in (0.0, 0.4)]
             assert plain[i][0]["generated_token_ids"] == expected[0].tolist()
             assert refined[i][0]["generated_token_ids"] == expected[1].tolist()
-            words = tokenizer.decode(expected[1][sources.shape[1] :], skip_special_tokens=True)
-            assert cut[i][0]["generated_text"] == words
-        # Beam search finds T5 the same words either way.
+            text_after_prompt = tokenizer.decode(expected[1][sources.shape[1] :], skip_special_tokens=True)
+            assert cut[i][0]["generated_text"] == text_after_prompt
+        # With beam search, T5's text is the same with and without the ensemble.
         assert beams or plain != refined

@@ -21,7 +21,7 @@ LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", 
 LEAVES += ["training.png"]
 
 
-def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
+def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "40", "--eval_steps", "20"]
@@ -32,14 +32,14 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
     metrics = metrics_of(folder)
     validation = metrics["splits"]["validation"]
     assert validation["lambda"] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    # 40 sentences of 8 words (three with names of two) and an end.
+    # 40 sentences of 8 words (three have names of two words) and <eos>.
     text = Path(files[3]).read_text()
     assert validation["num_words"] == validation["num_tokens"] == len(text.split()) + text.count("\n")
     best = validation["lambda"][validation["perplexity"].index(min(validation["perplexity"]))]
     assert metrics["ensemble_lambda"] == best == result.ensemble_lambda
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.ensemble_lambda == best and len(model.ngram_heads) == 3
-    # The untrained model knows nothing: as many choices as there are words.
+    # An untrained model's perplexity is about the vocabulary size.
     assert min(validation["perplexity"]) < len(AutoTokenizer.from_pretrained(folder)) / 2
     for split in ("validation", "test"):
         perplexity = metrics["splits"][split]["perplexity"][validation["lambda"].index(best)]
@@ -50,7 +50,7 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
     assert len(logged) == 40 and logged[-1]["next_word_loss"] < logged[0]["next_word_loss"]
     assert logged[-1]["head_3_loss"] < logged[0]["head_3_loss"]
     half = logged[0]["next_word_loss"] / 2 + sum(logged[0][f"head_{n}_loss"] for n in (1, 2, 3)) / 6
-    # Fewer words are in reach of the farther heads, and all are divided by one count.
+    # Deeper heads have fewer targets, but all sums are divided by the same count.
     assert 0.8 * half < logged[0]["loss"] <= half
     assert "head_1_loss" in tensorboard_tags(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -63,7 +63,7 @@ def tensorboard_tags(folder: Path) -> str:
     return " ".join(EventAccumulator(str(events)).Reload().Tags()["scalars"])
 
 
-def test_the_model_card_tells_how_to_load(finished_clm, monkeypatch):
+def test_model_card_code_loads_the_model(finished_clm, monkeypatch):
     monkeypatch.chdir(finished_clm.folder.parent)
     (snippet,) = re.findall(r"```python\n(.*?)```", (finished_clm.folder / "README.md").read_text(), flags=re.DOTALL)
     scope = {}
@@ -71,7 +71,7 @@ def test_the_model_card_tells_how_to_load(finished_clm, monkeypatch):
     assert type(scope["model"]).__name__ == "WDRNgramGPT2LMHeadModel" and len(scope["tokenizer"]) > 10
 
 
-def test_the_same_command_again_trains_nothing(finished_clm, tmp_path, capsys):
+def test_repeated_command_does_not_train(finished_clm, tmp_path, capsys):
     shutil.copytree(finished_clm.folder, tmp_path / "run")
     weights = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
     (again,) = run(*finished_clm.command, "--output_dir", str(tmp_path / "run"))
@@ -102,7 +102,7 @@ def test_compare_with_a_plain_model(files, tmp_path):
     assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
 
 
-def test_evaluation_alone(finished_clm, texts, tmp_path, capsys, monkeypatch):
+def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, trained = finished_clm.folder, finished_clm.result
     before = contents(folder)
@@ -113,10 +113,10 @@ def test_evaluation_alone(finished_clm, texts, tmp_path, capsys, monkeypatch):
         *("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"]),
         *("--stride", "4", "--lambda_grid", "0", "0.3"),
     )
-    # With more context for every word, the figures are others, of the same words.
+    # More context changes the scores, not the number of words.
     assert wide.scores["test"].num_tokens == result.scores["test"].num_tokens
     assert wide.scores["test"].nll_sums[0] != pytest.approx(result.scores["test"].nll_sums[0])
-    # Without a word about the text, it is the run's own; what was held out of a training text is held out again.
+    # Without data options, the run's own text is used, with the same held-out part.
     (own,) = run("--do_train", "false", "--model_name_or_path", str(folder))
     assert own.scores["validation"].nll_sums == pytest.approx(trained.scores["validation"].nll_sums)
     held_out = run("--do_train", "false", "--model_name_or_path", str(folder), "--train_file", texts["train"])
@@ -127,7 +127,7 @@ def test_evaluation_alone(finished_clm, texts, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])
-def test_what_is_trained(checkpoint, files, tmp_path, train_mode):
+def test_trained_weights(checkpoint, files, tmp_path, train_mode):
     folder = tmp_path / "run"
     run("--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, "--output_dir", str(folder), *QUICK)
     before, after = GPT2LMHeadModel.from_pretrained(checkpoint), WDRNgramGPT2LMHeadModel.from_pretrained(folder)
@@ -141,9 +141,9 @@ def test_what_is_trained(checkpoint, files, tmp_path, train_mode):
     else:
         assert moved and all(name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")) for name in moved)
         assert (folder / "adapter" / "adapter_model.safetensors").exists()
-    # Biases begin at zero.
+    # Biases start at zero.
     assert all(head.fc_out.bias.any() for head in after.ngram_heads)
-    # A frozen backbone's loss never changes; the heads' does, and the best of them are kept.
+    # With a frozen backbone, the best checkpoint is chosen by the heads' loss.
     state = json.loads((folder / "trainer_state.json").read_text())
     losses = {entry["step"]: entry["eval_heads_loss"] for entry in state["log_history"] if "eval_loss" in entry}
     if train_mode == "heads":
@@ -155,22 +155,22 @@ def test_settings_from_a_file(texts, tmp_path):
     options = {"preset": "paper-tf-small", "train_file": [texts["train"]], "ngram_size": 3, "learning_rate": "1e-3"}
     path.write_text(yaml.safe_dump(options))
     arguments = parse_clm_arguments([str(path), "--ngram_size", "2"], "")
-    # The command line, then the file, then the preset.
+    # Precedence: command line, file, preset.
     assert arguments.model.ngram_size == 2
     assert arguments.training.learning_rate == 1e-3
     assert (arguments.training.per_device_train_batch_size, arguments.data.block_size) == (32, 128)
     assert arguments.training.lr_scheduler_type == "constant" and arguments.report.patience == 50
     assert arguments.data.train_file == [texts["train"]]
-    # One value is as good as a list of one.
+    # A single value becomes a list.
     path.write_text(f"train_file: {texts['train']}\nlambda_grid: 0.4\neval_strategy: steps\nlogging_steps: 30\n")
     arguments = parse_clm_arguments([str(path)], "")
     assert arguments.data.train_file == [texts["train"]] and arguments.report.lambda_grid == [0.4]
-    # What is evaluated is saved, so that the best can be kept.
+    # Checkpoints are saved at evaluations.
     assert arguments.training.eval_steps == arguments.training.save_steps == 30
 
 
-def test_a_runs_own_settings_run_again(files, tmp_path):
-    # With such a rate the best is not the last, and which it is depends on when it was evaluated.
+def test_run_yaml_repeats_the_run(files, tmp_path):
+    # With this learning rate, the best checkpoint is not the last.
     run(*files, "--output_dir", str(tmp_path / "one"), *QUICK, "--learning_rate", "0.3", "--max_steps", "6")
     run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), "--sample_tokens", "8")
     assert (tmp_path / "two" / "run.yaml").read_text() == (tmp_path / "one" / "run.yaml").read_text()
@@ -180,22 +180,22 @@ def test_a_runs_own_settings_run_again(files, tmp_path):
 
 
 def test_streaming(files, texts, tmp_path):
-    """Text that is read as it comes is learned in its order."""
+    """Streamed text is read in order."""
     options = [*QUICK, "--streaming", "--ngram_target", "simple", "--max_steps", "3", "--eval_steps", "3"]
     (result,) = run(*files, "--output_dir", str(tmp_path / "run"), *options)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
     ids = tokenizer(Path(texts["train"]).read_text(), return_tensors="pt").input_ids[0]
     torch.manual_seed(42)
     model = WDRNgramGPT2LMHeadModel(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "run").config).train()
-    # Three batches of four blocks of 16; the first one's loss is that of the fresh model.
+    # Three batches of four blocks of 16; the first loss is that of the untrained model.
     with torch.no_grad():
         expected = model(ids[:64].view(4, 16), labels=ids[:64].view(4, 16)).loss.item()
     first = next(entry for entry in result.history if "loss" in entry)
     assert result.name == "simple N=4" and first["loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_embedded_default(tmp_path, monkeypatch, capsys):
-    """No argument but those that make it short."""
+def test_default_data(tmp_path, monkeypatch, capsys):
+    """Only options that shorten the run are given."""
     monkeypatch.chdir(tmp_path)
     short = ["--max_steps", "2", "--lambda_grid", "0", "0.4", "--eval_strategy", "no", "--disable_tqdm", "true"]
     (result,) = run(*short)
@@ -209,7 +209,7 @@ def test_the_embedded_default(tmp_path, monkeypatch, capsys):
 
 
 def test_early_stopping_keeps_the_best(files, tmp_path):
-    """With a rate that destroys the model, nothing after the first evaluation is better."""
+    """With a destructive learning rate, the first evaluation is the best."""
     folder = tmp_path / "run"
     options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "2", "--max_steps", "40"]
     run(*files, "--output_dir", str(folder), *QUICK, *options)
@@ -223,14 +223,14 @@ def test_early_stopping_keeps_the_best(files, tmp_path):
 
 @pytest.mark.parametrize("train_mode", ["full", "lora"])
 def test_interrupted_before_the_model_was_saved(checkpoint, files, tmp_path, train_mode):
-    """All steps were taken, the last one in the middle of an epoch: no other is taken."""
+    """All steps were taken, the last one within an epoch: resuming takes none."""
     folder = tmp_path / "run"
     options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
     (first,) = run(*options, "--output_dir", str(folder))
     before = contents(folder)
     for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
         (folder / name).unlink()
-    # What says that the training is complete was being written.
+    # The file that marks the training as complete is truncated.
     (folder / "trainer_state.json").write_text('{"epoch": 1')
     (again,) = run(*options, "--output_dir", str(folder))
     assert contents(folder).keys() == before.keys()
@@ -239,13 +239,13 @@ def test_interrupted_before_the_model_was_saved(checkpoint, files, tmp_path, tra
 
 
 @pytest.mark.parametrize("last_step", [6, None])
-def test_patience_survives_an_interruption(files, tmp_path, last_step):
-    """Stopped while it was losing patience, or after it had lost it and before the model was saved."""
+def test_resuming_keeps_the_early_stopping_counter(files, tmp_path, last_step):
+    """Interrupted before early stopping, or after it and before the model was saved."""
     options = ["--learning_rate", "0.3", "--lr_scheduler_type", "constant", "--patience", "3", "--max_steps", "40"]
     command = [*files, *QUICK, *options, "--save_total_limit", "100"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(*command, "--output_dir", str(whole))
-    shutil.copytree(whole, broken)
+    complete, broken = tmp_path / "complete", tmp_path / "broken"
+    run(*command, "--output_dir", str(complete))
+    shutil.copytree(complete, broken)
     for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
         (broken / name).unlink()
     steps = sorted(int(path.name.split("-")[1]) for path in broken.glob("checkpoint-*"))
@@ -254,24 +254,26 @@ def test_patience_survives_an_interruption(files, tmp_path, last_step):
         if last_step is not None and step > last_step:
             shutil.rmtree(broken / f"checkpoint-{step}")
     run(*command, "--output_dir", str(broken))
-    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (broken / "model.safetensors").read_bytes() == (complete / "model.safetensors").read_bytes()
     evaluations = [
         [(entry["step"], entry["eval_loss"]) for entry in RunFolder(str(folder)).history() if "eval_loss" in entry]
-        for folder in (whole, broken)
+        for folder in (complete, broken)
     ]
     assert evaluations[0] == evaluations[1]
 
 
 @pytest.mark.parametrize("train_mode", ["full", "lora"])
-def test_killed_and_started_again(checkpoint, files, tmp_path, train_mode):
-    """The final weights are those of a run that was not interrupted."""
+def test_killed_and_resumed(checkpoint, files, tmp_path, train_mode):
+    """The final weights are those of an uninterrupted run."""
     options = ["--model_name_or_path", checkpoint, "--train_mode", train_mode, *files, *QUICK]
     options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
-    run(*options, "--output_dir", str(tmp_path / "whole"))
+    run(*options, "--output_dir", str(tmp_path / "complete"))
     broken = tmp_path / "broken"
     run_and_kill(SCRIPT, broken, options)
     run(*options, "--output_dir", str(broken))
     history = metrics_of(broken)["history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [10, 20, 30, 40]
-    weights = [WDRNgramGPT2LMHeadModel.from_pretrained(folder).state_dict() for folder in (tmp_path / "whole", broken)]
+    weights = [
+        WDRNgramGPT2LMHeadModel.from_pretrained(folder).state_dict() for folder in (tmp_path / "complete", broken)
+    ]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

@@ -17,6 +17,7 @@ from ngram_wdr_hf.training.clm.presets import CLM_PRESETS
 from ngram_wdr_hf.training.common.arguments import USUAL_GRID
 from tests.support import nmt_runs
 from tests.support.clm_runs import QUICK, SCRIPT, run
+from tests.support.errors import assert_names, raises_naming
 from tests.support.scripts import failing, metrics_of
 from tests.support.tiny import plain_seq2seq
 
@@ -49,7 +50,7 @@ SEQ2SEQ |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_st
 
 
 class Words:
-    """As much of a tokenizer as a new model needs."""
+    """The part of a tokenizer that a new model needs."""
 
     eos_token_id = bos_token_id = 1
     unk_token_id = 0
@@ -86,7 +87,7 @@ def test_the_papers_settings(preset):
         arguments = parse_clm_arguments(["--preset", preset, "--ngram_target", kind], "")
         assert arguments.lambda_grid == [0.0, value]
         assert new_model(preset, "--ngram_target", kind).config.ngram_target == kind
-    # Other N or other λ, if they are asked for.
+    # Options override N and λ.
     assert new_model(preset, "--ngram_size", "5").config.ngram_size == 5
     assert not new_model(preset, "--ngram_target", "none").ngram_heads
     arguments = parse_clm_arguments(["--preset", preset, "--lambda_grid", "0.3", "0", "0.15"], "")
@@ -102,7 +103,7 @@ def test_parameters_of_the_papers_tt():
     assert heads == 2 * 256**2 + 2 * 256
 
 
-def test_other_presets_look_at_the_usual_grid():
+def test_default_grid_of_other_presets():
     for preset in CLM_PRESETS.keys() - PAPER.keys():
         arguments = parse_clm_arguments(["--preset", preset], "")
         assert arguments.lambda_grid == list(USUAL_GRID), preset
@@ -119,17 +120,17 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     [
         ("tiny-tt", 16, ["--use_mtp"]),
         ("tiny-tt", 7, ["--ngram_target", "simple", "--ngram_size", "2"]),
-        # Less than a chunk of Reformer's attention, and a chunk and a half.
+        # Half a chunk and one and a half chunks of Reformer's attention.
         ("tiny-rf", 16, []),
         ("tiny-rf", 47, ["--ngram_size", "3"]),
     ],
 )
-def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path):
+def test_run_and_resumed_run(preset, block_size, options, files, tmp_path):
     command = [*files, "--preset", preset, *QUICK, "--block_size", str(block_size), "--max_steps", "4", *options]
     command += ["--lambda_grid", "0", "0.4"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    (result,) = run(*command, "--output_dir", str(whole))
-    model = AutoModelForCausalLM.from_pretrained(whole)
+    complete, broken = tmp_path / "complete", tmp_path / "broken"
+    (result,) = run(*command, "--output_dir", str(complete))
+    model = AutoModelForCausalLM.from_pretrained(complete)
     assert type(model) is TINY[preset] and result.settings["preset"] == preset
     losses = [entry["loss"] for entry in result.history if "loss" in entry]
     assert len(losses) == 4 and losses[-1] < losses[0]
@@ -137,19 +138,19 @@ def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path
     assert result.scores["validation"].num_words == words
     assert len(result.samples) == 2 and all(len(text.split()) >= 5 for text in result.samples.values())
     assert all("a forward pass" in label for label in result.samples) is ("--use_mtp" in options)
-    # Interrupted after two steps, it ends where it would have ended.
-    shutil.copytree(whole, broken)
+    # Resuming after two steps gives the same weights.
+    shutil.copytree(complete, broken)
     shutil.rmtree(broken / "checkpoint-4")
     for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json"):
         (broken / name).unlink()
     (again,) = run(*command, "--output_dir", str(broken))
     assert [entry["step"] for entry in again.history if "loss" in entry] == [1, 2, 3, 4]
     assert [entry["loss"] for entry in again.history if "loss" in entry][:2] == losses[:2]
-    expected = weights(whole)
+    expected = weights(complete)
     assert all(torch.equal(value, expected[key]) for key, value in weights(broken).items())
-    # Evaluated again, the same figures.
+    # A second evaluation gives the same scores.
     (again,) = run(
-        *("--do_train", "false", "--model_name_or_path", str(whole), "--sample_tokens", "0"),
+        *("--do_train", "false", "--model_name_or_path", str(complete), "--sample_tokens", "0"),
         *("--block_size", str(block_size), "--lambda_grid", "0", "0.4", *files[2:]),
     )
     assert again.scores["test"].nll_sums == pytest.approx(result.scores["test"].nll_sums, rel=1e-5)
@@ -157,7 +158,7 @@ def test_a_run_and_its_continuation(preset, block_size, options, files, tmp_path
 
 @pytest.fixture(scope="module")
 def plain_folders(texts, tmp_path_factory) -> dict[str, str]:
-    """Plain models with a tokenizer of words."""
+    """Plain models with a word tokenizer."""
     tokenizer = train_word_tokenizer([Path(texts["train"]).read_text(encoding="utf-8")])
     folders = {}
     for name, sizes in PLAIN.items():
@@ -183,7 +184,7 @@ def test_heads_on_a_plain_checkpoint(name, plain_folders, files, tmp_path, capsy
     assert not torch.equal(before.get_output_embeddings().weight, ours.get_output_embeddings().weight)
     losses = [entry["loss"] for entry in result.history if "loss" in entry]
     assert losses[-1] < losses[0]
-    # Evaluation alone, of what came out and of the plain one, which stays plain.
+    # Evaluate only: the trained model, and the plain one without heads.
     (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), *files[2:], "--block_size", "16")
     assert again.scores["test"].nll_sums == pytest.approx(result.scores["test"].nll_sums, rel=1e-5)
     assert again.samples.keys() == {"0", "0.4"} or again.ensemble_lambda > 0
@@ -194,7 +195,7 @@ def test_heads_on_a_plain_checkpoint(name, plain_folders, files, tmp_path, capsy
 
 @pytest.mark.parametrize(("name", "expected"), [("LlamaForCausalLM", 24), ("BloomForCausalLM", 1024)])
 def test_the_block_size_of_a_checkpoint(name, expected, plain_folders, files, tmp_path, monkeypatch):
-    """As much as it can see, and within reason where there is no limit."""
+    """The checkpoint's maximum, or a default if there is no limit."""
     seen = []
     model_class = type(with_ngram_heads(plain_folders[name]))
     forward = model_class.forward
@@ -213,7 +214,7 @@ def test_the_block_size_of_a_checkpoint(name, expected, plain_folders, files, tm
 
 
 @pytest.mark.parametrize(("name", "train_mode"), [("Olmo2ForCausalLM", "lora"), ("BloomForCausalLM", "heads")])
-def test_what_is_trained(name, train_mode, plain_folders, files, tmp_path):
+def test_trained_weights(name, train_mode, plain_folders, files, tmp_path):
     folder = tmp_path / "run"
     command = ["--model_name_or_path", plain_folders[name], "--train_mode", train_mode, *files, *QUICK]
     run(*command, "--output_dir", str(folder), "--learning_rate", "0.01", "--sample_tokens", "0")
@@ -247,7 +248,7 @@ def test_translation_with_another_model(name, plain_checkpoints, pairs, tmp_path
 
 @pytest.fixture
 def fails(capsys, monkeypatch, tmp_path):
-    """Runs a script as the shell would; returns its one sentence."""
+    """Run a script as from the shell, and return its error message."""
     return lambda script, *arguments: failing(script, tmp_path, monkeypatch, capsys)(*arguments)
 
 
@@ -256,43 +257,41 @@ def test_models_for_the_other_script(fails, plain_folders, plain_checkpoints, fi
         shutil.copytree(plain_folders[name], tmp_path / name)
         AutoTokenizer.from_pretrained(plain_checkpoints["bart"]).save_pretrained(tmp_path / name)
         message = fails(nmt_runs.SCRIPT, "--model_name_or_path", name, *pairs, *nmt_runs.QUICK)
-        assert message.startswith("error: ") and "give an encoder-decoder model, for train_nmt.py" in message
+        assert_names(message, "error: ", "train_nmt.py")
     for name in ("bart", "t5"):
         message = fails(SCRIPT, "--model_name_or_path", plain_checkpoints[name], *files, *QUICK)
-        assert f"is a model of type {name}: give a causal language model, for train_clm.py" in message
-    # With heads on them, too.
-    ours = tmp_path / "ours"
+        assert_names(message, name, "train_clm.py")
+    # The same with heads.
+    folder = tmp_path / "with_heads"
     tokenizer = AutoTokenizer.from_pretrained(plain_folders["Olmo2ForCausalLM"])
-    with_ngram_heads(plain_seq2seq("bart")).save_pretrained(ours)
-    tokenizer.save_pretrained(ours)
-    message = fails(SCRIPT, "--model_name_or_path", str(ours), *files, *QUICK)
-    assert "is a model of type wdr_ngram_bart: give a causal language model" in message
+    with_ngram_heads(plain_seq2seq("bart")).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    message = fails(SCRIPT, "--model_name_or_path", str(folder), *files, *QUICK)
+    assert_names(message, "wdr_ngram_bart")
 
 
-BAD = {
-    "at most 24": ("LlamaForCausalLM", ["--block_size", "25"]),
-    "N = 16 needs blocks of more than 16 tokens": ("BloomForCausalLM", ["--ngram_size", "16"]),
-    "has no heads": ("Olmo2ForCausalLM", ["--ngram_target", "none", "--ngram_size", "3"]),
-}
+CHECKPOINT_OPTIONS = [
+    ("LlamaForCausalLM", ["--block_size", "25"], ("`--block_size`", "24")),
+    ("BloomForCausalLM", ["--ngram_size", "16"], ("`--block_size`", "N = 16")),
+    ("Olmo2ForCausalLM", ["--ngram_target", "none", "--ngram_size", "3"], ("`--ngram_target none`",)),
+]
 
 
-@pytest.mark.parametrize("sentence", BAD)
-def test_options_that_do_not_suit_a_checkpoint(sentence, fails, plain_folders, files):
-    name, options = BAD[sentence]
+@pytest.mark.parametrize(("name", "options", "named"), CHECKPOINT_OPTIONS)
+def test_options_that_do_not_suit_a_checkpoint(name, options, named, fails, plain_folders, files):
     message = fails(SCRIPT, "--model_name_or_path", plain_folders[name], *files, *QUICK, *options)
-    assert sentence in message
+    assert_names(message, *named)
 
 
 PRESET_OPTIONS = {
-    "--preset tiny-rf --use_mtp": "use_mtp",
-    "--preset tiny-rf --block_size 3": "N = 4 needs blocks of more than 4 tokens",
-    "--preset paper-rf-ptb --ngram_size 0": "`--ngram_size` must be at least 1",
-    "--preset paper-tt --ngram_size 2": "`--preset` must be one of tiny",
+    "--preset tiny-rf --use_mtp": "`--use_mtp`",
+    "--preset tiny-rf --block_size 3": "`--block_size`",
+    "--preset paper-rf-ptb --ngram_size 0": "`--ngram_size`",
+    "--preset paper-tt --ngram_size 2": "`--preset`",
 }
 
 
 @pytest.mark.parametrize("options", PRESET_OPTIONS)
 def test_options_that_do_not_suit_a_preset(options, files, tmp_path):
-    with pytest.raises(InputError, match=PRESET_OPTIONS[options]) as error:
+    with raises_naming(InputError, PRESET_OPTIONS[options]):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options.split())
-    assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ from ngram_wdr_hf.data.glue import GLUE_TASKS, GlueExamples, load_glue_dataset, 
 from ngram_wdr_hf.training.glue.data import encode, padding_collator
 from ngram_wdr_hf.training.glue.model import load_classifier
 from ngram_wdr_hf.training.glue.report import GlueResult
-from tests.support.glue_runs import OTHERS, QUICK, run, tiny_checkpoint, tokenizer_for, write_task
+from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, run, tiny_checkpoint, tokenizer_for, write_task
 from tests.support.processes import in_two_processes
 from tests.support.scripts import contents
 
@@ -52,7 +52,7 @@ def gpt2(tmp_path_factory) -> str:
 
 
 def last_states(model: PreTrainedModel, trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """What comes out of a model's last layer; `trunk` is the part of it to call."""
+    """Return the hidden states of a model's last layer; `trunk` is the submodule to call."""
     inputs = {"input_ids": ids, "output_hidden_states": True}
     if model.config.is_encoder_decoder:
         return trunk(**inputs, decoder_input_ids=ids).decoder_hidden_states[-1]
@@ -81,7 +81,7 @@ def test_the_trunk_arrives_and_the_heads_are_left_out(kind, tmp_path):
     batch = padding_collator(model, tokenizer)(rows)
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
     assert torch.equal(again(**batch).logits, model(**batch).logits)
-    # The tokenizer, too, has learned what was done here.
+    # The tokenizer also has the changes.
     texts = AutoTokenizer.from_pretrained(tmp_path / "classifier")(*PAIRS.texts, padding=True, return_tensors="pt")
     assert torch.equal(texts["input_ids"], batch["input_ids"])
 
@@ -100,16 +100,16 @@ def test_padding_changes_nothing(kind, tmp_path):
     alone = [model(input_ids=torch.tensor([row["input_ids"]])) for row in rows]
     torch.testing.assert_close(model(**batch).logits, torch.cat([output.logits for output in alone]))
     if "gpt2" in kind:
-        # The last token counts, even if it is the token for a text's end.
+        # The last token is classified, even if it is the end token.
         for row, output in zip(rows, alone, strict=True):
             states = model.transformer(torch.tensor([row["input_ids"]])).last_hidden_state
             torch.testing.assert_close(output.logits, states[:, -1] @ model.score.weight.T)
 
 
-def test_pairs_are_joined_and_cut(tmp_path):
+def test_pairs_are_joined_and_truncated(tmp_path):
     words = {kind: tokenizer_for(kind) for kind in ("gpt2", "bart", "bert")}
     expected = {"gpt2": "A <eos> B", "bart": "A <eos> B <eos>", "bert": "[CLS] A [SEP] B [SEP]"}
-    texts = [[" ".join(OTHERS * 4), "dull"], ["dull", " ".join(OTHERS * 4)]]
+    texts = [[" ".join(NEUTRAL_WORDS * 4), "dull"], ["dull", " ".join(NEUTRAL_WORDS * 4)]]
     for kind, tokenizer in words.items():
         tiny_checkpoint(kind, tmp_path / kind)
         model, joined = load_classifier(str(tmp_path / kind), RTE)
@@ -118,7 +118,7 @@ def test_pairs_are_joined_and_cut(tmp_path):
             rows = encode(GlueExamples(texts_here, [0, 1]), model, joined, max_length=12)
             for row, first, second in zip(rows, *texts_here, strict=True):
                 parts = [tokenizer.tokenize(text) for text in (first, second)]
-                # The longer of the two is cut.
+                # The longer text is truncated.
                 room = 12 - len(special)
                 shorter = min(len(part) for part in parts)
                 parts = [
@@ -126,12 +126,12 @@ def test_pairs_are_joined_and_cut(tmp_path):
                 ]
                 tokens = expected[kind].replace("A", " ".join(parts[0])).replace("B", " ".join(parts[1]))
                 assert joined.convert_ids_to_tokens(row["input_ids"]) == tokens.split()
-        # A single text is what it was.
+        # A single text is unchanged.
         assert joined("dull film").input_ids == tokenizer("dull film").input_ids
 
 
-def test_types_of_text_only_where_the_model_knows_them(tmp_path):
-    """GPT-2 would take them for words."""
+def test_token_type_ids_only_for_models_with_token_types(tmp_path):
+    """GPT-2 would look them up as token ids."""
     for kind, has_types in (("bert", True), ("modernbert", False), ("gpt2", False)):
         tokenizer = tokenizer_for("bert")
         tiny_checkpoint(kind, tmp_path / kind, vocab_size=len(tokenizer))
@@ -142,28 +142,28 @@ def test_types_of_text_only_where_the_model_knows_them(tmp_path):
 
 
 @pytest.mark.parametrize("axes", [None, [4, 6]])
-def test_a_reformer_reads_in_both_directions(tmp_path, transformers_log, axes):
+def test_reformer_attention_is_bidirectional(tmp_path, transformers_log, axes):
     positions = (
         {} if axes is None else {"axial_pos_embds": True, "axial_pos_shape": axes, "axial_pos_embds_dim": [8, 8]}
     )
     tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24, **positions)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
-    assert "reads in both directions" in transformers_log.text
+    assert "reformer" in transformers_log.text and "bidirectional" in transformers_log.text
     rows = encode(GlueExamples([["film plot dull scene often film plot", "dull"]], [0, 1]), model, tokenizer)
     batch = padding_collator(model, tokenizer)(rows)
     assert batch["input_ids"].shape == (2, 8 if axes is None else 24)
     embeddings = model.get_input_embeddings()
     embedded = embeddings(batch["input_ids"]).detach().requires_grad_()
     model.train()(inputs_embeds=embedded, attention_mask=batch["attention_mask"]).logits[0].sum().backward()
-    # All seven words have a part in it, and padding has none.
+    # All seven tokens affect the output; padding does not.
     reached = embedded.grad[0].abs().sum(-1) > 1e-7
     assert reached[:7].all() and not reached[7:].any()
 
 
 @pytest.fixture(scope="module")
-def whole(gpt2, glue, tmp_path_factory) -> tuple[list[str], Path, list[GlueResult], str]:
+def finished_glue(gpt2, glue, tmp_path_factory) -> tuple[list[str], Path, list[GlueResult], str]:
     """Three tasks with two seeds each: the command, the folder, the results and what was printed."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
+    folder = tmp_path_factory.mktemp("finished_glue") / "run"
     command = ["--model_name_or_path", gpt2, "--task", "SST-2", "CoLA", "rte", "--data_dir", glue, *QUICK]
     command += ["--seeds", "1", "2", "--per_device_eval_batch_size", "4", "--save_total_limit", "9", "--output_dir"]
     with redirect_stdout(io.StringIO()) as printed:
@@ -171,8 +171,8 @@ def whole(gpt2, glue, tmp_path_factory) -> tuple[list[str], Path, list[GlueResul
     return command, folder, results, printed.getvalue()
 
 
-def test_runs_and_what_they_leave(whole, gpt2, glue):
-    _, folder, results, printed = whole
+def test_runs_and_their_files(finished_glue, gpt2, glue):
+    _, folder, results, printed = finished_glue
     assert [result.task.title for result in results] == ["SST-2", "CoLA", "RTE"]
     metrics = json.loads((folder / "glue_metrics.json").read_text())
     assert metrics["model"] == gpt2 and (folder / "glue.png").stat().st_size > 0
@@ -192,16 +192,15 @@ def test_runs_and_what_they_leave(whole, gpt2, glue):
         for seed in (1, 2):
             epochs = re.findall(rf"{result.task.title}, seed {seed}  epoch (\d) of 2  training loss", printed)
             assert epochs == ["1", "2"]
-            # The last batch has three examples, and the model that is left is the last epoch's.
+            # The last batch has three examples; the saved model is that of the last epoch.
             path = folder / result.task.name / f"seed-{seed}"
             assert slow_score(path, glue, result.task) == pytest.approx(result.scores[seed][-1])
     assert metrics["tasks"]["cola"]["majority_class"] == 0.0
-    # The label of most training sentences.
     assert metrics["tasks"]["sst2"]["majority_class"] == 5 / 11
 
 
-def test_the_same_command_again_only_prints(whole, capsys):
-    command, folder, results, printed = whole
+def test_repeated_command_only_prints(finished_glue, capsys):
+    command, folder, results, printed = finished_glue
     before = contents(folder)
     assert run(*command, str(folder)) == results
     printed_again = capsys.readouterr().out
@@ -212,7 +211,7 @@ def test_the_same_command_again_only_prints(whole, capsys):
 
 @torch.no_grad()
 def slow_score(folder: Path, glue: str, task) -> float:
-    """One example after the other, without padding, by the saved model."""
+    """Predict one example at a time, without padding, with the saved model."""
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(folder),
         AutoTokenizer.from_pretrained(folder),
@@ -231,24 +230,28 @@ def slow_score(folder: Path, glue: str, task) -> float:
     return float(np.mean(np.array(guesses) == np.array(truths)))
 
 
-def test_it_learns(gpt2, glue, tmp_path):
+def test_scores_improve(gpt2, glue, tmp_path):
     options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK, "--num_train_epochs", "8"]
     (result,) = run(*options, "--output_dir", str(tmp_path), "--seed", "3")
     assert result.last[0] >= 0.8
 
 
-def test_the_seed_decides(whole, gpt2, glue, tmp_path):
-    """And not the runs before, nor how the files were named."""
+def test_results_depend_on_the_seed_only(finished_glue, gpt2, glue, tmp_path):
+    """Results do not depend on earlier runs or file names."""
     files = ["--train_file", f"{glue}/SST-2/train.tsv", "--validation_file", f"{glue}/SST-2/dev.tsv"]
     run("--model_name_or_path", gpt2, "--task", "sst2", *files, *QUICK, "--seed", "2", "--output_dir", str(tmp_path))
-    folders = (tmp_path / "sst2" / "seed-2", whole[1] / "sst2" / "seed-2", whole[1] / "sst2" / "seed-1")
+    folders = (
+        tmp_path / "sst2" / "seed-2",
+        finished_glue[1] / "sst2" / "seed-2",
+        finished_glue[1] / "sst2" / "seed-1",
+    )
     weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert weights[0] == weights[1] != weights[2]
 
 
 @pytest.mark.parametrize("left", [1, 2], ids=["after an epoch", "before the model was saved"])
-def test_interrupted_and_started_again(whole, tmp_path, left):
-    command, folder, results, _ = whole
+def test_resumed_run(finished_glue, tmp_path, left):
+    command, folder, results, _ = finished_glue
     shutil.copytree(folder, tmp_path / "run")
     broken = tmp_path / "run" / "sst2" / "seed-1"
     for name in ("trainer_state.json", "model.safetensors", "config.json"):
@@ -262,8 +265,8 @@ def test_interrupted_and_started_again(whole, tmp_path, left):
     assert (broken / "model.safetensors").read_bytes() == weights.read_bytes()
 
 
-def test_the_best_epoch_is_kept_if_asked_for(gpt2, glue, tmp_path):
-    """With so high a rate, the second is."""
+def test_load_best_model_at_end(gpt2, glue, tmp_path):
+    """With this high learning rate, the second epoch is the best."""
     options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK, "--num_train_epochs", "3"]
     options += ["--learning_rate", "0.03", "--lr_scheduler_type", "constant", "--load_best_model_at_end", "true"]
     (result,) = run(*options, "--output_dir", str(tmp_path), "--seed", "1")
@@ -272,9 +275,9 @@ def test_the_best_epoch_is_kept_if_asked_for(gpt2, glue, tmp_path):
     assert slow_score(tmp_path / "sst2" / "seed-1", glue, SST2) == pytest.approx(result.best[0])
 
 
-def test_steps_in_pieces_are_the_same(glue, tmp_path):
-    """Stock Trainer would add up the means of the pieces."""
-    # Without dropout, which falls elsewhere in other batches.
+def test_gradient_accumulation_is_exact(glue, tmp_path):
+    """Stock Trainer would add up the means of the micro-batches."""
+    # Without dropout, which depends on the batch size.
     tiny_checkpoint("gpt2", tmp_path / "model", resid_pdrop=0.0)
     options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "rte", "--data_dir", glue, *QUICK]
     options += ["--optim", "sgd", "--learning_rate", "1", "--warmup_steps", "0"]
@@ -295,7 +298,7 @@ def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
 
 
 def test_two_processes(gpt2, glue, tmp_path):
-    """Eleven examples, two at a time in each process: the last ones are filled up, and must not count twice."""
+    """Eleven examples in batches of two per process: the examples that pad the last batch must not count twice."""
     command = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
     command += ["--output_dir", str(tmp_path / "run"), "--per_device_eval_batch_size", "2"]
     in_two_processes(run_in_one_of_two, tmp_path, command)
@@ -304,8 +307,8 @@ def test_two_processes(gpt2, glue, tmp_path):
     assert metrics["tasks"]["sst2"]["last_epoch"]["mean"] == pytest.approx(score)
 
 
-def test_files_as_they_are(tmp_path):
-    """Quotes are characters like any other; spaces around a sentence are not its own."""
+def test_file_format(tmp_path):
+    """Quotes have no special meaning; spaces around a sentence are stripped."""
     path = tmp_path / "file.tsv"
     path.write_bytes('\ufefflabel\tsentence\n1\t"quoted\n0\t say "it" \n\n'.encode())
     examples = read_glue_file(path, SST2)
@@ -319,7 +322,7 @@ def test_files_as_they_are(tmp_path):
 
 
 def test_datasets(gpt2, glue, tmp_path):
-    """A folder with a configuration for each task gives what the files give; so does one with a single task."""
+    """A dataset with one or several tasks gives the same examples as the files."""
     lines = []
     for name in ("sst2", "rte"):
         task = GLUE_TASKS[name]

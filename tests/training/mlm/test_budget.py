@@ -9,12 +9,12 @@ from ngram_wdr_hf.training.mlm.trainer import MlmTrainer
 from tests.support.masked import masked_batch, tiny_masked
 
 
-def test_the_learning_rate_rises_for_a_quarter_and_falls_to_nothing():
+def test_learning_rate_schedule():
     assert [triangle(used) for used in (0.0, 0.125, 0.25, 0.625, 1.0)] == [0.0, 0.5, 1.0, 0.5, 0.0]
 
 
 class Clock:
-    """Time that goes on by `step` seconds whenever it is asked for."""
+    """A clock that advances by `step` seconds at every call."""
 
     def __init__(self, step: float):
         self.now, self.step = 0.0, step
@@ -48,34 +48,34 @@ def rates(trainer: MlmTrainer) -> list[float]:
 
 
 def test_training_ends_with_the_budget(tmp_path, monkeypatch):
-    # Two looks at the clock make a step: it takes 3 seconds of the budget's 60. The very first one starts it.
+    # Two clock calls per step: 3 of the budget's 60 seconds. The first call starts the clock.
     monkeypatch.setattr(module, "time", Clock(1.5))
     trainer = trainer_of(tmp_path, 1.0, save_strategy="no")
     trainer.train()
     assert trainer.state.global_step == 21
-    # A step is taken with the rate of the time at which the last one was.
+    # A step's learning rate depends on the time of the step before.
     assert rates(trainer) == pytest.approx([0.0, *(triangle(3 * step / 60) for step in range(20))])
 
 
-def test_an_interrupted_run_has_what_is_left_of_its_budget(tmp_path, monkeypatch):
+def test_resuming_keeps_the_time_used(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", Clock(1.5))
     first = trainer_of(tmp_path / "parts", 1.0, save_strategy="steps", save_steps=5)
     first.args.max_steps = 5
     first.train()
     second = trainer_of(tmp_path / "parts", 1.0, save_strategy="no")
     second.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-5"))
-    # The time between two steps in which it was interrupted does not count.
+    # The time of the interruption does not count.
     assert second.state.global_step == 21
     expected = [0.0, *(triangle(3 * step / 60) for step in range(5))]
     assert rates(second) == pytest.approx([*expected, *(triangle((3 * step - 1.5) / 60) for step in range(5, 20))])
 
 
-def test_evaluation_costs_nothing(monkeypatch):
+def test_evaluation_does_not_use_the_budget(monkeypatch):
     clock = Clock(0.0)
     monkeypatch.setattr(module, "time", clock)
     budget = Budget(1.0)
     budget.on_train_begin(None, None, None)
-    # Nor does finding the place to go on from.
+    # Nor does skipping batches when resuming.
     clock.now = 300.0
     budget.on_step_begin(None, None, None)
     clock.now = 320.0

@@ -13,7 +13,8 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
 from ngram_wdr_hf.evaluation.scores import score_masked
 from ngram_wdr_hf.training.common.command_line import run_script
-from ngram_wdr_hf.training.mlm.trainer import MasksAnew, MlmTrainer
+from ngram_wdr_hf.training.mlm.trainer import EpochCallback, MlmTrainer
+from tests.support.errors import assert_names, raises_naming
 from tests.support.masked import plain_masked, stream_of, tiny_masked
 from tests.support.mlm_runs import QUICK, SCRIPT, run
 from tests.support.processes import launch
@@ -24,7 +25,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return AutoModelForMaskedLM.from_pretrained(folder).state_dict()
 
 
-def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
+def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "60", "--eval_steps", "30"]
@@ -35,12 +36,12 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
     metrics = metrics_of(folder)
     assert metrics["model"] == "wdr N=3" and metrics["ensemble_lambda"] is None
     for split in ("validation", "test"):
-        found = metrics["splits"][split]
-        row = rf"wdr N=3 +{split} +{found['num_masked']:,} +{found['perplexity']:.2f} +{found['accuracy']:.2%}"
+        figures = metrics["splits"][split]
+        row = rf"wdr N=3 +{split} +{figures['num_masked']:,} +{figures['perplexity']:.2f} +{figures['accuracy']:.2%}"
         assert re.search(row, printed)
-        assert f"{found['perplexity']:.2f}" in (folder / "README.md").read_text()
+        assert f"{figures['perplexity']:.2f}" in (folder / "README.md").read_text()
     validation = metrics["splits"]["validation"]
-    # The untrained model knows nothing: as many choices as there are tokens.
+    # An untrained model's perplexity is about the vocabulary size.
     assert validation["perplexity"] < 50 and validation["accuracy"] > 0.1
     assert "step     30  validation perplexity" in printed and "accuracy" in printed and "masked word" in printed
     logged = [entry for entry in metrics["history"] if "head_2_loss" in entry and "loss" in entry]
@@ -49,16 +50,16 @@ def test_a_run_and_what_it_leaves(files, tmp_path, capsys, monkeypatch):
     assert "lambda" not in (folder / "README.md").read_text()
     model = AutoModelForMaskedLM.from_pretrained(folder)
     assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
-    # CrammedBERT's shape: no biases but the heads' own.
+    # Like CrammedBERT, only the heads have biases.
     assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
 
-    # The same command again trains nothing and finds the same; so does evaluation alone.
+    # Repeating the command, and evaluating only, give the same scores.
     (again,) = run(*command)
     assert again.scores == result.scores
     (alone,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "x"))
     for split, scores in alone.scores.items():
         assert scores.head_counts == result.scores[split].head_counts
-        # Other batches, and so other rounding.
+        # Other batches round differently.
         assert scores.perplexity == pytest.approx(result.scores[split].perplexity, rel=1e-5)
 
 
@@ -81,21 +82,21 @@ def test_scores_are_those_of_the_masked_words(finished_mlm):
     assert scores.nll_sum == pytest.approx(nll, rel=1e-4) and scores.num_correct == correct
     assert scores.head_counts == counts.tolist() and scores.num_masked > 10
     assert scores.head_nlls == pytest.approx((heads / counts).tolist(), rel=1e-4)
-    # Two processes that read a share each, filled up with blocks without targets.
+    # Two processes with half of the blocks each, padded with blocks without targets.
     sums = []
     for index in range(2):
-        found = []
-        score_masked(model, text, 2, index, 2, add_up=lambda value, found=found: (found.append(value), value)[1])
-        sums.append(found)
+        values = []
+        score_masked(model, text, 2, index, 2, add_up=lambda value, values=values: (values.append(value), value)[1])
+        sums.append(values)
     totals = iter([one + other for one, other in zip(*sums, strict=True)])
     together = score_masked(model, text, 2, 0, 2, add_up=lambda _: next(totals))
     assert together.num_correct == scores.num_correct and together.head_counts == scores.head_counts
     assert together.nll_sum == pytest.approx(scores.nll_sum)
 
 
-def test_an_interrupted_run_goes_on(files, tmp_path, monkeypatch):
-    """Masks included: what comes out is what an uninterrupted run leaves, to the last bit."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+def test_resumed_run(files, tmp_path, monkeypatch):
+    """The weights are exactly those of an uninterrupted run, which needs the same masks."""
+    complete, parts = tmp_path / "complete", tmp_path / "parts"
     command = [
         *files,
         *QUICK,
@@ -108,7 +109,7 @@ def test_an_interrupted_run_goes_on(files, tmp_path, monkeypatch):
         "--wdr_compose",
         "masked",
     ]
-    run(*command, "--output_dir", str(whole))
+    run(*command, "--output_dir", str(complete))
     steps = []
 
     def interrupt(self, *args, **kwargs):
@@ -122,9 +123,9 @@ def test_an_interrupted_run_goes_on(files, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(*command, "--output_dir", str(parts))
     run(*command, "--output_dir", str(parts))
-    # Seven steps before, nine after: it went on from the checkpoint at step 5.
+    # Seven steps before and nine after: it resumed from the checkpoint at step 5.
     assert len(steps) == 8 + 9
-    expected = weights_of(whole)
+    expected = weights_of(complete)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(parts).items())
 
 
@@ -161,8 +162,8 @@ def test_streamed_text(files, tmp_path):
     assert result.scores["test"].num_masked > 0 and len(result.history) > 4
 
 
-def test_a_budget_by_the_clock(files, tmp_path):
-    """Some steps, whatever the machine, and the learning rate rises and falls with the time."""
+def test_time_budget(files, tmp_path):
+    """The number of steps depends on the machine; the learning rate rises and falls with the time."""
     (result,) = run(
         *files, *QUICK, "--max_steps", "-1", "--budget_minutes", "0.03", "--output_dir", str(tmp_path / "run")
     )
@@ -172,37 +173,37 @@ def test_a_budget_by_the_clock(files, tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_a_budget_that_outlasts_a_streamed_text(files, tmp_path):
+def test_time_budget_longer_than_a_streamed_text(files, tmp_path):
     text = tmp_path / "short.txt"
     text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:6]))
     held_out = files[files.index("--validation_file") :]
     options = ["--max_steps", "-1", "--budget_minutes", "0.02", "--streaming", "true", "--output_dir", "run"]
     (result,) = run("--train_file", str(text), *held_out, *QUICK, *options[:-1], str(tmp_path / "run"))
-    # A text of fewer blocks than make four batches is read several times.
+    # The text has less than four batches and is read several times.
     assert max(entry["step"] for entry in result.history) > 8
 
 
 def test_heads_without_targets_have_no_loss(files, tmp_path, capsys):
-    """Of three masked words in a block, no four stand in a row."""
+    """With three masked words per block, there are never four in a row."""
     options = ["--wdr_compose", "masked", "--mlm_probability", "0.2", "--ngram_size", "4", "--output_dir"]
     (result,) = run(*files, *QUICK, *options, str(tmp_path / "run"), "--metric_for_best_model", "heads_loss")
     scores = result.scores["validation"]
     assert scores.head_counts[3] == 0 and scores.head_nlls[3] is None and scores.head_nlls[0] > 0
     assert metrics_of(tmp_path / "run")["splits"]["validation"]["head_3_loss"] is None
-    found = [entry for entry in result.history if "eval_loss" in entry]
-    assert found and not any("eval_head_3_loss" in entry for entry in found)
-    for entry in found:
+    evaluations = [entry for entry in result.history if "eval_loss" in entry]
+    assert evaluations and not any("eval_head_3_loss" in entry for entry in evaluations)
+    for entry in evaluations:
         heads = [value for name, value in entry.items() if name.startswith("eval_head_")]
         assert entry["eval_heads_loss"] == pytest.approx(sum(heads) / len(heads))
     assert all(value > 0 for entry in result.history for name, value in entry.items() if name.startswith("head_"))
     assert " 0.000" not in capsys.readouterr().out
     alone = ["--mlm_probability", "0.05", "--metric_for_best_model", "heads_loss"]
-    with pytest.raises(InputError, match="No head has a target in the validation text: mask more words"):
+    with raises_naming(InputError, "`--metric_for_best_model heads_loss`", "target"):
         run(*files, *QUICK, *options, str(tmp_path / "alone"), *alone)
 
 
-def test_logged_losses_count_every_target_once(tmp_path):
-    """Batches with few targets weigh little."""
+def test_logged_losses_are_weighted_by_targets(tmp_path):
+    """A batch with few targets has a small weight."""
     model, items = tiny_masked("bert", ngram_size=2, wdr_compose="masked"), []
     for num_masked in (1, 2, 7):
         labels = torch.full((12,), -100)
@@ -223,11 +224,11 @@ def test_logged_losses_count_every_target_once(tmp_path):
 
 
 def test_evaluation_with_other_masks(files, tmp_path):
-    """What the model was trained with, unless something else is asked for, BERT's own included."""
+    """Evaluation masks as in training, unless options say otherwise."""
     folder = str(tmp_path / "run")
     run(*files, *QUICK, "--masking", "span", "--mlm_probability", "0.3", "--output_dir", folder)
     text = files[files.index("--test_file") : files.index("--test_file") + 2]
-    found = {}
+    scores = {}
     for name, options in {
         "as trained": [],
         "the same": ["--masking", "span", "--mlm_probability", "0.3"],
@@ -236,51 +237,50 @@ def test_evaluation_with_other_masks(files, tmp_path):
     }.items():
         again = ["--do_train", "false", "--model_name_or_path", folder, *text, "--output_dir", str(tmp_path / "x")]
         (result,) = run(*again, *options)
-        found[name] = result.scores["test"]
-    assert found["as trained"] == found["the same"]
-    assert found["tokens"].num_masked == found["as trained"].num_masked
-    assert found["tokens"].nll_sum != found["as trained"].nll_sum
-    assert found["fewer"].num_masked < 0.6 * found["as trained"].num_masked
+        scores[name] = result.scores["test"]
+    assert scores["as trained"] == scores["the same"]
+    assert scores["tokens"].num_masked == scores["as trained"].num_masked
+    assert scores["tokens"].nll_sum != scores["as trained"].nll_sum
+    assert scores["fewer"].num_masked < 0.6 * scores["as trained"].num_masked
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        (["--masking", "words"], "`--masking` must be one of token, span"),
-        (["--mlm_probability", "0"], "`--mlm_probability` must lie between 0 and 1"),
-        (["--mlm_probability", "1.5"], "`--mlm_probability` must lie between 0 and 1"),
-        (["--wdr_compose", "none"], "`--wdr_compose` must be one of all, masked"),
-        (["--ngram_target", "simple"], "`--ngram_target` must be one of wdr, none"),
-        (["--budget_minutes", "-1"], "`--budget_minutes` must be 0 or more"),
-        (["--budget_minutes", "nan"], "`--budget_minutes` must be 0 or more"),
-        (["--budget_minutes", "5"], "Either `--max_steps` or a budget in time says when the training ends"),
-        (["--preset", "crammed"], "leave out `--max_steps`, or add `--budget_minutes 0`"),
-        (["--block_size", "2"], "`--block_size` must be at least 3"),
-        (["--ngram_size", "16"], "N = 16 needs blocks of more than 16 tokens"),
-        (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model` must be one of"),
+        (["--masking", "words"], "`--masking`"),
+        (["--mlm_probability", "0"], "`--mlm_probability`"),
+        (["--mlm_probability", "1.5"], "`--mlm_probability`"),
+        (["--wdr_compose", "none"], "`--wdr_compose`"),
+        (["--ngram_target", "simple"], "`--ngram_target`"),
+        (["--budget_minutes", "-1"], "`--budget_minutes`"),
+        (["--budget_minutes", "nan"], "`--budget_minutes`"),
+        (["--budget_minutes", "5"], "`--max_steps`"),
+        (["--preset", "crammed"], "`--budget_minutes 0`"),
+        (["--block_size", "2"], "`--block_size`"),
+        (["--ngram_size", "16"], "N = 16"),
+        (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model`"),
         (["--lambda_grid", "0.1"], "lambda_grid"),
     ],
 )
-def test_options_that_make_no_sense(files, tmp_path, options, message):
-    with pytest.raises(InputError, match=re.escape(message)):
+def test_bad_options(files, tmp_path, options, name):
+    with raises_naming(InputError, name):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
 
 
 def test_checkpoints_of_another_kind(finished_mlm, files, checkpoint, tmp_path):
-    message = "give a masked language model (BERT or ModernBERT), for train_mlm.py"
-    with pytest.raises(InputError, match=re.escape("has no `mask_token`")):
+    with raises_naming(InputError, "`mask_token`"):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", checkpoint)
-    with pytest.raises(InputError, match=re.escape(message)):
+    with raises_naming(InputError, "train_mlm.py"):
         options = ["--model_name_or_path", checkpoint, "--tokenizer", str(finished_mlm.folder)]
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
     from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
     from ngram_wdr_hf.training.clm.run import run_clm
 
     command = [*files, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", str(finished_mlm.folder)]
-    with pytest.raises(InputError, match=re.escape("give a causal language model, for train_clm.py")):
+    with raises_naming(InputError, "train_clm.py"):
         run_clm(parse_clm_arguments(command, "train_clm.py"))
     tiny_masked("bert").save_pretrained(tmp_path / "no_tokenizer")
-    with pytest.raises(InputError, match="There is no usable tokenizer"):
+    with raises_naming(InputError, "tokenizer", "no_tokenizer"):
         run(
             *files,
             *QUICK,
@@ -292,7 +292,7 @@ def test_checkpoints_of_another_kind(finished_mlm, files, checkpoint, tmp_path):
 
 
 def test_two_processes(files, tmp_path, monkeypatch):
-    """The same command under `accelerate launch`, masks that change from epoch to epoch included."""
+    """`accelerate launch` with two processes gives the same result, with new masks in every epoch."""
     text = tmp_path / "short.txt"
     text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:12]))
     files = ["--train_file", str(text), *files[files.index("--validation_file") :]]
@@ -304,12 +304,12 @@ def test_two_processes(files, tmp_path, monkeypatch):
     one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
     assert one.pop("head_counts") == two.pop("head_counts")
     assert two == pytest.approx(one, rel=1e-4)
-    # Twelve steps were several epochs, and with the masks of the first one alone another model comes out.
+    # These are several epochs: with the same masks in all of them, the result differs.
     assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
-    monkeypatch.setattr(MasksAnew, "on_epoch_begin", lambda *args, **kwargs: None)
+    monkeypatch.setattr(EpochCallback, "on_epoch_begin", lambda *args, **kwargs: None)
     monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
-    run(*files, *QUICK, *options, "--output_dir", str(tmp_path / "always_alike"))
-    assert metrics_of(tmp_path / "always_alike")["splits"]["validation"]["perplexity"] != pytest.approx(
+    run(*files, *QUICK, *options, "--output_dir", str(tmp_path / "same_masks"))
+    assert metrics_of(tmp_path / "same_masks")["splits"]["validation"]["perplexity"] != pytest.approx(
         one["perplexity"], rel=1e-3
     )
 
@@ -322,4 +322,4 @@ def test_help_and_an_error(capsys, monkeypatch):
     assert stopped.value.code == 0
     assert "--wdr_compose" in shown and "--use_mtp" not in shown
     assert run_script(lambda arguments: run(*arguments), ["--masking", "none"]) == 2
-    assert capsys.readouterr().err == "error: `--masking` must be one of token, span, got 'none'.\n"
+    assert_names(capsys.readouterr().err, "error: ", "`--masking`", "'none'")

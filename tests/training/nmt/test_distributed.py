@@ -18,7 +18,7 @@ OPTIONS = as_arguments(
     max_steps=40,
     batch_tokens=240,
     eval_steps=10,
-    # Some gradients are zero but for rounding, which Adam would blow up to steps of full length.
+    # Some gradients are zero up to rounding, which Adam would scale to full steps.
     adam_epsilon=1e-5,
     learning_rate=1e-2,
     lr_scheduler_type="constant",
@@ -30,7 +30,7 @@ OPTIONS = as_arguments(
 
 @pytest.fixture(scope="module")
 def options(marian, pairs, tmp_path_factory) -> list[str]:
-    """From a checkpoint without dropout: two processes have random numbers of their own."""
+    """Without dropout, because each process has its own random state."""
     folder, tokenizer = tmp_path_factory.mktemp("without_dropout"), AutoTokenizer.from_pretrained(marian)
     tokenizer.save_pretrained(folder)
     sizes = {**SIZES, "dropout": 0.0}
@@ -38,13 +38,13 @@ def options(marian, pairs, tmp_path_factory) -> list[str]:
     return ["--model_name_or_path", str(folder), *pairs, *QUICK, *OPTIONS]
 
 
-def test_two_processes_are_one_that_accumulates(options, tmp_path):
+def test_two_processes_equal_gradient_accumulation(options, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     with redirect_stdout(io.StringIO()) as printed:
         run(*options, "--output_dir", str(one), "--gradient_accumulation_steps", "2")
     code, output = launch(SCRIPT, *options, "--output_dir", str(two))
     assert code == 0, output
-    # What there was to say is said once. Training batches come in twos; in evaluation, one process has none.
+    # Messages are printed once. In evaluation, one process has no batch.
     for printed_by in (printed.getvalue(), output):
         (train, validation) = (
             int(re.findall(rf"^{split}: \d+ pairs in (\d+) batches", printed_by, flags=re.MULTILINE)[0])
@@ -55,7 +55,7 @@ def test_two_processes_are_one_that_accumulates(options, tmp_path):
 
 
 def assert_same_run(folder: Path, expected: Path) -> None:
-    """The same losses at every step, of every head, the same evaluations, translations and weights."""
+    """Check that losses, evaluations, translations and weights are equal."""
     metrics, expected_metrics = metrics_of(folder), metrics_of(expected)
     names = [f"{prefix}{name}_loss" for prefix in ("", "eval_") for name in ("next_word", "head_1", "head_2")]
     names += ["loss", "eval_loss", "eval_perplexity", "eval_best_perplexity"]

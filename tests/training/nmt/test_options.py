@@ -14,7 +14,7 @@ from ngram_wdr_hf.data.pair_batches import tokenize_pairs
 from ngram_wdr_hf.data.pairs import PAIRS
 from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.common.settings import best_metric, check_together, others, with_data_of_run
+from ngram_wdr_hf.training.common.settings import best_metric, check_together, comparison_runs, with_data_of_run
 from ngram_wdr_hf.training.nmt.arguments import (
     NmtDataArguments,
     NmtModelArguments,
@@ -24,6 +24,7 @@ from ngram_wdr_hf.training.nmt.arguments import (
 )
 from ngram_wdr_hf.training.nmt.data import find_nmt_tokenizer, load_pairs
 from ngram_wdr_hf.training.nmt.model import build_nmt_model, set_search
+from tests.support.errors import raises_naming
 from tests.support.nmt_runs import SCRIPT
 from tests.support.processes import run_python
 from tests.support.tiny import tiny_seq2seq
@@ -33,7 +34,7 @@ def parse(*options: str):
     return parse_nmt_arguments([*options, "--report_to", "none"], "")
 
 
-def test_what_is_asked_for_stands(tmp_path):
+def test_given_options_override_the_run(tmp_path):
     settings = {"reverse": False, "source_prefix": "A: ", "validation_percentage": 7.0}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
     evaluation = ["--do_train", "false", "--model_name_or_path", str(tmp_path)]
@@ -44,9 +45,9 @@ def test_what_is_asked_for_stands(tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "perplexity", "eval_next_word_loss"])
-def test_a_frozen_backbone_is_not_judged_by_what_it_says(metric):
+def test_metric_that_a_frozen_backbone_cannot_change(metric):
     frozen = ["--train_mode", "heads", "--model_name_or_path", "somewhere", "--metric_for_best_model"]
-    with pytest.raises(InputError, match=r"With a frozen backbone .* never changes"):
+    with raises_naming(InputError, f"`--metric_for_best_model {metric.removeprefix('eval_')}`"):
         check_together(parse(*frozen, metric))
     arguments = parse(*frozen, "eval_loss")
     check_together(arguments)
@@ -55,19 +56,19 @@ def test_a_frozen_backbone_is_not_judged_by_what_it_says(metric):
 
 @pytest.mark.parametrize("options", [["--ngram_target", "none"], ["--ngram_size", "1"], ["--compare"]])
 def test_heads_loss_needs_heads(options):
-    with pytest.raises(InputError, match="needs heads in every model"):
+    with raises_naming(InputError, "`--metric_for_best_model heads_loss`"):
         check_together(parse(*options, "--metric_for_best_model", "heads_loss"))
 
 
 @pytest.mark.parametrize("parse_arguments", [parse_nmt_arguments, parse_clm_arguments])
 @pytest.mark.parametrize(("metric", "is_large"), [("perplexity", False), ("best_perplexity", False), ("loss", False)])
-def test_the_best_perplexity_is_the_smallest(parse_arguments, metric, is_large):
+def test_lower_perplexity_is_better(parse_arguments, metric, is_large):
     assert parse_arguments(["--metric_for_best_model", metric], "").training.greater_is_better is is_large
 
 
-def test_bleu_is_no_metric_of_a_language_model():
+def test_bleu_is_not_a_metric_of_language_models():
     assert parse("--metric_for_best_model", "bleu").training.greater_is_better is True
-    with pytest.raises(InputError, match=r"`--metric_for_best_model` must be one of loss, .*got 'bleu'"):
+    with raises_naming(InputError, "`--metric_for_best_model`", "'bleu'"):
         check_together(parse_clm_arguments(["--metric_for_best_model", "bleu", "--report_to", "none"], ""))
 
 
@@ -83,17 +84,17 @@ def test_one_beam_can_be_saved(tmp_path):
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
 
 
-def test_a_tokenizer_that_does_not_end_sentences(tmp_path):
+def test_tokenizer_without_end_tokens(tmp_path):
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1, "<pad>": 2, "a": 3}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(tmp_path)
     arguments = parse("--tokenizer", str(tmp_path))
-    with pytest.raises(InputError, match="does not end a sentence"):
+    with raises_naming(InputError, "`--tokenizer", "end token"):
         find_nmt_tokenizer({}, arguments.data, arguments.model, None)
 
 
-def test_cutting_does_not_change_the_tokenizer():
+def test_truncation_does_not_change_the_tokenizer():
     tokenizer = train_sentence_tokenizer(["one two three four five"], 300)
     before = tokenizer.backend_tokenizer.to_str()
     rows = Dataset.from_dict({"source": ["one two three four five"], "target": ["one"]}, features=PAIRS)
@@ -103,8 +104,8 @@ def test_cutting_does_not_change_the_tokenizer():
     assert torch.tensor(tokens["input_ids"][0])[-1] == tokenizer.eos_token_id
 
 
-def test_what_is_compared(pairs):
-    """With a model of each kind, the other three, in folders of their own."""
+def test_comparison_runs(pairs):
+    """For a model of each kind, the other three run in subfolders."""
     for kind, options in (
         ("plain", ["--ngram_target", "none"]),
         ("bow", ["--ngram_size", "1", "--bow_loss_weight", "1"]),
@@ -112,7 +113,7 @@ def test_what_is_compared(pairs):
         ("wdr", []),
     ):
         arguments = parse_nmt_arguments([*pairs, *options, "--output_dir", "run", "--compare"], "")
-        compared = others(arguments)
+        compared = comparison_runs(arguments)
         assert arguments.model.kind == kind
         assert [other.training.output_dir for other in compared] == [
             f"run/{name}" for name in ("plain", "bow", "simple", "wdr") if name != kind
@@ -126,7 +127,7 @@ def test_settings_from_a_file(pair_files, tmp_path):
     options = {"preset": "paper-small", "train_source": source, "train_target": [target], "batch_tokens": 1000}
     path.write_text(yaml.safe_dump({**options, "learning_rate": "1e-3", "reverse": True, "lambda_grid": 0.4}))
     arguments = parse_nmt_arguments([str(path), "--batch_tokens", "500"], "")
-    # The command line, then the file, then the preset. One value is as good as a list of one.
+    # Precedence: command line, file, preset. A single value becomes a list.
     assert arguments.data.batch_tokens == 500 and arguments.data.reverse
     assert arguments.training.learning_rate == 1e-3 and arguments.report.lambda_grid == [0.4]
     assert arguments.data.train_source == [source] and arguments.data.train_target == [target]
@@ -151,7 +152,7 @@ def test_the_papers_settings(marian, preset, inner, heads, dropout, rate, batch_
         assert sizes == [inner, heads, 6]
     assert (training.learning_rate, training.lr_scheduler_type) == (rate, "inverse_sqrt")
     assert arguments.data.batch_tokens == batch_tokens
-    # The embeddings of both sides and of the output are one.
+    # Encoder, decoder and output share one embedding.
     attention, forward, norm = 4 * (512**2 + 512), 2 * 512 * inner + 512 + inner, 2 * 512
     encoder, decoder = attention + forward + 2 * norm, 2 * attention + forward + 3 * norm
     expected = 6 * (encoder + decoder) + len(tokenizer) * 512
@@ -173,8 +174,8 @@ def test_help_names_every_option():
         assert f"`{name}`: " in shown
 
 
-def test_without_an_argument(tmp_path, monkeypatch):
-    """The sentences of the grammar, a small model, a folder for it."""
+def test_default_arguments(tmp_path, monkeypatch):
+    """The defaults are sentences of the grammar, the small preset and its folder."""
     monkeypatch.chdir(tmp_path)
     arguments = parse_nmt_arguments([], "")
     assert arguments.model.preset == "tiny" and arguments.training.output_dir == "runs/nmt"

@@ -27,7 +27,7 @@ def by_lambda(split: dict, name: str) -> dict[float, float]:
     return dict(zip(split["lambda"], split[name], strict=True))
 
 
-def test_a_run_and_what_it_leaves(finished_nmt):
+def test_run_and_its_files(finished_nmt):
     folder, printed = finished_nmt.folder, finished_nmt.printed
     for name in LEAVES:
         assert (folder / name).stat().st_size > 0, name
@@ -42,10 +42,10 @@ def test_a_run_and_what_it_leaves(finished_nmt):
         assert split["num_sentences"] == count
         assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:.+", split["bleu_signature"])
         assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:yes\|nc:6\|nw:0\|.+", split["chrf_signature"])
-        # A perplexity of some 350 tokens if it had learned nothing.
+        # An untrained model's perplexity would be about 350.
         assert 1 < min(split["token_perplexity"]) < 20
         assert split["next_word_loss"] < 4 and split["head_2_loss"] < 4
-    # Each target is its words and an end.
+    # Each target is its tokens and the end token.
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert test["num_tokens"] == sum(len(tokenizer(pair[1]).input_ids) for pair in toy_pairs(22, 2))
 
@@ -69,8 +69,8 @@ def test_a_run_and_what_it_leaves(finished_nmt):
     )
 
 
-def test_the_figures_are_those_of_the_translations(finished_nmt):
-    """By sacrebleu itself, from what the run leaves."""
+def test_scores_match_the_saved_translations(finished_nmt):
+    """Recompute the scores with sacrebleu from the run's files."""
     rows, metrics = translations_of(finished_nmt.folder), metrics_of(finished_nmt.folder)
     assert [(row["source"], row["reference"]) for row in rows] == toy_pairs(NUM_PAIRS["test"], seed=2)
     test = metrics["splits"]["test"]
@@ -82,25 +82,25 @@ def test_the_figures_are_those_of_the_translations(finished_nmt):
             assert expected > 1
 
 
-def test_the_best_lambda_of_validation_is_chosen(finished_nmt):
+def test_best_lambda_on_validation_is_chosen(finished_nmt):
     metrics = metrics_of(finished_nmt.folder)
     bleu = by_lambda(metrics["splits"]["validation"], "bleu")
     assert len(set(bleu.values())) > 1
     assert metrics["ensemble_lambda"] == max(bleu, key=bleu.get) == finished_nmt.result.ensemble_lambda
 
 
-def test_of_equally_good_lambdas_the_smallest_is_chosen(marian, pairs, tmp_path, monkeypatch):
+def test_smallest_of_equally_good_lambdas_is_chosen(marian, pairs, tmp_path, monkeypatch):
     with_bleu(monkeypatch, [1.0, 5.0, 5.0, 2.0])
     options = [*QUICK, "--lambda_grid", "0.6", "0.4", "0.2", "--eval_strategy", "no"]
     (result,) = run("--model_name_or_path", marian, *pairs, "--output_dir", str(tmp_path / "run"), *options)
-    # λ = 0 is always tried.
+    # λ = 0 is always evaluated.
     assert list(result.translations["validation"]) == [0.0, 0.2, 0.4, 0.6]
     assert result.ensemble_lambda == 0.2 and list(result.translations["test"]) == [0.0, 0.2]
     assert WDRNgramMarianMTModel.from_pretrained(tmp_path / "run").config.ensemble_lambda == 0.2
     assert "λ is 0.2." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_same_command_again_trains_nothing(finished_nmt, capsys):
+def test_repeated_command_does_not_train(finished_nmt, capsys):
     weights = (finished_nmt.folder / "model.safetensors").stat().st_mtime_ns
     before = metrics_of(finished_nmt.folder)
     (again,) = run(*finished_nmt.command, "--output_dir", str(finished_nmt.folder))
@@ -110,8 +110,8 @@ def test_the_same_command_again_trains_nothing(finished_nmt, capsys):
     assert metrics_of(finished_nmt.folder) == before
 
 
-def test_a_tokenizer_is_used_again(finished_nmt, pairs, tmp_path):
-    """In a new model, which has as many embeddings."""
+def test_tokenizer_of_another_run(finished_nmt, pairs, tmp_path):
+    """A new model gets the tokenizer's vocabulary size."""
     options = ["--tokenizer", str(finished_nmt.folder), *pairs, *QUICK, "--max_steps", "1", "--eval_strategy", "no"]
     (result,) = run(*options, "--output_dir", str(tmp_path / "run"), "--ngram_size", "2")
     tokenizer = (finished_nmt.folder / "tokenizer.json").read_bytes()
@@ -121,8 +121,8 @@ def test_a_tokenizer_is_used_again(finished_nmt, pairs, tmp_path):
     assert (config.d_model, config.ngram_size, result.name) == (128, 2, "wdr N=2")
 
 
-def test_the_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monkeypatch):
-    """Although the loss falls all the time; the patience is over after two that are worse."""
+def test_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monkeypatch):
+    """The loss always falls; early stopping follows two evaluations with a lower BLEU."""
     scored = with_bleu(monkeypatch, [1.0, 9.0, 8.0, 3.0])
     options = [*QUICK, "--metric_for_best_model", "bleu", "--patience", "2", "--max_steps", "20"]
     options += as_arguments(learning_rate=2e-3, save_total_limit=9, ngram_size=2)
@@ -136,14 +136,13 @@ def test_the_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monk
     )
     assert all(torch.equal(value, best[name]) for name, value in kept.items())
     assert not all(torch.equal(value, last[name]) for name, value in kept.items())
-    # What was scored in the second evaluation, without the ensemble, the kept model says again.
+    # The kept model reproduces the translations of the second evaluation, without the ensemble.
     assert scored[4] == scored[1] != scored[3] and len(scored[1]) == NUM_PAIRS["validation"]
-    # The second set of figures is real.
     assert evaluations[1]["eval_chrf"] == result.translations["validation"][0.0].chrf
 
 
 def test_early_stopping_keeps_the_best(finished_nmt, pairs, tmp_path):
-    """With a rate that destroys what was learned, by the loss."""
+    """With a destructive learning rate, and the loss as metric."""
     options = [*QUICK, "--max_steps", "40", "--patience", "2", "--lr_scheduler_type", "constant"]
     options += ["--learning_rate", "0.1", "--lambda_grid", "0"]
     (result,) = run("--model_name_or_path", str(finished_nmt.folder), *pairs, "--output_dir", str(tmp_path), *options)
@@ -155,7 +154,7 @@ def test_early_stopping_keeps_the_best(finished_nmt, pairs, tmp_path):
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])
-def test_what_is_trained(marian, pairs, tmp_path, train_mode):
+def test_trained_weights(marian, pairs, tmp_path, train_mode):
     folder = tmp_path / "run"
     options = ["--train_mode", train_mode, *pairs, *QUICK, "--ngram_size", "3", "--learning_rate", "1e-2"]
     run("--model_name_or_path", marian, *options, "--output_dir", str(folder))
@@ -163,7 +162,7 @@ def test_what_is_trained(marian, pairs, tmp_path, train_mode):
     moved = {name for name, value in before.named_parameters() if not torch.equal(value, after.get_parameter(name))}
     if train_mode == "heads":
         assert not moved
-        # A frozen backbone's loss never changes; the heads' does, and the best of them are kept.
+        # With a frozen backbone, the best checkpoint is chosen by the heads' loss.
         state = json.loads((folder / "trainer_state.json").read_text())
         losses = {entry["step"]: entry["eval_heads_loss"] for entry in state["log_history"] if "eval_loss" in entry}
         assert state["best_global_step"] == min(losses, key=losses.get) and len(set(losses.values())) == 2
@@ -172,9 +171,9 @@ def test_what_is_trained(marian, pairs, tmp_path, train_mode):
         assert {name.split(".")[-2] for name in moved} == set(layers)
         assert all(name.endswith(".weight") for name in moved)
         assert (folder / "adapter" / "adapter_model.safetensors").exists()
-    # Biases begin at zero.
+    # Biases start at zero.
     assert len(after.ngram_heads) == 2 and all(head.fc_out.bias.any() for head in after.ngram_heads)
-    # The model in the folder is the one that was evaluated: merged, with its heads.
+    # The saved model is the evaluated one: merged, with heads.
     translate = Translator(AutoTokenizer.from_pretrained(folder), 2, 1.0, 256, 64, shows_progress=False)
     rows = translations_of(folder)
     assert translate(after, [row["source"] for row in rows], 0.0) == [row["plain"] for row in rows]
@@ -182,7 +181,7 @@ def test_what_is_trained(marian, pairs, tmp_path, train_mode):
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_other_plain_checkpoints(plain_checkpoints, pairs, tmp_path, name):
-    """T5 with a prefix before every source, of training, evaluation and translation."""
+    """T5 gets a prefix before every source in training, evaluation and translation."""
     folder, prefix = tmp_path / "run", "translate : " if name == "t5" else ""
     options = [*pairs, *QUICK, "--max_steps", "20", "--eval_steps", "20", "--learning_rate", "1e-2"]
     options += ["--source_prefix", prefix, "--ngram_size", "3"]
@@ -200,7 +199,7 @@ def test_other_plain_checkpoints(plain_checkpoints, pairs, tmp_path, name):
     assert sources == [pair[0] for pair in toy_pairs(22, 2)]
     assert translator(model, sources, result.ensemble_lambda) == [row["hypothesis"] for row in rows]
     if name == "t5":
-        # Evaluation alone knows the prefix, on the run's pairs and on others, unless it is told another.
+        # Evaluation uses the run's prefix on any pairs, unless another is given.
         evaluate = ["--do_train", "false", "--model_name_or_path", str(folder), *SEARCH[:4], "--lambda_grid", "0"]
         nll = pytest.approx(result.scores["test"].nll_sums[0])
         for options in ([], pairs):
@@ -217,9 +216,9 @@ def test_bag_of_words_without_heads(marian, pairs, tmp_path):
     (result,) = run("--model_name_or_path", marian, *options, "--output_dir", str(tmp_path / "run"))
     model = WDRNgramMarianMTModel.from_pretrained(tmp_path / "run")
     assert result.name == "bow" and not model.ngram_heads and model.config.bow_loss_weight == 1.0
-    # Without heads there is no λ to look for.
+    # Without heads, only λ = 0 is evaluated.
     assert list(result.translations["validation"]) == [0.0] and result.ensemble_lambda == 0
-    # The loss has the words of the whole sentence besides; the evaluation has only the next word.
+    # The training loss includes the bag of words; the evaluation loss is the next token's.
     history = result.history
     assert all(entry["loss"] > entry["next_word_loss"] + 0.5 for entry in history if "loss" in entry)
     evaluations = [entry for entry in history if "eval_loss" in entry]
@@ -240,7 +239,7 @@ def test_compare(pairs, tmp_path, capsys):
     configs = [WDRNgramMarianMTModel.from_pretrained(path).config for path in folders]
     assert [(config.ngram_size, config.bow_loss_weight) for config in configs] == [(3, 0), (1, 0), (1, 1), (3, 0)]
     assert configs[0].ngram_target == "wdr" and configs[3].ngram_target == "simple"
-    # They begin with the same weights and see the same batches.
+    # They start from the same weights and train on the same batches.
     first = [next(entry for entry in result.history if "loss" in entry) for result in results]
     assert [entry["next_word_loss"] for entry in first] == [pytest.approx(first[0]["next_word_loss"])] * 4
     assert len({entry["loss"] for entry in first}) == 4
@@ -248,27 +247,27 @@ def test_compare(pairs, tmp_path, capsys):
     assert all(re.search(rf"^{name} +test +22 ", table, flags=re.MULTILINE) for name in ("plain", "bow", "simple N=3"))
 
 
-def test_killed_and_started_again(marian, pairs, tmp_path):
-    """The final weights are those of a run that was not interrupted, with dropout."""
+def test_killed_and_resumed(marian, pairs, tmp_path):
+    """The final weights are those of an uninterrupted run, with dropout."""
     options = ["--model_name_or_path", marian, *pairs, *QUICK, "--ngram_size", "3", "--lambda_grid", "0", "0.4"]
     options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
-    run(*options, "--output_dir", str(tmp_path / "whole"))
+    run(*options, "--output_dir", str(tmp_path / "complete"))
     broken = tmp_path / "broken"
     run_and_kill(SCRIPT, broken, options)
     run(*options, "--output_dir", str(broken))
-    whole = metrics_of(tmp_path / "whole")
+    complete = metrics_of(tmp_path / "complete")
     assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
-    assert metrics_of(broken)["splits"] == whole["splits"]
-    weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", broken)]
+    assert metrics_of(broken)["splits"] == complete["splits"]
+    weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "complete", broken)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     assert WDRNgramMarianMTModel.from_pretrained(broken).config.dropout == 0.1
-    assert translations_of(broken) == translations_of(tmp_path / "whole")
+    assert translations_of(broken) == translations_of(tmp_path / "complete")
 
 
-def test_a_runs_own_settings_run_again(marian, pairs, tmp_path):
+def test_run_yaml_repeats_the_run(marian, pairs, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     run("--model_name_or_path", marian, *pairs, "--output_dir", str(one), *QUICK, "--learning_rate", "0.03")
-    # What does not change the model is not among them.
+    # Options that do not change the weights are not saved.
     search = ["--num_beams", "2", "--lambda_grid", "0", "0.4", "--disable_tqdm", "true"]
     run(str(one / "run.yaml"), "--output_dir", str(two), *search)
     assert (two / "run.yaml").read_text() == (one / "run.yaml").read_text()
@@ -276,8 +275,8 @@ def test_a_runs_own_settings_run_again(marian, pairs, tmp_path):
     assert translations_of(two) == translations_of(one)
 
 
-def test_the_embedded_default_runs(tmp_path, monkeypatch, capsys):
-    """A few pairs of the grammar, a tokenizer trained on them, the preset's model."""
+def test_default_data(tmp_path, monkeypatch, capsys):
+    """A few pairs of the grammar, a tokenizer trained on them, and the preset's model."""
     from ngram_wdr_hf.data.grammar import english_german
 
     monkeypatch.setattr(

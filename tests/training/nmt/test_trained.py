@@ -11,7 +11,7 @@ from tests.support.scripts import contents, metrics_of
 
 
 def generate(folder: Path, sources: list[str], **options) -> list[str]:
-    """One sentence at a time, by the saved model and what is saved with it."""
+    """Translate one sentence at a time with the saved model and its saved settings."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [model.generate(**tokenizer(source, return_tensors="pt"), **options)[0] for source in sources]
@@ -27,11 +27,11 @@ def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
     sources = [row["source"] for row in rows]
     assert generate(folder, sources) == [row["hypothesis"] for row in rows]
     assert generate(folder, sources, ensemble_lambda=0.0) == [row["plain"] for row in rows]
-    # The search is not without effect: other beams, other translations.
+    # The number of beams has an effect.
     assert generate(folder, sources, num_beams=1) != [row["hypothesis"] for row in rows]
 
 
-def test_the_model_card_tells_how_to_translate(finished_nmt, monkeypatch, capsys):
+def test_model_card_code_translates(finished_nmt, monkeypatch, capsys):
     monkeypatch.chdir(finished_nmt.folder.parent)
     (snippet,) = re.findall(r"```python\n(.*?)```", (finished_nmt.folder / "README.md").read_text(), flags=re.DOTALL)
     row = translations_of(finished_nmt.folder)[0]
@@ -39,8 +39,8 @@ def test_the_model_card_tells_how_to_translate(finished_nmt, monkeypatch, capsys
     assert row["hypothesis"] in capsys.readouterr().out
 
 
-def test_evaluation_alone(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
-    """Without a word about the data, the run's own; nothing is written."""
+def test_evaluation_only(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
+    """Without data options, the run's own data is used; nothing is written."""
     monkeypatch.chdir(tmp_path)
     before = contents(finished_nmt.folder)
     arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
@@ -51,7 +51,7 @@ def test_evaluation_alone(finished_nmt, pair_files, tmp_path, monkeypatch, capsy
     for split, scores in result.scores.items():
         assert scores.nll_sums == pytest.approx(expected.scores[split].nll_sums)
     assert re.search(r"wdr N=3 +test +22 ", capsys.readouterr().out)
-    # Without a validation set, λ is the model's own.
+    # Without a validation set, λ is that of the model.
     (test,) = run(*arguments, *pair_files["test"])
     assert list(test.translations) == ["test"] and test.ensemble_lambda == expected.ensemble_lambda
     assert test.translated == expected.translated
@@ -59,7 +59,7 @@ def test_evaluation_alone(finished_nmt, pair_files, tmp_path, monkeypatch, capsy
 
 
 def test_translate(finished_nmt, tmp_path, monkeypatch, capsys):
-    """A sentence a line; an empty line keeps its place."""
+    """One translation per line; an empty line stays empty."""
     monkeypatch.chdir(tmp_path)
     rows = translations_of(finished_nmt.folder)
     lines, expected = ([row[side] for row in rows] for side in ("source", "hypothesis"))
@@ -71,7 +71,7 @@ def test_translate(finished_nmt, tmp_path, monkeypatch, capsys):
     arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
     assert run(*arguments, "--translate", "text.en") == []
     assert capsys.readouterr().out == "\n".join(expected) + "\n"
-    # Without a line break at its end, a file's last line counts as well; Windows' marks are no text.
+    # The last line may lack a line break; Windows line breaks are accepted.
     Path("text.en").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[1:8]).encode())
     run(*arguments, "--translate", "text.en", "--translate_to", "text.de")
     assert capsys.readouterr().out == ""

@@ -17,7 +17,7 @@ GROWTH = 1.1
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A token a word."""
+    """A word tokenizer."""
     words = {"<eos>": END, "<pad>": PAD, **{f"w{i}": i for i in range(2, VOCAB_SIZE)}}
     backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -27,14 +27,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def model():
-    """The longer a translation is, the likelier is its end: none is cut off, and they are not all equally long."""
+    """A model that ends translations at different lengths: longer ones end with a higher probability."""
     model = tiny_seq2seq("marian", torch.float64, seed=2, ngram_size=3, init_std=0.5)
     model.generation_config.exponential_decay_length_penalty = (2, GROWTH)
     return model
 
 
 def alone(model, tokenizer, text: str, num_beams: int = 3, ensemble_lambda: float = LAMBDA, **options) -> str:
-    """One sentence, without padding."""
+    """Translate one sentence, without padding."""
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     options = {"max_new_tokens": 2 * ids.shape[1] + 10, **options}
     (generated,) = model.generate(
@@ -50,17 +50,18 @@ def translator(tokenizer, **options) -> Translator:
 @pytest.fixture(scope="module")
 def expected(model, tokenizer) -> list[str]:
     translations = [alone(model, tokenizer, text) for text in TEXTS]
-    # All different, so that none can stand for another; none is cut off.
+    # All translations are different, and none is truncated.
     assert len({*translations}) == len(TEXTS) and all(translations)
     assert all(
-        len(found.split()) < 2 * len(text.split()) + 12 for found, text in zip(translations, TEXTS, strict=True)
+        len(translated.split()) < 2 * len(text.split()) + 12
+        for translated, text in zip(translations, TEXTS, strict=True)
     )
-    assert len({len(found.split()) for found in translations}) > 1
+    assert len({len(translated.split()) for translated in translations}) > 1
     return translations
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 60, 4096])
-def test_every_sentence_as_if_alone_and_in_its_place(model, tokenizer, expected, batch_tokens):
+def test_batches_do_not_change_translations_or_their_order(model, tokenizer, expected, batch_tokens):
     assert translator(tokenizer, batch_tokens=batch_tokens)(model, TEXTS, LAMBDA) == expected
     backwards = translator(tokenizer, batch_tokens=batch_tokens)(model, TEXTS[::-1], LAMBDA)
     assert backwards == expected[::-1]
@@ -69,9 +70,9 @@ def test_every_sentence_as_if_alone_and_in_its_place(model, tokenizer, expected,
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_beams(model, tokenizer, num_beams):
     texts = TEXTS[:4]
-    # One at a time, with as much room as it has alone.
-    found = translator(tokenizer, num_beams=num_beams, batch_tokens=1)(model, texts, LAMBDA)
-    assert found == [alone(model, tokenizer, text, num_beams) for text in texts]
+    # One sentence per batch, so that the length limits are equal.
+    translated = translator(tokenizer, num_beams=num_beams, batch_tokens=1)(model, texts, LAMBDA)
+    assert translated == [alone(model, tokenizer, text, num_beams) for text in texts]
 
 
 def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monkeypatch):
@@ -84,7 +85,7 @@ def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monke
         return input_ids
 
     monkeypatch.setattr(model, "generate", generate)
-    # The model that gives back what it was given shows that nothing is lost.
+    # A model that copies its input shows that no sentence is lost.
     assert translator(tokenizer, batch_tokens=36, length_penalty=0.7)(model, TEXTS, LAMBDA) == TEXTS
     assert shapes == [(4, 3), (2, 4), (1, 6), (1, 9)]
     assert all(count * length * 3 <= 36 for count, length in shapes)
@@ -92,16 +93,16 @@ def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monke
     for kwargs in options:
         assert (kwargs["num_beams"], kwargs["length_penalty"], kwargs["ensemble_lambda"]) == (3, 0.7, LAMBDA)
         assert kwargs["do_sample"] is False and kwargs["max_length"] is None
-    # A model that sees little writes little.
+    # The model's maximum length limits the translation.
     options.clear()
     translator(tokenizer, batch_tokens=36, longest=20)(model, TEXTS, LAMBDA)
     assert [kwargs["max_new_tokens"] for kwargs in options] == [16, 18, 19, 19]
 
 
-def test_empty_lines_keep_their_place(model, tokenizer, expected):
+def test_empty_lines_stay_empty(model, tokenizer, expected):
     texts = ["", TEXTS[0], " \t", TEXTS[1], "", None, TEXTS[2], "\u2003"]
-    found = translator(tokenizer)(model, texts, LAMBDA)
-    assert found == ["", expected[0], "", expected[1], "", "", expected[2], ""]
+    translated = translator(tokenizer)(model, texts, LAMBDA)
+    assert translated == ["", expected[0], "", expected[1], "", "", expected[2], ""]
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" ", ""]])
@@ -111,16 +112,16 @@ def test_nothing_to_translate(model, tokenizer, texts, monkeypatch):
 
 
 def test_prefix(model, tokenizer, expected):
-    found = translator(tokenizer, prefix="w5 w6 ")(model, ["", *TEXTS[:3]], LAMBDA)
-    assert found == ["", *(alone(model, tokenizer, f"w5 w6 {text}") for text in TEXTS[:3])]
-    assert found[1:] != expected[:3]
+    translated = translator(tokenizer, prefix="w5 w6 ")(model, ["", *TEXTS[:3]], LAMBDA)
+    assert translated == ["", *(alone(model, tokenizer, f"w5 w6 {text}") for text in TEXTS[:3])]
+    assert translated[1:] != expected[:3]
 
 
-def test_long_sources_are_cut(model, tokenizer):
-    found = translator(tokenizer, longest=4)(model, TEXTS[:4], LAMBDA)
+def test_long_sources_are_truncated(model, tokenizer):
+    translated = translator(tokenizer, longest=4)(model, TEXTS[:4], LAMBDA)
     cut = [" ".join(text.split()[:3]) for text in TEXTS[:4]]
-    assert found == [alone(model, tokenizer, text, max_new_tokens=3) for text in cut]
-    assert max(len(text.split()) for text in found) <= 3
+    assert translated == [alone(model, tokenizer, text, max_new_tokens=3) for text in cut]
+    assert max(len(text.split()) for text in translated) <= 3
 
 
 def test_lambda_reaches_the_model(model, tokenizer, expected):
@@ -139,20 +140,20 @@ def test_shares_of_several_processes(model, tokenizer, expected, monkeypatch, nu
         return share(model, texts, LAMBDA)
 
     class Gathered(Exception):
-        """A process waits here for the others."""
+        """Raised where a process would wait for the others."""
 
-    def send(found):
-        shares[len(shares)] = found
+    def send(translated):
+        shares[len(shares)] = translated
         raise Gathered
 
     monkeypatch.setattr(translate, "gather_object", send)
     for index in range(num_processes):
         with pytest.raises(Gathered):
             run(index)
-    places = [place for found in shares.values() for place, _ in found]
-    # Every sentence is translated by one process, and the work is shared.
-    assert sorted(places) == list(range(len(TEXTS)))
-    assert sum(bool(found) for found in shares.values()) == min(num_processes, 4)
+    indices = [index for translated in shares.values() for index, _ in translated]
+    # Every sentence is translated by exactly one process.
+    assert sorted(indices) == list(range(len(TEXTS)))
+    assert sum(bool(translated) for translated in shares.values()) == min(num_processes, 4)
     monkeypatch.setattr(
         translate, "gather_object", lambda _: [item for index in reversed(shares) for item in shares[index]]
     )
@@ -161,8 +162,8 @@ def test_shares_of_several_processes(model, tokenizer, expected, monkeypatch, nu
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_training_goes_on(model, tokenizer, expected, is_training):
-    """Translation knows no dropout, and a model that was in training still is."""
+def test_training_mode_is_restored(model, tokenizer, expected, is_training):
+    """Translation uses no dropout, and restores the model's mode."""
     model.train(is_training)
     modules = [module for module in model.modules() if hasattr(module, "dropout")]
     kept = [module.dropout for module in modules]
