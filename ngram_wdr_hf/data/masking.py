@@ -93,7 +93,7 @@ class Masking:
 
     def seeded(self, tokens: torch.LongTensor, *seeds: int) -> dict[str, torch.Tensor]:
         """Frame and mask a block; the same seeds give the same masks."""
-        # The hash of integers is the same in every process.
+        # Unlike that of strings, the hash of integers is the same in every process.
         generator = torch.Generator().manual_seed(hash(seeds) % 2**63)
         masked, labels = self(self.frame(tokens), generator)
         return {"input_ids": masked, "labels": labels}

@@ -203,6 +203,6 @@ def evaluation_windows(
 
 
 def _check_index(items: TorchDataset, i: int) -> None:
-    # Ends a loop over the dataset.
+    """Raise the `IndexError` that ends a loop over a dataset."""
     if not 0 <= i < len(items):
         raise IndexError(f"Index {i} is out of range: there are {len(items)} items.")

@@ -17,7 +17,6 @@ from transformers import ReformerLayer, Trainer, TrainerCallback, set_seed
 from ..data.errors import InputError
 from .modes import modes_restored
 
-# The log key.
 GRADIENT_DIVERSITY = "gradient_diversity"
 # Gradient entries squared at a time.
 CHUNK_SIZE = 2**18

@@ -13,7 +13,6 @@ from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
 
-# Running text, sentence pairs, or text with masked words.
 ScoredText = EvaluationWindows | PairBatches | MaskedText
 
 

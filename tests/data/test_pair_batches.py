@@ -119,7 +119,6 @@ def test_every_pair_once_and_every_value(batch_tokens):
         assert rows == count and batch["attention_mask"].shape == (count, width)
         assert count * max(width, target_width) <= batch_tokens or count == 1
         pairs = unpadded(batch)
-        # No wider than necessary.
         assert width == max(len(source) for source, _ in pairs)
         assert target_width == max(len(target) for _, target in pairs)
         for row, (source, target) in enumerate(pairs):

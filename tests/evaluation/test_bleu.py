@@ -116,7 +116,7 @@ def test_metric_takes_texts_among_lists(metric):
     ("hypotheses", "references", "names"),
     [
         ([], [], ["`references` is empty"]),
-        (["ja"], [["ja", "doch"], []], ["`references`", "1 texts", "2"]),
+        (["ja"], [["ja", "doch"], []], ["`references`", "2 for 1"]),
         (["ja", "nein"], [["ja"], []], ["`references[1]` is empty"]),
         (
             ["ja", "nein"],

@@ -89,5 +89,4 @@ def test_scores_do_not_depend_on_the_number_of_processes(pairs, num_processes):
     assert scores.nll_sums == pytest.approx(alone.nll_sums, rel=1e-9)
     assert scores.head_nlls == pytest.approx(alone.head_nlls, rel=1e-9)
     assert (scores.num_tokens, scores.num_words) == (alone.num_tokens, alone.num_words)
-    # A single share is less than the total.
     assert all(float(sums[0][0]) < alone.nll_sums[0] for sums in shares)

@@ -30,7 +30,6 @@ def test_equals_its_definition(task):
         predictions = [truth if chance.random() < share else 1 - truth for truth in references]
         results = metric.compute(predictions=predictions, references=references)
         assert results == {name: pytest.approx(definition(predictions, references), abs=1e-12)}
-        # In batches.
         for i in range(0, 101, 25):
             metric.add_batch(predictions=predictions[i : i + 25], references=references[i : i + 25])
         assert metric.compute() == results
