@@ -187,7 +187,10 @@ def wdr_map(
 
 
 def signs(level: int) -> list[str]:
-    """Return the signs and factors of the earlier words in a difference, the latest word first."""
+    """
+    Return the text to print before each earlier word of a difference, its sign and factor, the latest word first:
+    `[" − 2 ", " + "]` for level 2.
+    """
     return [
         f" {'−' if i % 2 else '+'} {'' if comb(level, i) == 1 else f'{comb(level, i)} '}" for i in range(1, level + 1)
     ]
@@ -292,8 +295,8 @@ def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.nda
         perplexity = min(USUAL_PERPLEXITY, (len(distinct) - 1) / POINTS_PER_PERPLEXITY)
     if not 0 < perplexity < len(distinct):
         raise ValueError(
-            f"`perplexity` must be positive and below {len(distinct)}, the number of different targets, got "
-            f"{perplexity}. Lower it, or give a longer text."
+            f"`perplexity` of t-SNE must be positive and below {len(distinct)}, the number of different target "
+            f"vectors, got {perplexity}. Lower it, or give a longer text."
         )
     projection = TSNE(perplexity=perplexity, init="pca", max_iter=ITERATIONS, random_state=seed)
     # With several threads, results are not reproducible.

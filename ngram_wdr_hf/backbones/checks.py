@@ -66,7 +66,10 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Check that a model has no heads yet, and an output embedding that heads can predict through."""
+    """
+    Check that a model can get heads: it has none yet, has an output embedding to predict through, is not made of
+    several models, and has no offloaded weights.
+    """
     name = type(model).__name__
     if isinstance(model, NgramMixin):
         raise ValueError(

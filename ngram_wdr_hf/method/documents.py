@@ -17,7 +17,8 @@ def read_documents(
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    Return the run lengths and the positions of a batch's tokens, `(batch_size, T)` each.
+    Return the run lengths and the positions of a batch's tokens, `(batch_size, T)` each. A token's run length is the
+    number of tokens of its document read so far, itself included; 0 for padding.
 
     Args:
         text (`Mapping[str, Any]`): The model's inputs. Only `position_ids` and `attention_mask` are used.

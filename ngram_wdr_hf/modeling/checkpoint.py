@@ -73,8 +73,8 @@ class CheckpointMixin:
             )
         if any(not parameter.is_floating_point() for parameter in model.ngram_heads.parameters()):
             raise ValueError(
-                "`ngram_heads` cannot be trained after quantization: exclude them and the output embedding from it "
-                "(with bitsandbytes, `llm_int8_skip_modules=['lm_head', 'ngram_heads']`)."
+                "`ngram_heads` must not be quantized: exclude them and the output embedding from quantization (with "
+                "bitsandbytes, `llm_int8_skip_modules=['lm_head', 'ngram_heads']`)."
             )
         return (model, info) if returns_loading_info else model
 

@@ -128,7 +128,7 @@ class ReportArguments:
 
 @dataclass
 class GenerativeReportArguments(ReportArguments):
-    """Options for evaluation and reports of a model that can generate."""
+    """Options for evaluation and reports of a model that can generate, with the λ grid and `use_mtp`."""
 
     lambda_grid: list[float] | None = HfArg(
         default=None,

@@ -46,7 +46,8 @@ def max_positions(model: PreTrainedModel) -> int | None:
 def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:
     """
     Let the heads draft only the `size` most frequent tokens of `training_tokens`, an iterable of id arrays. If that is
-    empty, keep the model's draft tokens, or take the first ids of the vocabulary.
+    empty, keep the model's draft tokens, cut or filled up to `size` with the first ids of the vocabulary. Do nothing
+    if `size` is `None` or the model has no heads.
     """
     if size is None or not model.ngram_heads:
         return

@@ -54,7 +54,7 @@ class RunFolder:
         return settings
 
     def claim(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write the settings and the tokenizer of a new run."""
+        """Write the settings and the tokenizer of a new run. Do nothing if the folder has settings already."""
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / SETTINGS).exists():
             return

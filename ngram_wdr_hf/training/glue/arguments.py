@@ -21,7 +21,7 @@ from ..common.presets import Preset
 
 @dataclass
 class GlueDataArguments:
-    """Options for the tasks and their examples."""
+    """Options for the tasks: their names, the files or the dataset of their examples, the maximum length."""
 
     task: list[str] | None = HfArg(
         default=None,
