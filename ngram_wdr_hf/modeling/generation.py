@@ -124,7 +124,7 @@ class NgramGenerationMixin:
             )
         if self._is_stateful:
             raise ValueError(
-                f"`use_mtp=True` cannot be used with {type(self).__name__}, whose recurrent state cannot undo "
+                f"`use_mtp=True` cannot be used with {type(self).__name__}, whose state cannot undo "
                 "rejected drafts: set `use_mtp=False`."
             )
         threshold = getattr(generation_config, "draft_threshold", None)
