@@ -45,7 +45,7 @@ def check_class(backbone: type[PreTrainedModel]) -> None:
     name, model_type = backbone.__name__, backbone.config_class.model_type
     if not backbone.can_generate():
         raise ValueError(
-            f"`{name}` cannot get N-gram heads: it is no causal or encoder-decoder language model. Use the "
+            f"`{name}` cannot get N-gram heads: it is not a causal or encoder-decoder language model. Use the "
             "architecture's `ForCausalLM` or `ForConditionalGeneration` class."
         )
     if model_type in TRANSFORMED_OUTPUT_TYPES:

@@ -25,9 +25,9 @@ from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramGPT2LMHeadModel, with_
 from ngram_wdr_hf.modeling import bundle as bundle_module
 from ngram_wdr_hf.modeling.bundle import bundle
 from tests.support.errors import raises_naming
+from tests.support.processes import ROOT, run_without_package
 from tests.support.tiny import random_ids, tiny_model
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"vocab_size": 24, "pad_token_id": 0, "eos_token_id": 1}
 MADE = {
     "olmo2": lambda: Olmo2ForCausalLM(
@@ -200,7 +200,6 @@ def test_a_backbone_from_elsewhere_carries_no_code(tmp_path):
 ELSEWHERE = """
 import sys
 
-sys.modules["ngram_wdr_hf"] = None  # as if the package were not installed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -230,17 +229,7 @@ def test_loads_where_the_package_is_not_installed(tmp_path):
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
     torch.save(ids, tmp_path / "ids.pt")
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
-    environment = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "-I", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-    )
-    assert run.returncode == 0, run.stderr
+    run_without_package(ELSEWHERE, tmp_path, str(tmp_path))
     results = torch.load(tmp_path / "results.pt")
     options = {"max_new_tokens": 10, "do_sample": False, "return_dict_in_generate": True, "output_scores": True}
     for name, model in models.items():
