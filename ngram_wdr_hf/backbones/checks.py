@@ -33,7 +33,7 @@ OTHER_LOSS = (
     "encoder-decoder model, which does not shift labels, use the full model."
 )
 LOOKS_AHEAD = (
-    "`{}` cannot get N-gram heads: with this configuration it sees the words that it is to predict, like an encoder. "
+    "`{}` cannot get N-gram heads: with this configuration it sees the tokens that it has to predict, like an encoder. "
     "Use a causal model; some architectures need `is_decoder=True` for that."
 )
 # Magnitude of the logits in the probe, large enough for soft-capping to show.
