@@ -33,8 +33,8 @@ OTHER_LOSS = (
     "encoder-decoder model, which does not shift labels, use the full model."
 )
 LOOKS_AHEAD = (
-    "`{}` cannot get N-gram heads: with this configuration it sees the tokens that it has to predict, like an encoder. "
-    "Use a causal model; some architectures need `is_decoder=True` for that."
+    "`{}` cannot get N-gram heads: with this configuration it sees the tokens that it has to predict, like an "
+    "encoder. Use a causal model; some architectures need `is_decoder=True` in their configuration for that."
 )
 # Magnitude of the logits in the probe, large enough for soft-capping to show.
 PROBE_LOGITS = 200.0

@@ -10,15 +10,21 @@ def bag_of_words_nll(
     hidden_states: torch.Tensor, targets: torch.LongTensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     r"""
-    Return `-sum_w log sigmoid(sum_t s_t[w])` over the distinct tokens `w` of each target sentence, summed over the
-    batch. `s_t` are the logits at position t. The logit layer is linear, so the sum of a sentence's logits is the
-    logit of its summed hidden states. Only logits of tokens in the sentence are computed.
+    Return the bag-of-words loss of a batch: `-sum_w log sigmoid(sum_t s_t[w])` over the distinct target tokens `w` of
+    each sentence, summed over the sentences and not averaged. `s_t` are the logits at position t; positions without
+    a target are left out.
+
+    The logit layer is linear, so the sum of a sentence's logits is the logit of its summed hidden states. Only the
+    logits of the sentence's own tokens are computed.
 
     Args:
         hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): The input of the logit layer.
         targets (`torch.LongTensor` of shape `(batch_size, T)`): The target ids; -100 for no target.
         weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias.
+        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias; `None` for no bias.
+
+    Returns:
+        `torch.Tensor`: A scalar.
     """
     is_target = targets != IGNORE_INDEX
     sentence_states = (hidden_states * is_target[..., None]).sum(1)  # (batch_size, d)

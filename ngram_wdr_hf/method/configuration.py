@@ -20,9 +20,10 @@ class NgramConfigMixin:
             What a head predicts: `"wdr"`, the n-level word difference representation of a future token, or
             `"simple"`, the token's embedding itself.
         ensemble_lambda (`float`, *optional*, defaults to 0.0):
-            The paper's λ: the weight, from 0 to 1, of the heads' past predictions in the next-token prediction.
+            The paper's λ: the weight, from 0 to 1, of the heads' past predictions in the next-token prediction of
+            evaluation and generation. With 0, the model's own prediction is used alone.
         label_smoothing (`float`, *optional*, defaults to 0.0):
-            The ε of label smoothing, from 0 to 1, in the training loss of every depth.
+            The ε of label smoothing, from 0 to 1, in the training loss of every depth. 0 is no smoothing.
         ngram_head_activation (`str`, *optional*, defaults to `"relu"`):
             The Transformers name of the activation between the two linear layers of a head.
         draft_vocab_size (`int`, *optional*):
@@ -39,7 +40,10 @@ class NgramConfigMixin:
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:
-        """Output fields that Trainer does not gather: the backbone's, and those without a batch dimension."""
+        """
+        Names of the output fields that Trainer leaves out of its predictions: the backbone's list, and `head_losses`,
+        which has no batch dimension.
+        """
         return [*super().keys_to_ignore_at_inference, "head_losses"]
 
     def __post_init__(self, **kwargs):
@@ -47,7 +51,10 @@ class NgramConfigMixin:
         self.validate_ngram_fields()
 
     def validate_ngram_fields(self) -> None:
-        """Check the N-gram fields, and raise a `ValueError` for an invalid value."""
+        """
+        Raise a `ValueError` for the first N-gram field with an invalid value. Called when the configuration is
+        created, and again when a model is created from it.
+        """
         if isinstance(self.ngram_size, bool) or not isinstance(self.ngram_size, int) or self.ngram_size < 1:
             raise ValueError(
                 f"`ngram_size` must be an integer >= 1, got {self.ngram_size!r}. Use 1 for the plain model."
@@ -65,17 +72,22 @@ class NgramConfigMixin:
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return `value` if it is a number from 0 to 1; raise a `ValueError` for `name` otherwise."""
+    """Return `value` if it is a number from 0 to 1; otherwise raise a `ValueError` about the field `name`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
     return value
 
 
 def check_draft_vocab_size(size: int | None, vocab_size: int | None = None) -> None:
-    """Check that `size` is `None` or an integer from 1 to the size of the vocabulary."""
+    """
+    Raise a `ValueError` unless `size` is an integer from 1 to `vocab_size`, or `None` (the full vocabulary). With
+    `vocab_size=None`, there is no upper limit.
+    """
     if size is None:
         return
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"`draft_vocab_size` must be an integer >= 1, got {size!r}.")
+        raise ValueError(
+            f"`draft_vocab_size` must be an integer >= 1, got {size!r}. Use `None` to draft from the full vocabulary."
+        )
     if vocab_size is not None and size > vocab_size:
         raise ValueError(f"`draft_vocab_size` must be at most the vocabulary size, {vocab_size}, got {size}.")

@@ -9,7 +9,8 @@ import torch
 def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
     Return the n-level word difference representation `Δ_n e`, by its recursive definition:
-    `Δ_1 e[t] = e[t+1] - e[t]` and `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`; the last position keeps `e[T-1]`.
+    `Δ_1 e[t] = e[t+1] - e[t]` and `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`. The last position has no successor and
+    keeps `e[T-1]` at every level.
 
     Args:
         embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
@@ -49,11 +50,16 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
     r"""
-    Return the conjugate term `-sum_{i=1..n} C(n,i) (-1)^i e_i` of an n-level difference, given the embeddings of the
-    n tokens next to the predicted one.
+    Return the conjugate term `-sum_{i=1..n} C(n,i) (-1)^i e_i` of an n-level difference. The level n is the number of
+    `neighbors`.
 
     Args:
-        neighbors (`Sequence[torch.Tensor]`): The embeddings `e_1, ..., e_n`, nearest first, all on one side.
+        neighbors (`Sequence[torch.Tensor]`):
+            The embeddings `e_1, ..., e_n` of the n tokens next to the predicted one, nearest first, all of one shape.
+            They are the tokens before it in a causal model, after it in a masked one.
+
+    Returns:
+        `torch.Tensor` of the shape of `e_1`.
     """
     n = len(neighbors)
     total = neighbors[0] if n == 1 else n * neighbors[0]
@@ -63,5 +69,6 @@ def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _check_level(n: int, lowest: int) -> None:
+    """Raise a `ValueError` unless `n` is an integer of at least `lowest`."""
     if isinstance(n, bool) or not isinstance(n, int) or n < lowest:
         raise ValueError(f"`n`, the level, must be an integer >= {lowest}, got {n!r}.")

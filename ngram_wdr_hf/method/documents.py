@@ -17,15 +17,22 @@ def read_documents(
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    Return the run lengths and the positions of a batch's tokens, `(batch_size, T)` each. A token's run length is the
-    number of tokens of its document read so far, itself included; 0 for padding.
+    Return the run lengths and the positions of a batch's tokens. A token's run length is the number of tokens of its
+    document read so far, itself included; 0 for padding. The positions are `position_ids` or, if these are missing,
+    `past_length, past_length + 1, ...` in every row.
 
     Args:
-        text (`Mapping[str, Any]`): The model's inputs. Only `position_ids` and `attention_mask` are used.
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): The hidden states of the tokens.
+        text (`Mapping[str, Any]`):
+            The model's inputs. Only `position_ids` and `attention_mask` are used; both may be missing.
+        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`):
+            The hidden states of the tokens. Only shape and device are used.
         past_length (`int` or `torch.LongTensor`, *optional*, defaults to 0): The number of tokens in the cache.
         last_record (`torch.LongTensor` of shape `(batch_size, 3)`, *optional*):
-            The id, run length and position of the last token in the cache.
+            The id, run length and position of the last token in the cache. With `None`, every row starts a new
+            document.
+
+    Returns:
+        `tuple[torch.LongTensor, torch.LongTensor]`: Run lengths and positions, `(batch_size, T)` each.
     """
     batch_size, length = hidden_states.shape[:2]
     position_ids = text.get("position_ids")
@@ -51,11 +58,15 @@ def run_lengths(
     Args:
         position_ids (`torch.LongTensor` of shape `(batch_size, T)`):
             The positions. A token continues the document of the token before it if its position is one higher.
-        is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*): False for padding.
+        is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
+            False for padding; `None` without padding.
         is_linked (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
-            False for a token that cannot attend to the token before it.
-        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The run length before the first token.
-        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*): The position before it.
+            False for a token that cannot attend to the token before it, and so starts a document. With `None`, the
+            positions decide alone.
+        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The run length of the token before the first one. With `None`, the first token starts a document.
+        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The position of that token; given together with `previous_run`.
 
     Returns:
         `torch.LongTensor` of shape `(batch_size, T)`.
@@ -80,10 +91,13 @@ def run_lengths(
 
 
 def allowed_by(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return a prepared mask as booleans: True where attention is allowed."""
+    """
+    Return a prepared attention mask as booleans of the same shape: True where attention is allowed. A float mask is
+    added to the attention scores, so it forbids attention where it is close to the minimum of its dtype.
+    """
     if not attention_mask.is_floating_point():
         return attention_mask.bool()
-    # A float mask is added to the scores: a moderate value is a bias, not a mask.
+    # A moderate value is a bias, not a mask.
     return attention_mask > torch.finfo(attention_mask.dtype).min / 2
 
 
@@ -91,18 +105,20 @@ def read_attention_mask(
     attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     r"""
-    Read from an attention mask which of the last `length` tokens are real, and which are linked to their predecessor.
+    Read from an attention mask which of the last `length` tokens are real (no padding), and which are linked (can
+    attend to the token before them).
 
     Args:
         attention_mask (`torch.Tensor`, *optional*):
-            The usual `(batch_size, past_length + length)` mask of ones and zeros, or a prepared
-            `(batch_size, 1, length, key_length)` mask: boolean, or added to the attention scores. Anything else
-            (a mask that is not a tensor) is ignored.
+            The usual 2D mask of ones and zeros, for the new tokens alone or with the cache before them; or a prepared
+            `(batch_size, 1, length, key_length)` mask, boolean or added to the attention scores. Anything else is
+            ignored.
         length (`int`): The number of new tokens.
         past_length (`int` or `torch.LongTensor`): The number of tokens in the cache.
 
     Returns:
-        `(is_real, is_linked)`, the arguments of `run_lengths`.
+        `(is_real, is_linked)`: Two boolean tensors of shape `(batch_size, length)`, as `run_lengths` takes them.
+        `is_linked` is `None` for a 2D mask, and both are `None` for an ignored one.
     """
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim not in (2, 4):
         return None, None

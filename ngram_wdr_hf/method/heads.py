@@ -13,7 +13,11 @@ from .documents import IGNORE_INDEX
 
 
 class NgramHead(nn.Module):
-    """The paper's `MLP^n`: two linear layers of the model's width, `2 d^2 + 2 d` parameters."""
+    """
+    The paper's `MLP^n`: two linear layers of the model's width d with an activation between them, `2 d^2 + 2 d`
+    parameters. It maps hidden states `(..., d)` to predictions of the same shape: word differences for WDR heads,
+    embeddings for simple heads.
+    """
 
     def __init__(self, width: int, activation: str):
         super().__init__()
@@ -34,11 +38,12 @@ class NgramPredictions:
     Args:
         embeddings (`Sequence[torch.Tensor]`, N of shape `(..., d)`):
             The predicted embeddings per depth. In a causal model, depth n is `(batch_size, K_n, d)`: for each of the
-            last `K_n` positions, head n's prediction of the next token, made n positions earlier.
+            last `K_n` positions, head n's prediction of the next token, made n positions earlier. In a masked model,
+            depth n is `(number of targets, d)`.
         targets (`Sequence[torch.LongTensor]`, *optional*):
-            The target ids per depth, with the same leading shape; -100 for no target.
+            The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
         runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*):
-            The run lengths of the positions, for the ensemble.
+            The run lengths of the positions, which the ensemble needs; `None` if it is not used.
     """
 
     embeddings: Sequence[torch.Tensor]
@@ -55,7 +60,9 @@ class NgramPredictions:
         next_tokens: torch.LongTensor | None = None,
     ) -> "NgramPredictions":
         r"""
-        Apply the heads of a causal model.
+        Apply the heads of a causal model, and align their predictions by the token that they predict. Depth n has
+        predictions for the last `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in
+        another document or at one of the P earlier positions.
 
         Args:
             heads (`Sequence[NgramHead]`): The N - 1 heads.
@@ -65,7 +72,7 @@ class NgramPredictions:
                 The output embeddings of the tokens at all P + K positions; `None` for simple heads.
             runs (`torch.LongTensor` of shape `(batch_size, K)`): The run lengths of the K positions.
             next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*):
-                The token after each of the K positions; -100 for no target.
+                The token after each of the K positions; -100 for no target. With `None`, the result has no targets.
         """
         kept, length = runs.shape[1], hidden_states.shape[1]
         predicted, targets = [hidden_states[:, length - kept :]], None
@@ -89,13 +96,14 @@ class NgramPredictions:
 
     @property
     def main(self) -> torch.Tensor:
-        """The model's own predictions, depth 0."""
+        """The model's own predictions, depth 0: in a causal model, the hidden states `(batch_size, K, d)`."""
         return self.embeddings[0]
 
     def past_mean(self) -> torch.Tensor:
         """
-        Return the mean of the heads' past predictions, `1/(N-1) sum_n ê_n[t-n]`, of shape `(batch_size, K, d)`. Where
-        head n has no past prediction in the same document, the main prediction takes its place.
+        Return the mean of the heads' past predictions of each next token, `1/(N-1) sum_n ê_n[t-n]`, of shape
+        `(batch_size, K, d)`. Where head n has no past prediction in the same document, the main prediction takes its
+        place. Needs at least one head, and `runs`.
         """
         main, total = self.main, 0.0
         for n, prediction in enumerate(self.embeddings[1:], start=1):
@@ -105,11 +113,14 @@ class NgramPredictions:
         return total / (len(self.embeddings) - 1)
 
     def ensemble(self, ensemble_lambda: float) -> torch.Tensor:
-        """Return the ensemble `(1-λ) h + λ/(N-1) sum_n ê_n`, of shape `(batch_size, K, d)`."""
+        """
+        Return the ensemble's predictions `(1-λ) h + λ/(N-1) sum_n ê_n`, of shape `(batch_size, K, d)`. For λ = 0 or
+        without heads, these are the main predictions.
+        """
         if ensemble_lambda == 0 or len(self.embeddings) == 1:
             return self.main
         return torch.lerp(self.main, self.past_mean(), ensemble_lambda)
 
     def of_heads(self) -> "NgramPredictions":
-        """Return the heads' predictions and targets, without depth 0."""
+        """Return a new object with the heads' predictions and targets only: no depth 0, no run lengths."""
         return NgramPredictions(self.embeddings[1:], self.targets[1:])

@@ -15,12 +15,13 @@ SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_ca
 @dataclass(frozen=True)
 class LogitShape:
     r"""
-    The scaling and soft-capping that some backbones apply to their logits.
+    The scaling and soft-capping that some backbones apply to their logits. Calling the object applies both: the
+    scaling `z = logits * multiplier / divisor`, then the soft cap `soft_cap * tanh(z / soft_cap)`.
 
     Args:
         multiplier (`float`, *optional*, defaults to 1.0): The factor of the logits.
         divisor (`float`, *optional*, defaults to 1.0): What the logits are divided by.
-        soft_cap (`float`, *optional*): The bound of the logits, applied by a tanh.
+        soft_cap (`float`, *optional*): The bound that the logits' magnitude approaches; `None` for no cap.
     """
 
     multiplier: float = 1.0
@@ -29,7 +30,10 @@ class LogitShape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "LogitShape":
-        """Return the shape that a Transformers configuration describes."""
+        """
+        Return the shape that the fields of a Transformers configuration describe. Without such fields, it leaves
+        logits unchanged.
+        """
         # `vars` because this runs in every decoding step, and `getattr` on a configuration is slow.
         fields = vars(config)
         # Some encoder-decoder models have one configuration per side.
@@ -54,19 +58,20 @@ class LogitShape:
         return self.cap(logits)
 
     def cap(self, logits: torch.Tensor) -> torch.Tensor:
-        """Apply the soft cap only."""
+        """Return `logits` with the soft cap but without the scaling; unchanged if there is no cap."""
         return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
 
 
 @dataclass(frozen=True)
 class LogitLayer:
     r"""
-    The output embedding with its bias, scaling and soft cap.
+    The output embedding with its bias, scaling and soft cap. Calling it turns predictions `(..., d)` into logits
+    `(..., vocab_size)`.
 
     Args:
         weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding `W`.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias.
-        shape ([`LogitShape`], *optional*): The scaling and soft-capping.
+        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias; `None` for no bias.
+        shape ([`LogitShape`], *optional*): The scaling and soft-capping; none of both by default.
     """
 
     weight: torch.Tensor
@@ -75,7 +80,10 @@ class LogitLayer:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "LogitLayer":
-        """Return the logit layer of a language model."""
+        """
+        Return the logit layer of a language model, sharing its weights. Raise a `ValueError` if the output embedding
+        has an adapter, or is offloaded or sharded.
+        """
         layer = model.get_output_embeddings()
         if hasattr(layer, "base_layer"):
             raise ValueError(
@@ -93,23 +101,32 @@ class LogitLayer:
         return self.bias if self.bias is None or self.shape.scale == 1.0 else self.bias * self.shape.scale
 
     def scaled(self, predictions: torch.Tensor) -> torch.Tensor:
-        """Scale predictions so that their product with `weight`, plus `scaled_bias`, is the logits before the cap."""
+        """
+        Return the predictions times the scale, `multiplier / divisor`. Their product with `weight`, plus
+        `scaled_bias`, is the logits before the soft cap.
+        """
         return predictions if self.shape.scale == 1.0 else predictions * self.shape.scale
 
     def select(self, tokens: torch.LongTensor) -> "LogitLayer":
-        """Return the layer restricted to the given tokens."""
+        """Return a layer for the given token ids only: its logit i is that of `tokens[i]`."""
         return replace(self, weight=self.weight[tokens], bias=None if self.bias is None else self.bias[tokens])
 
 
 def logits_of(model: PreTrainedModel, predictions: torch.Tensor) -> torch.Tensor:
-    """Return logits of shape `(..., vocab_size)`, computed with the model's own modules, adapters included."""
+    """
+    Return the logits `(..., vocab_size)` of predictions `(..., d)`, scaled and soft-capped as in the backbone. Unlike
+    `LogitLayer`, this calls the model's own output embedding, so an adapter on it takes effect.
+    """
     logits = model.get_output_embeddings()(predictions)
     bias = _final_bias(model)
     return LogitShape.of(model.config)(logits if bias is None else logits + bias)
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
-    """Return the weights of the output embedding `W`; raise a `ValueError` if they are offloaded or sharded."""
+    """
+    Return the weights of the output embedding `W`, `(vocab_size, d)`. Raise a `ValueError` if they are offloaded or
+    sharded.
+    """
     weight = model.get_output_embeddings().weight
     if weight.device.type == "meta" or hasattr(weight, "placements"):
         raise ValueError(
@@ -120,7 +137,11 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
 
 
 def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
-    """Return the detached output embeddings `e(x)` of tokens for WDR heads; `None` for simple heads."""
+    """
+    Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for the conjugate
+    terms of WDR heads. Return `None` for a model with simple heads or without heads; only then may `token_ids` be
+    `None`.
+    """
     if not model.ngram_heads or model.config.ngram_target == "simple":
         return None
     # Detached, so that the loss does not reach `W` through the inputs of the logit layer (paper, section 3.2.2).
@@ -128,5 +149,5 @@ def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor | None
 
 
 def _final_bias(model: PreTrainedModel) -> torch.Tensor | None:
-    """Return the separate logit bias of Marian and BART, `(1, vocab_size)`; `None` for other models."""
+    """Return the bias that Marian and BART add to the logits, `(1, vocab_size)`; `None` for models without one."""
     return getattr(model, "final_logits_bias", None)

@@ -21,7 +21,10 @@ FLOAT16_SCALE = 1024.0
 
 
 def head_weights(ngram_size: int) -> list[float]:
-    """Return the loss weight of each depth: one half for depth 0, the other half shared by the heads."""
+    """
+    Return the loss weights of the N depths: 1/2 for depth 0, `1/(2(N-1))` for each head. Without heads (N = 1),
+    depth 0 has weight 1.
+    """
     if ngram_size == 1:
         return [1.0]
     return [0.5] + [0.5 / (ngram_size - 1)] * (ngram_size - 1)
@@ -34,7 +37,8 @@ def ngram_loss(
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`. `L_n` is the sum over depth n's targets over a common count.
+    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`. `L_n` is the cross entropy summed over depth n's targets, divided
+    by a count that is the same for all depths.
 
     Args:
         predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
@@ -44,7 +48,8 @@ def ngram_loss(
             The count to divide by, from Trainer; the number of depth 0's targets by default.
 
     Returns:
-        The loss, and the unsmoothed mean NLL per depth, detached and of shape `(N,)`.
+        `tuple[torch.Tensor, torch.Tensor]`: The loss, a scalar; and the mean NLL of each depth over its own targets,
+        of shape `(N,)`, without label smoothing and detached. Without targets, both are 0.
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]
@@ -67,7 +72,10 @@ def ngram_loss(
 
 
 def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:
-    """Return `count`, at least 1, on `device`: a batch without targets has a loss of 0 instead of 0/0."""
+    """
+    Return `max(count, 1)`, a divisor that makes the loss of a batch without targets 0 instead of 0/0. An `int` stays
+    an `int`; a tensor becomes a scalar tensor on `device`.
+    """
     if isinstance(count, torch.Tensor):
         return count.to(device).clamp(min=1).reshape(())
     return max(count, 1)
@@ -75,15 +83,18 @@ def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch
 
 @torch.no_grad()
 def mean_nll(predictions: NgramPredictions, layer: LogitLayer) -> torch.Tensor:
-    """Return the mean NLL per depth, as `ngram_loss` does, without gradients; empty for no predictions."""
+    """
+    Return the mean NLL of each depth over its own targets, of shape `(len(predictions.embeddings),)`, without label
+    smoothing and without gradients.
+    """
     return ngram_loss(predictions, layer)[1] if predictions.embeddings else layer.weight.new_empty(0)
 
 
 @torch.no_grad()
 def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: LogitLayer) -> torch.Tensor:
     r"""
-    Return the summed next-token NLL of the ensemble for each λ. The ensemble is linear in λ, and so are its logits
-    before the soft cap: two products with the output embedding are enough for all values.
+    Return the ensemble's next-token NLL for each λ, summed over all targets. The ensemble is linear in λ, and so are
+    its logits before the soft cap: two products with the output embedding are enough for all values.
 
     Args:
         predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
@@ -110,14 +121,19 @@ def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: Log
 
 
 def chunk_rows(weight: torch.Tensor) -> int:
-    """Return the number of rows in a chunk of logits."""
+    """
+    Return how many rows of logits to compute at once, given the output embedding: at most `LARGEST_CHUNK`, fewer for a
+    large vocabulary, and at least 1.
+    """
     elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else CHUNK_ELEMENTS_ACCELERATOR
     return max(1, min(LARGEST_CHUNK, elements // weight.shape[0]))
 
 
 class _ChunkedNLL(torch.autograd.Function):
     """
-    The weighted sum of all depths' NLL sums over the divisor, and the NLL sums themselves (not differentiable).
+    Autograd function with two outputs: the loss, which is the weighted sum of all depths' NLL sums over the divisor,
+    and the NLL sums themselves, of shape `(N,)` and not differentiable. With a soft cap, the loss includes label
+    smoothing.
 
     `linear_cross_entropy` computes the gradients together with the loss. Going depth by depth and adding the weight
     gradients here keeps one `(vocab_size, d)` gradient for all depths instead of one for each.
@@ -162,7 +178,10 @@ class _ChunkedNLL(torch.autograd.Function):
 def _nll_and_gradients(
     leaves: list[torch.Tensor | None], target: torch.LongTensor, factor: float | torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """Return the NLL sum of one depth, and its gradients times `factor` for rows, output embedding and bias."""
+    """
+    Return the NLL sum of one depth, detached, and its gradients times `factor` for the three `leaves`: rows, output
+    embedding, bias. A gradient is `None` for a leaf that is `None` or does not require one.
+    """
     rows, weight, bias = leaves
     options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight), chunking_method=None)
     # A sum in half precision overflows or loses digits, so half-precision rows are summed in float32.
@@ -183,8 +202,9 @@ def _capped_nll_and_gradients(
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
     """
-    Return the NLL sum of soft-capped logits, the loss sum with label smoothing, and the latter's gradients times
-    `factor`. Torch has no fused function for a soft cap, and label smoothing needs all capped logits.
+    Do the same as `_nll_and_gradients` for soft-capped logits. Return the NLL sum, the loss sum with label smoothing,
+    and the gradients of the loss sum. Torch has no fused function for a soft cap, and label smoothing needs all capped
+    logits.
     """
     rows, weight, bias = leaves
     size = chunk_rows(weight)
@@ -215,7 +235,7 @@ def _capped_nll_and_gradients(
 def _gradients(
     loss: torch.Tensor, leaves: list[torch.Tensor | None], factor: float | torch.Tensor
 ) -> list[torch.Tensor | None]:
-    """Return the gradients of `loss` times `factor`; `None` for leaves without `requires_grad`."""
+    """Return the gradients of `factor * loss`, one per leaf; `None` for a leaf that is `None` or does not need one."""
     indices = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
     grads: list[torch.Tensor | None] = [None] * len(leaves)
     if indices:
@@ -228,6 +248,7 @@ def _gradients(
 def _add_to(
     total: torch.Tensor | None, term: torch.Tensor | None, dtype: torch.dtype | None = None
 ) -> torch.Tensor | None:
+    """Add `term` to `total` in place and return it. Without a `total`, return `term`, as `dtype` if given."""
     if total is None:
         return term if term is None or dtype is None else term.to(dtype)
     return total.add_(term)
@@ -235,8 +256,8 @@ def _add_to(
 
 def _smoothing_term(rows, targets, weights, weight, bias) -> torch.Tensor:
     """
-    Return what label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit.
-    That takes two dot products per row instead of all logits.
+    Return what label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit,
+    summed over all depths' targets with their loss weights. That takes two dot products per row instead of all logits.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     row_weights = torch.cat(
@@ -251,7 +272,10 @@ def _smoothing_term(rows, targets, weights, weight, bias) -> torch.Tensor:
 
 
 def _autocast(tensors: list[torch.Tensor | None], num_rows: int):
-    """Cast rows, output embedding and bias to the precision of matrix products under `torch.autocast`."""
+    """
+    Split `tensors` into the first `num_rows` (a list), the output embedding and the bias. Under `torch.autocast`, cast
+    them to its dtype; a bias of `None` stays `None`.
+    """
     device_type = tensors[0].device.type
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
