@@ -28,7 +28,10 @@ SPLIT_DIGITS = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (
 
 
 def python_english() -> dict[str, Dataset]:
-    """Return about 300,000 words as `train`, `validation` and `test`, one document per row, cached."""
+    """
+    Return about 300,000 words as the splits `train`, `validation` and `test`, one document per row of the column
+    `text`. Of every 10 documents, 8 are for training. The splits are cached, and differ between Python versions.
+    """
     # The cache key: the texts depend on the Python version and on this file.
     key = {"python": platform.python_version(), "code": Path(__file__).read_text(encoding="utf-8")}
     documents = Dataset.from_generator(_rows, gen_kwargs=key)
@@ -44,7 +47,10 @@ def _rows(**key: str) -> Iterator[dict[str, str]]:
 
 
 def _documents() -> Iterator[str]:
-    """Yield every text once, in the same order on every machine."""
+    """
+    Yield the help topics, then the docstrings, in the same order on every machine. Repeated texts and texts of fewer
+    than `MIN_WORDS` words are left out.
+    """
     seen = set()
     for text in (*(topics[name] for name in sorted(topics)), *_docstrings()):
         text = text.strip()

@@ -2,4 +2,7 @@
 
 
 class InputError(ValueError):
-    """Unusable input from the user. Scripts print the message, one line that says what to do, and exit."""
+    """
+    Unusable input from the user: an option, a file, a dataset or a model. The message is one line that says what to
+    do. Scripts print it without a traceback and exit with code 2.
+    """

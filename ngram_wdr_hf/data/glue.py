@@ -18,12 +18,13 @@ class GlueTask:
     A GLUE task and the format of its files.
 
     Args:
-        name (`str`): The name in the library `datasets`.
-        title (`str`): The name in the paper and of the folder.
-        sentences (`tuple[str, ...]`): The text columns.
-        labels (`tuple[str, ...]`): The names of the labels 0, 1, ...
-        metric (`str`): The name of the metric.
-        columns (`tuple[str, ...]`, *optional*): The columns of its files, if they have no header.
+        name (`str`): The name in the library `datasets` and of `--task`, such as `sst2`.
+        title (`str`): The name for display and of the task's folder, such as `SST-2`.
+        sentences (`tuple[str, ...]`): The names of the text columns, one or two.
+        labels (`tuple[str, ...]`): The names of the labels, in the order of their ids 0, 1, ...
+        metric (`str`): The name of the metric, `accuracy` or `matthews_correlation`.
+        columns (`tuple[str, ...]`, *optional*): All columns of its files, in order, if the files have no header line.
+            `None` means that the first line is the header.
     """
 
     name: str
@@ -35,11 +36,11 @@ class GlueTask:
 
     @property
     def metric_title(self) -> str:
-        """The metric's name for display."""
+        """The metric's name for display: `accuracy` or `Matthews correlation`."""
         return self.metric.replace("_", " ").replace("matthews", "Matthews")
 
     def label_id(self, label: Any) -> int | None:
-        """Return the id of a label, given as an id or a name; `None` if the task has no such label."""
+        """Return the id of a label, given as its id (also a string) or its name; `None` if there is no such label."""
         names = {**{str(i): i for i in range(len(self.labels))}, **{name: i for i, name in enumerate(self.labels)}}
         return names.get(str(label))
 
@@ -62,7 +63,10 @@ GLUE_TASKS = {
 
 
 def glue_task(name: str) -> GlueTask:
-    """Return a task by its name, ignoring case, hyphens and underscores."""
+    """
+    Return the task of a name, ignoring case, hyphens and underscores: `SST-2` is `sst2`. Raise an `InputError` if
+    there is no such task.
+    """
     task = GLUE_TASKS.get(name.lower().replace("-", "").replace("_", ""))
     if task is None:
         raise InputError(f"`--task` must be one of {', '.join(GLUE_TASKS)}, got {name!r}.")
@@ -72,11 +76,11 @@ def glue_task(name: str) -> GlueTask:
 @dataclass
 class GlueExamples:
     """
-    Texts and labels of a GLUE split.
+    Texts and labels of a GLUE split. The length is the number of examples.
 
     Args:
-        texts (`list[list[str]]`): One list per text column, as the tokenizer takes them.
-        labels (`list[int]`): The label ids.
+        texts (`list[list[str]]`): One list per text column, each with one sentence per example.
+        labels (`list[int]`): The label id of each example.
     """
 
     texts: list[list[str]]
@@ -88,28 +92,37 @@ class GlueExamples:
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]], task: GlueTask, location: str) -> "GlueExamples":
         """
+        Make examples of rows. Sentences are stripped, and label names become ids. Raise an `InputError` for an empty
+        sentence or an unknown label.
+
         Args:
-            rows (`Iterable[Sequence[Any]]`): Row number, sentences and label of each example.
+            rows (`Iterable[Sequence[Any]]`): Row number, sentences and label (id or name) of each example.
             task (`GlueTask`): The task.
-            location (`str`): The template that names a row in errors, as in "Line {} of dev.tsv".
+            location (`str`): How errors name a row, with `{}` for its number, as in "Line {} of dev.tsv".
         """
         texts, labels = [[] for _ in task.sentences], []
         for number, *sentences, label in rows:
             label_id = task.label_id(label)
             if label_id is None:
                 known = ", ".join([*map(str, range(len(task.labels))), *task.labels])
-                raise InputError(f"{location.format(number)} has the label {label!r}: {task.title} has {known}.")
+                raise InputError(
+                    f"{location.format(number)} has the label {label!r}: use one of {task.title}'s labels, {known}."
+                )
             # GLUE's files have trailing spaces, which a byte-level tokenizer would turn into a token.
             for column, sentence in zip(texts, sentences, strict=True):
                 column.append(str(sentence or "").strip())
                 if not column[-1]:
-                    raise InputError(f"{location.format(number)} has an empty sentence: remove it.")
+                    raise InputError(f"{location.format(number)} has an empty sentence: remove that example.")
             labels.append(label_id)
         return cls(texts, labels)
 
 
 def read_glue_file(path: str | Path, task: GlueTask) -> GlueExamples:
-    """Read one of GLUE's own files: tab-separated, without quoting."""
+    """
+    Read the examples of one of GLUE's own files: tab-separated UTF-8 without quoting, with a header line unless
+    `task.columns` names the columns. Other columns and empty lines are ignored. Raise an `InputError` for any other
+    file.
+    """
     check_files([path])
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -137,13 +150,14 @@ def read_glue_file(path: str | Path, task: GlueTask) -> GlueExamples:
 
 def load_glue_dataset(name: str, task: GlueTask, is_only_task: bool = True) -> dict[str, GlueExamples]:
     r"""
-    Load the training and validation examples of a dataset.
+    Load the examples of a dataset's splits `train` and `validation`. Raise an `InputError` if a split or a column is
+    missing.
 
     Args:
         name (`str`): The name on the Hub, or a folder.
-        task (`GlueTask`): The task, also the name of the dataset's configuration.
-        is_only_task (`bool`, *optional*, defaults to `True`): Whether a dataset without this configuration is
-            loaded without a configuration.
+        task (`GlueTask`): The task. Its name selects the dataset's configuration.
+        is_only_task (`bool`, *optional*, defaults to `True`): Whether the dataset may have no configuration of that
+            name. It is then loaded without one. With `False`, the configuration must exist.
     """
     try:
         has_task = not is_only_task or task.name in get_dataset_config_names(name)
@@ -159,7 +173,7 @@ def load_glue_dataset(name: str, task: GlueTask, is_only_task: bool = True) -> d
         missing = [column for column in wanted if split in splits and column not in splits[split].column_names]
         if split not in splits or missing:
             what = f"no column {missing[0]} in its {split} split" if missing else f"no {split} split"
-            raise InputError(f"The dataset {name} has {what}: {task.title} needs it.")
+            raise InputError(f"The dataset {name} has {what}, which {task.title} needs: choose another.")
         columns = [splits[split][column] for column in wanted]
         examples[split] = GlueExamples.from_rows(
             zip(range(len(splits[split])), *columns, strict=True), task, f"Row {{}} of {name}'s {split} split"

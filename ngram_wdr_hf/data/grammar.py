@@ -22,7 +22,7 @@ FEWEST_WORDS, MOST_WORDS = 4, 22
 
 
 def _written(text: str, mark: str) -> str:
-    """Add the capital letter and the final mark, and remove repeated and trailing commas."""
+    """Return a sentence with a capital letter and the final `mark`, without repeated, leading or trailing commas."""
     text = re.sub(r"( ?,)+", ",", text).strip(" ,")
     return text[0].upper() + text[1:] + mark
 
@@ -54,7 +54,10 @@ def english_infinitive(clause: Clause) -> str:
 
 
 def english_verbs(clause: Clause, inverted: bool) -> tuple[str, str]:
-    """Return the auxiliary, if any, and the rest of the verb."""
+    """
+    Return the auxiliary (or finite "be") and the rest of the verb; either may be empty. `inverted` asks for an
+    auxiliary to put before the subject, as in questions.
+    """
     verb, modal, agreement = clause.verb.english, clause.modal, clause.subject.agreement
     if modal and isinstance(modal.english, str):
         return modal.english, verb.base
@@ -74,7 +77,9 @@ def english_verbs(clause: Clause, inverted: bool) -> tuple[str, str]:
 
 
 def english_rest(clause: Clause) -> str:
-    """Return everything after the verb."""
+    """
+    Return everything after the verb: objects, predicate, manner, goal, place and time, unless they open the clause.
+    """
     adverb = clause.adverb
     return join(
         english_objects(clause),
@@ -133,7 +138,10 @@ def german(sentence: meaning.Sentence) -> str:
 
 
 def german_main(clause: Clause, opening: str | None = None) -> str:
-    """Return a main clause: the finite verb is second, after the opening (empty in yes-no questions) or subject."""
+    """
+    Return a main clause, with the finite verb in second position. `opening` comes before it; `None` means the part
+    named by `clause.front`, or else the subject. An empty `opening` puts the verb first, as in yes-no questions.
+    """
     finite, last = german_verbs(clause, verb_final=False)
     if opening is None and clause.front:
         opening = clause.adverb.german if clause.front == "adverb" else clause.place.german()
@@ -143,7 +151,7 @@ def german_main(clause: Clause, opening: str | None = None) -> str:
 
 
 def german_final(clause: Clause) -> str:
-    """Return a subordinate clause: the finite verb is last."""
+    """Return a subordinate clause, with the finite verb last; only a relative clause of the object follows it."""
     finite, last = german_verbs(clause, verb_final=True)
     return join(german_middle(clause, german_subject(clause)), last, finite, german_relative(clause.object))
 
@@ -157,7 +165,10 @@ def german_infinitive(clause: Clause) -> str:
 
 
 def german_verbs(clause: Clause, verb_final: bool) -> tuple[str, str]:
-    """Return the finite verb and the verb parts at the end of the clause."""
+    """
+    Return the finite verb and the verb parts at the end of the clause: infinitive, participle, separable prefix, or an
+    empty string. With `verb_final`, the prefix is part of the finite verb.
+    """
     modal = clause.modal and clause.modal.german
     verb = modal or clause.verb.german
     nominative = clause.subject if clause.verb.subject_case == NOMINATIVE else clause.object
@@ -170,7 +181,10 @@ def german_verbs(clause: Clause, verb_final: bool) -> tuple[str, str]:
 
 
 def german_middle(clause: Clause, subject: str = "") -> str:
-    """Return everything before the last verbs: pronouns, then definite phrases, then indefinite ones."""
+    """
+    Return what precedes the last verbs: the subject unless empty, objects, negation, time, manner, place, predicate
+    and goal. Of the objects, pronouns come first, then definite phrases, then indefinite ones.
+    """
     verb, adverb = clause.verb, clause.adverb
     objects = [(clause.receiver, DATIVE), (None if verb.preposition[1] else clause.object, verb.case)]
     objects = [(phrase, case) for phrase, case in objects if phrase]
@@ -203,7 +217,7 @@ def german_middle(clause: Clause, subject: str = "") -> str:
 
 
 def german_relative(phrase: Phrase | None) -> str:
-    """Return the relative clause between commas."""
+    """Return the relative clause of a phrase between commas; an empty string if it has none."""
     if not isinstance(phrase, NounPhrase) or not phrase.relative:
         return ""
     clause, verb = phrase.relative, phrase.relative.verb
@@ -214,7 +228,10 @@ def german_relative(phrase: Phrase | None) -> str:
 
 
 class Speaker:
-    """A generator of random sentences that name nobody twice."""
+    """
+    A generator of random sentences, drawn from `rng`. `named` collects the nouns, names and pronouns of a sentence,
+    and repeats are avoided; pronouns may be repeated in another clause.
+    """
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -241,7 +258,7 @@ class Speaker:
         return meaning.Sentence(clause, question=True, asks=asks)
 
     def thought(self) -> meaning.Sentence:
-        """Return a sentence like "I know that ..." or "I do not know whether ..."."""
+        """Return a random sentence like "I know that ..." or "I do not know whether ..."."""
         main = self.clause(verbs=lexicon.THAT_VERBS, without="negation")
         self.named -= lexicon.PRONOUN_WORDS
         second = self.clause({PAST} if main.tense == PAST else words.ALL_TIMES, relative=True)
@@ -289,7 +306,12 @@ class Speaker:
         relative: bool = False,
         without: str = "",
     ) -> Clause:
-        """Return a clause in one of `times`; `without` names the parts it must not have."""
+        """
+        Return a random clause in one of `times`. `verbs`, `subject` and `thing` (the object) are drawn at random
+        unless given. With `acts`, the verb is a deliberate action. The clause may open with its adverb or place if
+        `front`, and may have a relative clause if `relative`. `without` names the parts to leave out, separated by
+        spaces: negation, modal, liking, adverb, place.
+        """
         kinds = meaning.phrase_kinds(subject), meaning.phrase_kinds(thing)
         verb = self.rng.choice(verbs or meaning.verbs_of(*kinds, frozenset(times), acts))
         clause = Clause(subject or self.subject(verb), verb)
@@ -300,7 +322,7 @@ class Speaker:
         return self.with_relative(clause) if relative and self.chance(0.35) else clause
 
     def with_time(self, clause: Clause, times: Set[str], without: str) -> Clause:
-        """Add tense, modal verb and negation."""
+        """Return the clause with a random tense of `times`, and at random a modal verb and a negation."""
         verb, modal = clause.verb, None
         tenses = [tense for tense in verb.tenses if tense in times]
         if FUTURE in times and not verb.stative and "modal" not in without and (not tenses or self.chance(0.3)):
@@ -330,7 +352,7 @@ class Speaker:
         return replace(clause, object=thing, receiver=receiver)
 
     def with_circumstances(self, clause: Clause, without: str) -> Clause:
-        """Add place, time and manner."""
+        """Return the clause with its verb's goal, and at random a place, a manner and an adverb of time."""
         verb, place, manner, adverb = clause.verb, None, None, None
         time = FUTURE if clause.modal and clause.tense == PRESENT else clause.tense
         lasts = verb.stative and clause.tense == PRESENT
@@ -351,7 +373,10 @@ class Speaker:
         return replace(clause, front=self.rng.choice(fronts)) if fronts and self.chance(0.5) else clause
 
     def with_relative(self, clause: Clause) -> Clause:
-        """Add a relative clause to an object at the end of the clause, or to a subject at its start."""
+        """
+        Return the clause with a relative clause on an object at its end or a subject at its start; unchanged if there
+        is no such phrase.
+        """
         place = clause.place and clause.front != "place"
         adverb = clause.adverb and not clause.adverb.middle and clause.front != "adverb"
         followed = place or adverb or clause.goal or clause.manner or clause.verb.receiver == "to"
@@ -382,7 +407,10 @@ class Speaker:
         return subject
 
     def phrase(self, kinds: Set[str], definite: bool | None = None, counted=True, plurals=True) -> Phrase:
-        """Return a noun phrase, pronoun or name; `counted`: numbers are allowed."""
+        """
+        Return a random noun phrase, pronoun or name of one of `kinds`. `definite=None` decides at random. `counted`
+        allows numbers, `plurals` allows plurals.
+        """
         definite = self.chance(0.6) if definite is None else definite
         if "person" in kinds and definite and self.chance(0.4):
             return self.pronoun_or_name()
@@ -407,7 +435,10 @@ class Speaker:
         return lexicon.A if noun.german_plural else lexicon.NONE
 
     def pronoun_or_name(self) -> words.Pronoun:
-        """Return a person who was not named yet; I and we exclude each other."""
+        """
+        Return a random pronoun or name that is new in the sentence, any name if none is left. "I" and "we" exclude
+        each other.
+        """
         first = not self.named.isdisjoint({"I", "we"})
         entries = lexicon.PRONOUNS if self.chance(0.65) else lexicon.NAMES
         free = [entry for entry in entries if entry.english not in self.named and not (first and entry.person == 1)]
@@ -417,16 +448,19 @@ class Speaker:
 
 
 def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
-    """Return splits of English sentences (`source`) and German translations (`target`), without duplicates.
+    """
+    Return splits of English sentences (`source`) and German translations (`target`). No sentence of either language
+    occurs twice, within a split or across splits.
 
     Args:
-        num_pairs: Number of pairs per split, by default 12,000 for `train`, 300 for `validation`, 500 for `test`.
-        seed: The same seed gives the same pairs.
+        num_pairs (`dict[str, int]`, *optional*): Number of pairs per split, by default 12,000 for `train`, 300 for
+            `validation`, 500 for `test`.
+        seed (`int`, *optional*, defaults to 0): The same seed gives the same pairs.
     """
     num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
     if min(num_pairs.values(), default=0) < 0 or sum(num_pairs.values()) > MOST_PAIRS:
         sizes = ", ".join(f"{size:,} for {split}" for split, size in num_pairs.items())
-        raise InputError(f"`num_pairs` must be 0 to {MOST_PAIRS:,} pairs in all, got {sizes}.")
+        raise InputError(f"`num_pairs` must not be negative, and at most {MOST_PAIRS:,} in all, got {sizes}.")
     speaker, seen, splits = Speaker(random.Random(seed)), set(), {}
     features = Features({"source": Value("string"), "target": Value("string")})
     # Last split first, so that the test set does not depend on the size of the training set.

@@ -26,13 +26,15 @@ FRAME = 2
 @dataclass(frozen=True)
 class Masking:
     r"""
-    BERT's or SpanBERT's masking.
+    BERT's or SpanBERT's masking, called with the tokens of one block. Of the masked tokens, 80% become the mask token,
+    10% a random token, and 10% stay as they are; all are targets. Special tokens are never masked.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer with a mask, CLS, SEP and padding token.
         kind (`str`, *optional*, defaults to `"token"`): `"token"` masks single tokens; `"span"` masks SpanBERT's
-            spans, where all tokens of a span get the same kind of replacement.
-        probability (`float`, *optional*, defaults to 0.15): The share of tokens that are masked.
+            spans of 1 to 10 tokens, where all tokens of a span get the same kind of replacement.
+        probability (`float`, *optional*, defaults to 0.15): The share of a block's tokens that are masked, rounded, at
+            least one token.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -49,14 +51,17 @@ class Masking:
             )
 
     def frame(self, tokens: torch.LongTensor) -> torch.LongTensor:
-        """Put the tokens of a block between the CLS and the SEP token."""
+        """Return the tokens `(T,)` of a block between the CLS and the SEP token, `(T + 2,)`."""
         begin, end = (torch.tensor([i]) for i in (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id))
         return torch.cat([begin, tokens, end])
 
     def __call__(
         self, input_ids: torch.LongTensor, generator: torch.Generator
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """Return the masked ids `(T,)` and the labels: the original ids of masked tokens, -100 elsewhere."""
+        """
+        Mask the tokens of a block, `(T,)`. Return the new ids `(T,)` and the labels `(T,)`: the original ids of masked
+        tokens, -100 elsewhere. `generator` makes all random choices.
+        """
         special = torch.tensor(self.tokenizer.all_special_ids)
         is_maskable = ~torch.isin(input_ids, special)
         num_masked = max(1, round(self.probability * int(is_maskable.sum()))) if is_maskable.any() else 0
@@ -71,7 +76,10 @@ class Masking:
         return torch.where(becomes_random, random_tokens, masked), labels
 
     def _spans(self, is_maskable: torch.BoolTensor, num_masked: int, generator: torch.Generator) -> torch.LongTensor:
-        """Return the index of the span that masks each token, -1 for tokens that are not masked."""
+        """
+        Choose `num_masked` tokens. Return for each position the index of its span, -1 if it is not masked. For
+        `kind="token"`, each masked token is a span.
+        """
         spans = torch.full(is_maskable.shape, -1)
         if self.kind == "token":
             chances = torch.rand(is_maskable.shape, generator=generator).masked_fill(~is_maskable, -1.0)
@@ -92,7 +100,10 @@ class Masking:
         return spans
 
     def seeded(self, tokens: torch.LongTensor, *seeds: int) -> dict[str, torch.Tensor]:
-        """Frame and mask a block; the same seeds give the same masks."""
+        """
+        Add CLS and SEP to the tokens of a block and mask them. Return `input_ids` and `labels`. The same seeds give
+        the same masks.
+        """
         # Unlike that of strings, the hash of integers is the same in every process.
         generator = torch.Generator().manual_seed(hash(seeds) % 2**63)
         masked, labels = self(self.frame(tokens), generator)
@@ -100,7 +111,11 @@ class Masking:
 
 
 class MaskedBlocks(TorchDataset):
-    """Training blocks of `block_size` tokens, CLS and SEP included, with new masks in every epoch."""
+    """
+    Training blocks of `block_size` tokens, CLS and SEP included. An item has `input_ids` and `labels`. Its masks
+    depend on the seed, the index and the epoch, which Trainer sets by `set_epoch`. The remainder of the text is
+    dropped, unless there is no full block.
+    """
 
     def __init__(self, stream: TokenStream, block_size: int, masking: Masking, seed: int):
         self.blocks = TrainingBlocks(stream, block_size - FRAME)
@@ -125,14 +140,14 @@ class MaskedBlocks(TorchDataset):
 
 class StreamedMaskedBlocks(TorchIterableDataset):
     r"""
-    Masked training blocks of a streamed text.
+    Masked training blocks of a streamed text, with new masks in every epoch. An item has `input_ids` and `labels`.
 
     Args:
-        blocks (`StreamedBlocks`): The blocks to mask.
+        blocks (`StreamedBlocks`): The blocks to mask, without CLS and SEP, which are added here.
         masking (`Masking`): The masking.
         seed (`int`): The seed of the masks.
-        repeats (`bool`, *optional*, defaults to `False`): Whether to start again at the end of the text, with
-            new masks.
+        repeats (`bool`, *optional*, defaults to `False`): Whether one iteration goes over the text again and again,
+            with new masks each time. By default, it ends with the text.
     """
 
     def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int, repeats: bool = False):
@@ -157,8 +172,9 @@ class StreamedMaskedBlocks(TorchIterableDataset):
 
 class MaskedText(TorchDataset):
     """
-    A text for evaluation, in blocks of `block_size` tokens, CLS and SEP included. The masks are always the same, and
-    the last block is padded.
+    A text for evaluation, in blocks of `block_size` tokens, CLS and SEP included. An item has `input_ids`, `labels`
+    and `attention_mask`. Its masks depend only on its index. The last block is padded; a text shorter than a block is
+    one block without padding.
     """
 
     labels_name = "labels"

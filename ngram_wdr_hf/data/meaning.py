@@ -28,7 +28,7 @@ from .words import (
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun phrase. `relative` is a clause with a `Gap` instead of the noun."""
+    """A noun phrase. `relative` is its relative clause, with a `Gap` instead of the noun; `None` if it has none."""
 
     noun: Noun
     determiner: Determiner = THE
@@ -52,7 +52,7 @@ class NounPhrase:
 
 
 class Gap(NounPhrase):
-    """The omitted noun phrase of a relative clause."""
+    """The omitted noun phrase of a relative clause. It has a noun for agreement, but no text."""
 
     def german(self, case: str) -> str:
         return ""
@@ -63,7 +63,7 @@ Phrase = NounPhrase | Pronoun
 
 @dataclass(frozen=True)
 class Place:
-    """A preposition with its phrase."""
+    """A place or goal: a preposition with its phrase."""
 
     preposition: Preposition
     phrase: Phrase
@@ -74,7 +74,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Clause:
-    """A clause. `front`: whether the adverb or the place opens it; `very`: whether "very" precedes the predicate."""
+    """
+    A clause. `receiver` is the dative of a verb of giving; `predicate` and `very` go with "be". `front` is `"adverb"`
+    or `"place"` if that part opens the clause, else empty. `None` parts are absent.
+    """
 
     subject: Phrase
     verb: Verb
@@ -94,8 +97,10 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One clause, two clauses with a `linker`, or a question. `linker_first`: the linker opens the sentence;
-    `asks`: the question adverb, `None` for yes or no."""
+    """
+    One clause, two clauses with a `linker`, or a question. The linker belongs to `second`; with `linker_first`, both
+    precede `main`. `asks` is the adverb of a question, such as "why", `None` for a yes-no question.
+    """
 
     main: Clause
     linker: Linker | None = None
@@ -106,7 +111,7 @@ class Sentence:
 
 
 def phrase_kinds(phrase: Phrase | None) -> frozenset[str]:
-    """Return the kinds of a phrase's noun; a pronoun is a person."""
+    """Return the kinds of a phrase's noun, `PERSON` for a pronoun or name, and an empty set for `None`."""
     return phrase.noun.kinds if isinstance(phrase, NounPhrase) else PERSON if phrase else frozenset()
 
 
@@ -129,10 +134,12 @@ def adverbs_of(time: str, negated: bool) -> list[Adverb]:
 def verbs_of(
     subject: frozenset[str], thing: frozenset[str], times: frozenset[str] = ALL_TIMES, acts: bool = False
 ) -> list[Verb]:
-    """Return the verbs for subjects and objects of these kinds; `acts`: only deliberate actions."""
+    """
+    Return the verbs for a subject and an object of these kinds in one of `times`, with `acts` only deliberate actions.
+    An empty set means any kind. "be" is repeated, because a random choice should often be it.
+    """
     return [
         verb
-        # Eight times as frequent as other verbs.
         for verb in (*VERBS, *[BE] * 8)
         if (not subject or verb.subjects & subject)
         and (not thing or verb.objects & thing)

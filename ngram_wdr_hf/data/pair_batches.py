@@ -34,8 +34,16 @@ def tokenize_pairs(
     num_workers: int = 1,
 ) -> Dataset:
     """
-    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`, in
-    parallel and cached. Sides of more than `longest` tokens are truncated by the tokenizer.
+    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`
+    (either side). The result is cached.
+
+    Args:
+        rows (`Dataset`): The pairs.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of both sides.
+        name (`str`): The name of the split in the progress bar and in errors.
+        longest (`int`, *optional*): The number of tokens to which a side is truncated; unlimited by default.
+        prefix (`str`, *optional*, defaults to `""`): The text before each source.
+        num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on.
     """
     definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
     languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
@@ -53,13 +61,19 @@ def tokenize_pairs(
 def encode_sources(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
 ) -> tuple[list[list[int]], int]:
-    """Return the tokens of the sentences to translate, and how many of them were truncated."""
+    """
+    Return the token ids of each sentence to translate, and how many sentences were truncated to `longest` tokens
+    (never, if `None`). `prefix` precedes each sentence; `name` names the texts in errors.
+    """
     sources, is_truncated = _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])
     return sources, sum(is_truncated)
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
-    """Keep the pairs where no side has more than `longest` tokens or more than `ratio` times the other side's."""
+    """
+    Return the pairs where no side has more than `longest` tokens or more than `ratio` times the other side's. `None`
+    means no limit.
+    """
     lengths = side_lengths(rows)
     is_kept = np.ones(len(rows), dtype=bool)
     if longest is not None:
@@ -70,15 +84,16 @@ def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dat
 
 
 def side_lengths(rows: Dataset) -> np.ndarray:
-    """Return the number of source and target tokens, `(pairs, 2)`."""
+    """Return the numbers of source and target tokens of tokenized pairs, `(num_pairs, 2)`."""
     columns = (rows.with_format("arrow")[name][:] for name in ("input_ids", "labels"))
     return np.stack([pc.list_value_length(column).to_numpy() for column in columns], axis=1)
 
 
 def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
     """
-    Cut rows, taken in `order`, into batches of at most `batch_tokens` tokens: number of rows times the longest row. A
-    row longer than that is a batch of its own.
+    Cut rows, taken in `order`, into batches of at most `batch_tokens` tokens, padding included: number of rows times
+    the longest row. A row longer than that is a batch of its own. Return the row indices of each batch. `lengths` has
+    the length of each row, `order` the row indices.
     """
     batches, begin, longest = [], 0, 0
     for end, i in enumerate(order):
@@ -91,12 +106,15 @@ def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) 
 
 class PairBatches(TorchDataset):
     r"""
-    Batches of pairs of similar length. An item is a whole batch: use a data loader of batch size 1, which shuffles
-    batches. The batches are the same in every epoch.
+    Batches of pairs of similar length. An item is a whole batch, padded, with `input_ids`, `attention_mask` and
+    `labels`: use a data loader of batch size 1 with `unwrap_batch`. A shuffling loader shuffles whole batches; which
+    pairs form a batch is the same in every epoch. `padding_share` is the share of padding in all batches, `num_words`
+    the number of target words.
 
     Args:
         rows (`Dataset`): The output of `tokenize_pairs`.
-        batch_tokens (`int`): Maximum number of pairs times the tokens of the longest side.
+        batch_tokens (`int`): Maximum number of pairs of a batch times the tokens of its longest side. A longer pair is
+            a batch of its own.
         pad_token_id (`int`): Padding of the sources; targets are padded with -100.
         seed (`int`, *optional*, defaults to 0): The seed of the order among pairs of the same length.
     """
@@ -118,7 +136,7 @@ class PairBatches(TorchDataset):
         self.padding_share = 1 - lengths.sum() / padded
 
     def target_tokens(self) -> list[np.ndarray]:
-        """Return the tokens of all targets, in chunks."""
+        """Return the token ids of all targets one after the other, without padding, as a list of flat arrays."""
         return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
 
     def __len__(self) -> int:
@@ -132,7 +150,7 @@ class PairBatches(TorchDataset):
 
 
 def unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Collate the items of `PairBatches`: return the single batch in the list."""
+    """Return the single batch in the list: the collator of a data loader over `PairBatches`, of batch size 1."""
     (batch,) = batches
     return batch
 
@@ -144,7 +162,7 @@ def only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
-    """Pad rows on the right to the length of the longest."""
+    """Return the rows padded with `value` on the right, `(num_rows, longest)`."""
     padded = torch.full((len(rows), max(map(len, rows))), value)
     for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = torch.tensor(row)
@@ -167,7 +185,10 @@ def _encode(
 def _tokens(
     tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, **texts: list[str]
 ) -> tuple[list[list[int]], list[bool]]:
-    """Return the tokens of the sentences, and which of them were truncated to `longest` tokens."""
+    """
+    Return the token ids of each sentence, and whether it was truncated to `longest` tokens (never, if `None`). Pass
+    the sentences as `text` (sources) or `text_target` (targets).
+    """
     ((side, sentences),) = texts.items()
     if not sentences:
         return [], []
@@ -189,4 +210,4 @@ def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **options) -> list[list[
     try:
         return tokenizer(**options, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer cannot encode the {name} set ({error}): choose another.") from error
+        raise InputError(f"The tokenizer cannot encode the {name} set ({error}): choose another tokenizer.") from error

@@ -15,7 +15,10 @@ PAIRS = Features({"source": Value("string"), "target": Value("string")})
 
 @dataclass(frozen=True)
 class Languages:
-    """The fields of the two languages in a row, named by `--source_lang` and `--target_lang`."""
+    """
+    The names of the fields of source and target in a row, such as `en` and `de`, from `--source_lang` and
+    `--target_lang`. `None` means that the option is not set, an error where fields have to be chosen.
+    """
 
     source: str | None
     target: str | None
@@ -23,8 +26,9 @@ class Languages:
 
 def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> dict[str, Dataset]:
     """
-    Load the lines of the source and target files of each split as pairs, cached. Without target files, the targets
-    are `None`.
+    Load parallel text files, given as source files and target files of each split. Line i of the sources belongs to
+    line i of the targets; several files are joined. Without target files, the targets are `None`. The pairs are cached
+    until a file changes.
     """
     splits = {}
     for split, (sources, targets) in files.items():
@@ -50,15 +54,18 @@ def _read_pairs(
     source, target = read_lines(sources), read_lines(targets) if targets else None
     if target is not None and len(source) != len(target):
         raise InputError(
-            f"`--{split}_source` and `--{split}_target` must have as many lines: {', '.join(sources)} has "
-            f"{len(source)} and {', '.join(targets)} has {len(target)}."
+            f"`--{split}_source` and `--{split}_target` must have the same number of lines, but {', '.join(sources)} "
+            f"has {len(source)} and {', '.join(targets)} has {len(target)}: align them."
         )
     for i, line in enumerate(source):
         yield {"source": line, "target": None if target is None else target[i]}
 
 
 def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> dict[str, Dataset]:
-    """Load JSON lines: `{"en": ..., "de": ...}` or `{"translation": {"en": ..., "de": ...}}`."""
+    """
+    Load the JSON lines of each split, one pair per line: `{"en": ..., "de": ...}` or
+    `{"translation": {"en": ..., "de": ...}}`. Of the fields, `languages` names source and target.
+    """
     for paths in files.values():
         check_files(paths)
     patterns = {split: escape_patterns(paths) for split, paths in files.items()}
@@ -81,7 +88,11 @@ def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> di
 
 
 def load_pair_dataset(name: str, config: str | None, languages: Languages) -> dict[str, Dataset]:
-    """Load the splits of a translation dataset from the Hub or a folder."""
+    """
+    Load a translation dataset from the Hub or a folder: those of the splits `train`, `validation` and `test` that it
+    has. `config` is the dataset's configuration, `None` for the default. Of the fields, `languages` names source and
+    target.
+    """
     try:
         splits = load_dataset(name, config)
     except Exception as error:  # many classes: not found, no connection, no such configuration, bad files
@@ -100,7 +111,7 @@ def load_pair_dataset(name: str, config: str | None, languages: Languages) -> di
 
 
 def reverse(splits: dict[str, Dataset]) -> dict[str, Dataset]:
-    """Swap source and target."""
+    """Swap source and target in all splits. Raise an `InputError` if a split has no targets."""
     for split, rows in splits.items():
         if not has_references(rows):
             raise InputError(
@@ -111,12 +122,15 @@ def reverse(splits: dict[str, Dataset]) -> dict[str, Dataset]:
 
 
 def has_references(rows: Dataset) -> bool:
-    """Return whether any row has a target."""
+    """Return whether any row has a target, which may be empty, but not `None`."""
     return rows.with_format("arrow")["target"][:].null_count < len(rows)
 
 
 def drop_empty(splits: dict[str, Dataset], notify: Callable[[str], None]) -> dict[str, Dataset]:
-    """Drop pairs with an empty side, and report how many."""
+    """
+    Drop pairs with an empty or blank side, and pass a message with their number to `notify`, one per split that loses
+    pairs. Without targets, only the sources count. Raise an `InputError` if nothing is left of a split.
+    """
     kept = {}
     for split, rows in splits.items():
         sides = [rows["source"][:], *([rows["target"][:]] if has_references(rows) else [])]
@@ -132,27 +146,33 @@ def drop_empty(splits: dict[str, Dataset], notify: Callable[[str], None]) -> dic
 
 
 def hold_out_pairs(splits: dict[str, Dataset], percentage: float) -> dict[str, Dataset]:
-    """Split off a validation set from the training set if there is none, the same pairs every time."""
+    """
+    If there is no `validation` split, split off `percentage` percent of the training pairs for it, at random but the
+    same every time. Other splits stay as they are.
+    """
     if "validation" in splits or "train" not in splits:
         return splits
     train = splits["train"]
     held_out = round(len(train) * percentage / 100) if 0 < percentage < 100 else 0
     if not 0 < held_out < len(train):
         raise InputError(
-            f"`--validation_percentage` {percentage} of {len(train)} training pairs is no valid split: choose another "
-            "value, or give a validation set."
+            f"`--validation_percentage` must leave pairs for training and for validation, got {percentage} for "
+            f"{len(train)} pairs: choose another value, or give a validation set."
         )
     parts = train.train_test_split(held_out, seed=0)
     return {**splits, "train": parts["train"], "validation": parts["test"]}
 
 
 def texts_of_pairs(rows: Dataset) -> list[str]:
-    """Return the texts of both sides, to train a shared tokenizer."""
+    """Return all sources, then all targets: the training text of a shared tokenizer."""
     return [*rows["source"][:], *rows["target"][:]]
 
 
 def read_lines(paths: Sequence[str]) -> list[str]:
-    """Return the lines of all files."""
+    """
+    Return the lines of all UTF-8 files one after the other, without their line ends. Empty lines are kept. Raise an
+    `InputError` if there are no lines at all.
+    """
     lines = []
     for path in paths:
         try:
@@ -167,7 +187,10 @@ def read_lines(paths: Sequence[str]) -> list[str]:
 
 
 def _select_languages(rows: Dataset, languages: Languages, where: str) -> Dataset:
-    """Select the two languages from fields of the rows or of their field `translation`."""
+    """
+    Return the columns `source` and `target`: the fields that `languages` names, at the top level of a row or in its
+    field `translation`. Raise an `InputError` if a field is missing; `where` describes the rows in it.
+    """
     rows = rows.flatten()
     fields = {
         name.removeprefix("translation."): name

@@ -24,12 +24,14 @@ TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int
 @dataclass
 class TokenStream:
     """
-    All tokens of a split in order, without a copy (mostly in memory-mapped files).
+    All token ids of a split in order, without a copy (mostly in memory-mapped files). The length is the number of
+    tokens; a slice is a tensor.
 
     Args:
-        pieces (`list[np.ndarray]`): The tokens, in order.
-        num_words (`int`): White-space-separated words plus one per line break, as the paper counts.
-        rows (`Dataset`, *optional*): The dataset that holds the tokens.
+        pieces (`list[np.ndarray]`): The token ids, in order.
+        num_words (`int`): White-space-separated words plus one per line break or end of a document.
+        rows (`Dataset`, *optional*): The dataset that holds the tokens. It is pickled instead of them, so that another
+            process reads its files. `None` if there is none; the tokens are pickled then.
     """
 
     pieces: list[np.ndarray]
@@ -54,14 +56,14 @@ class TokenStream:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)) if parts else torch.empty(0, dtype=torch.long)
 
     def __reduce__(self):
-        # Send the dataset, so that another process reads the tokens from its files.
+
         if self.rows is not None:
             return TokenStream.from_rows, (self.rows,)
         return TokenStream, (self.pieces, self.num_words)
 
     @classmethod
     def from_rows(cls, rows: Dataset | IterableDataset) -> "TokenStream":
-        """Make a stream of the output of `tokenize`."""
+        """Make a stream of the output of `tokenize`. Streamed rows are read to the end and held in memory."""
         pieces, num_words = [], 0
         for table in iterate_text(rows.with_format("arrow").iter(1000)):
             pieces += [chunk.flatten().to_numpy() for chunk in table["input_ids"].chunks]
@@ -73,9 +75,15 @@ def tokenize(
     rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, name: str, num_workers: int = 1
 ) -> Dataset | IterableDataset:
     """
-    Tokenize rows of text to `input_ids` and `num_words`, in parallel and cached. The next row continues a row that
-    ends in a line break; any other row ends a document and gets the tokenizer's end token. An empty row is an empty
-    line.
+    Tokenize rows of the column `text` to `input_ids` and `num_words`. The next row continues a row that ends in a line
+    break; any other row ends a document and gets the tokenizer's end token. An empty row is an empty line.
+
+    Args:
+        rows (`Dataset` or `IterableDataset`): The text. The result is cached, or streamed like the rows.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, used without its special tokens.
+        name (`str`): The name of the split in the progress bar and in errors.
+        num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on;
+            ignored for streamed rows.
     """
     encode = partial(_encode, tokenizer=tokenizer, name=name)
     if isinstance(rows, IterableDataset):
@@ -98,7 +106,9 @@ def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBa
     try:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer cannot encode the {name} text ({error}): choose another.") from error
+        raise InputError(
+            f"The tokenizer cannot encode the {name} text ({error}): choose another tokenizer."
+        ) from error
     is_line = [text.endswith("\n") for text in texts]
     end = end_token_id(tokenizer)
     if end is not None:
@@ -109,7 +119,8 @@ def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBa
 
 class TrainingBlocks(TorchDataset):
     """
-    The stream in blocks of equal length, without the remainder at the end. A text shorter than a block is one block.
+    The stream in blocks of `block_size` tokens, without the remainder at the end. A text shorter than a block is one
+    shorter block. An item has `input_ids` and equal `labels`.
     """
 
     def __init__(self, stream: TokenStream, block_size: int):
@@ -126,7 +137,10 @@ class TrainingBlocks(TorchDataset):
 
 
 class StreamedBlocks(TorchIterableDataset):
-    """The blocks of a streamed text."""
+    """
+    Blocks of `block_size` tokens from streamed rows of `tokenize`, without the remainder at the end. A text shorter
+    than a block is one shorter block. An item has `input_ids` and equal `labels`.
+    """
 
     def __init__(self, rows: IterableDataset, block_size: int):
         self.rows = rows
@@ -149,14 +163,17 @@ class StreamedBlocks(TorchIterableDataset):
 class EvaluationWindows(TorchDataset):
     r"""
     Windows of equal length in which every token of the stream is a target once. The first window scores all of its
-    tokens, every other window the last `stride`; the tokens before them are context. `start_token_id` precedes the
-    first token; without one, the first token is context only.
+    tokens, every other window the last `stride` (the last window what is left); the tokens before them are context.
+
+    An item has `input_ids` and `shift_labels`: for each position the next token, -100 if it is context. `num_targets`
+    and `num_words` count the whole text.
 
     Args:
         stream (`TokenStream`): The tokens.
-        window_size (`int`): The length of a window.
+        window_size (`int`): The length of a window; that of the text if it is shorter.
         stride (`int`, *optional*): Number of new targets per window, by default `window_size`, the fastest.
-        start_token_id (`int`, *optional*): The token before the first one.
+        start_token_id (`int`, *optional*): The token put before the first one. With `None`, the first token of the
+            text is context only.
     """
 
     labels_name = "shift_labels"
@@ -198,11 +215,13 @@ class EvaluationWindows(TorchDataset):
 def evaluation_windows(
     stream: TokenStream, tokenizer: PreTrainedTokenizerBase, window_size: int, stride: int | None
 ) -> EvaluationWindows:
-    """Return the windows over a text, with the start token of `tokenizer`."""
+    """
+    Return the [`EvaluationWindows`] of a text, with the start token of `tokenizer`. `stride=None` means `window_size`.
+    """
     return EvaluationWindows(stream, window_size, stride, start_token_id(tokenizer))
 
 
 def _check_index(items: TorchDataset, i: int) -> None:
-    """Raise the `IndexError` that ends a loop over a dataset."""
+    """Raise an `IndexError` if there is no item i: it ends a `for` loop over a dataset without `__iter__`."""
     if not 0 <= i < len(items):
         raise IndexError(f"Index {i} is out of range: there are {len(items)} items.")

@@ -19,7 +19,10 @@ Item = TypeVar("Item")
 
 
 def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) -> dict[str, Dataset | IterableDataset]:
-    """Load the files of each split, one row per line, line breaks included."""
+    """
+    Load the UTF-8 files of each split, joined, one row per line in the column `text`, line breaks included. With
+    `streaming`, the rows are read when they are used. Raise an `InputError` for a missing, empty or undecodable file.
+    """
     for paths in files.values():
         check_files(paths)
     patterns = {split: escape_patterns(paths) for split, paths in files.items()}
@@ -33,7 +36,7 @@ def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) ->
 
 
 def check_files(paths: Sequence[str]) -> None:
-    """Check that all files exist and are not empty."""
+    """Raise an `InputError` if a file does not exist or is empty."""
     for path in map(Path, paths):
         if not path.is_file():
             raise InputError(f"The file {path} does not exist: check the path.")
@@ -42,14 +45,18 @@ def check_files(paths: Sequence[str]) -> None:
 
 
 def escape_patterns(paths: Sequence[str]) -> list[str]:
-    """Escape paths for `datasets`, which would read characters such as `*` as patterns."""
+    """Return the paths escaped for `datasets`, which would read characters such as `*` as patterns."""
     return [escape(str(path)) for path in paths]
 
 
 def load_text_dataset(
     name: str, config: str | None = None, column: str = "text", streaming: bool = False
 ) -> dict[str, Dataset | IterableDataset]:
-    """Load the text column of a dataset from the Hub or a folder."""
+    """
+    Load one text column of a dataset from the Hub or a folder, as rows of `text`: those of the splits `train`,
+    `validation` and `test` that it has. `config` is the dataset's configuration, `None` for the default. With
+    `streaming`, the rows are read when they are used.
+    """
     try:
         options = LINES if load_dataset_builder(name, config).name == "text" else {}
         splits = load_dataset(name, config, streaming=streaming, **options)
@@ -80,15 +87,17 @@ def load_text_dataset(
 
 
 def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) -> dict[str, Dataset | IterableDataset]:
-    """Split off the last rows for validation if there is no such split; the first rows of a streamed text."""
+    """
+    If there is no `validation` split, split off the last `percentage` percent of the training rows for it. Of a
+    streamed text, whose length is unknown, split off the first 1,000 rows instead. Other splits stay as they are.
+    """
     if "validation" in splits or "train" not in splits:
         return splits
     if not 0 < percentage < 100:
-        raise InputError(f"`--validation_percentage` must be between 0 and 100, got {percentage}.")
+        raise InputError(f"`--validation_percentage` must be more than 0 and less than 100, got {percentage}.")
     train = splits["train"]
     other_splits = {split: rows for split, rows in splits.items() if split != "train"}
     if isinstance(train, IterableDataset):
-        # Its length is unknown, so the number of rows is fixed.
         parts = {"train": train.skip(HELD_OUT_ROWS), "validation": train.take(HELD_OUT_ROWS)}
         if next(iter(iterate_text(parts["train"])), None) is None:
             raise InputError(
@@ -106,7 +115,7 @@ def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) ->
 
 
 def iterate_text(items: Iterable[Item]) -> Iterator[Item]:
-    """Iterate over streamed items; raise an `InputError` if they are not UTF-8, which only reading shows."""
+    """Yield the items of a text as they are. Raise an `InputError` where a streamed file turns out not to be UTF-8."""
     try:
         yield from items
     except UnicodeDecodeError as error:

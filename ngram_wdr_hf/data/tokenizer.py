@@ -20,7 +20,8 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
 
     Args:
         texts (`Iterable[str]`): The training text, in pieces.
-        vocab_size (`int`, *optional*): Maximum vocabulary size, the most frequent words; unlimited by default.
+        vocab_size (`int`, *optional*): Maximum vocabulary size, `<unk>` and `<eos>` included. The most frequent words
+            are kept; all by default.
     """
     counts = Counter(word for text in texts for word in text.split())
     # The special tokens may occur in the text, as in PTB.
@@ -34,14 +35,17 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
 
 
 def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train byte-level BPE, which encodes any text; `<eos>` ends a document."""
+    """
+    Train byte-level BPE of at most `vocab_size` tokens, which encodes any text. Its end token `<eos>` is for
+    `stream.tokenize`, which puts it after documents: the tokenizer itself adds no special tokens.
+    """
     return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False))
 
 
 def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Train byte-level BPE for sentences of one or two languages. A word has the same tokens at any position, every
-    sentence ends in `<eos>`, and `<pad>` is the padding.
+    Train byte-level BPE of at most `vocab_size` tokens for sentences of one or two languages. A word has the same
+    tokens at any position. The tokenizer ends every sentence in `<eos>` and pads with `<pad>`.
     """
     tokenizer = _train_bpe(texts, vocab_size, [END, PADDING], begins_with_space=True)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -52,8 +56,8 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
 
 def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Train lower-case byte-level BPE with BERT's special tokens, for single texts and pairs. Not WordPiece, whose
-    training in `tokenizers` is not deterministic.
+    Train lower-case byte-level BPE of at most `vocab_size` tokens with BERT's special tokens, which the tokenizer puts
+    around a text or a pair of texts. Not WordPiece, whose training in `tokenizers` is not deterministic.
     """
     special = {"pad_token": PADDING, "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
     # One space between words and none at the end of a line, where it would become a token to predict.
@@ -110,7 +114,7 @@ def _train_bpe(
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """Load a pretrained tokenizer from a folder or the Hub."""
+    """Load a pretrained tokenizer from a folder or the Hub. Raise an `InputError` if there is no usable one."""
     try:
         return AutoTokenizer.from_pretrained(name_or_path)
     except Exception as error:  # many classes: not found, not a tokenizer, truncated file, no connection
@@ -119,17 +123,22 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 
 
 def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token that precedes the first token of a text, so that this one is predicted, too."""
+    """
+    Return the id of the token to put before a text, so that the first token is predicted, too: the BOS token, else the
+    EOS token, else `None`.
+    """
     return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token that ends a document in running text."""
+    """Return the id of the token that ends a document: the EOS token, else the SEP token, else `None`."""
     return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:
-    """Yield the texts, read in batches: about 100 times as fast as row by row."""
+    """
+    Yield the text of each row, `""` instead of `None`. Reading in batches is about 100 times as fast as row by row.
+    """
     for batch in iterate_text(rows.iter(1000)):
         yield from (text or "" for text in batch["text"])
 

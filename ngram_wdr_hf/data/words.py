@@ -17,7 +17,10 @@ OWNED = frozenset({"kin", "pet", "object", "text", "idea", "entered", "journey"}
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun. `gender`: m, f or n. Mass nouns have no plural; weak nouns have its form outside the nominative."""
+    """
+    A noun. `gender` is m, f or n. `kinds` decides which words it goes with. The `german_plural` of mass nouns is
+    empty. Nouns of the kind "weak" have that form also in the singular, except in the nominative.
+    """
 
     english: str
     english_plural: str
@@ -43,7 +46,10 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Determiner:
-    """A determiner. `declension`: like der, dieser or ein, or fixed; `strong`: strong adjective endings follow it."""
+    """
+    A determiner. `declension` is "der", "dieser" or "ein" for the endings of that word, or "fixed". With `strong`,
+    adjectives after it have strong endings.
+    """
 
     english: str
     english_plural: str
@@ -67,12 +73,15 @@ class Pronoun:
 
 
 class Name(Pronoun):
-    """A name: the form of a pronoun, the position of a noun."""
+    """A person's name: it has forms like a pronoun, but the word order of a noun."""
 
 
 @dataclass(frozen=True)
 class Preposition:
-    """A preposition. A phrase with a `local` one names a place and can open a sentence."""
+    """
+    A preposition. `case` is the German case after it, `kinds` those of its noun. With a `local` one, the phrase names
+    a place and can open a sentence.
+    """
 
     english: str
     german: str
@@ -83,7 +92,10 @@ class Preposition:
 
 @dataclass(frozen=True)
 class Adverb:
-    """An adverb, in the `middle` of an English clause or at its end; `late`: after a definite object in German."""
+    """
+    An adverb. `tenses` are those it goes with. With `middle`, it precedes the verb in English, else it comes last.
+    With `late`, it follows a definite object in German.
+    """
 
     english: str
     german: str
@@ -103,8 +115,10 @@ class EnglishVerb:
 
 @dataclass(frozen=True)
 class GermanVerb:
-    """A German verb. The past tense is the perfect with `auxiliary` unless there is a `preterite`; finite forms have
-    no separable `prefix`."""
+    """
+    A German verb. Finite forms are for ich, er, sie, without the separable `prefix`. If `preterite` is `None`, the
+    past is the perfect with `auxiliary`, "haben" or "sein".
+    """
 
     infinitive: str
     zu_infinitive: str
@@ -117,9 +131,12 @@ class GermanVerb:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb. `receiver`: the dative of a verb of giving, "to" with a preposition in English, "plain" without.
-    `places` are optional, `goals` required. `definite`: whether the object must be definite, or must not be.
-    `deliberate`: possible with modals such as want; `pastime`: possible with like."""
+    """
+    A verb with both languages' forms. `subjects` and `objects` are kinds; without objects it is intransitive.
+    `receiver` is set for verbs of giving: "to" with a preposition in English, "plain" without. `places` are optional
+    unless `needs_place`, `goals` required. `definite` says whether the object must be definite or indefinite, `None`
+    if either. A `deliberate` verb goes with modals such as want, a `pastime` with like.
+    """
 
     english: EnglishVerb
     german: GermanVerb
@@ -143,7 +160,10 @@ class Verb:
 
 @dataclass(frozen=True)
 class Modal:
-    """A modal. English: an auxiliary, or a verb with a `link` to the infinitive. German: a verb, or gern."""
+    """
+    A modal. `english` is an auxiliary (a string), or a verb with a `link` such as "to" before the infinitive. `german`
+    is a verb, or `None` for the adverb gern. `negated` says whether it can be negated.
+    """
 
     english: EnglishVerb | str
     link: str
@@ -154,7 +174,10 @@ class Modal:
 
 @dataclass(frozen=True)
 class Linker:
-    """A conjunction. `order`: of the German clause after it, final (verb-final), main, or infinitive (zu)."""
+    """
+    A conjunction. `order` is the German word order after it: "final" (finite verb last), "main" (as in a main clause)
+    or "infinitive" (with zu).
+    """
 
     english: str
     german: str
@@ -177,7 +200,7 @@ def strong_ending(noun: Noun, case: str, plural: bool) -> str:
 
 
 def german_article(determiner: Determiner, noun: Noun, case: str, plural: bool) -> tuple[str, str]:
-    """Return the article or other determiner, and the ending of an adjective after it."""
+    """Return the German article or other determiner for a noun, and the ending of an adjective after it."""
     strong = strong_ending(noun, case, plural)
     weak = "e" if not plural and case != DATIVE and strong != "en" else "en"
     if determiner.declension == "fixed":
@@ -199,7 +222,7 @@ def _der(ending: str) -> str:
 
 
 def contracted(preposition: str, phrase: str) -> str:
-    """Join preposition and phrase, with contractions: im Garten, but in diesem Garten."""
+    """Join a German preposition and its phrase, contracted if possible: im Garten. An empty phrase gives `""`."""
     if not phrase:
         return ""
     article, _, rest = phrase.partition(" ")
@@ -216,7 +239,10 @@ def kinds_of(text: str) -> frozenset[str]:
 
 
 def english_verb(forms: str) -> EnglishVerb:
-    """Make a verb from "write wrote written", "buy bought" or "open"; regular forms are derived."""
+    """
+    Make a verb from its base, past and participle: "write wrote written", "buy bought" (participle like the past) or
+    "open" (regular). The other forms are derived.
+    """
     base, *irregular = forms.split()
     # Short stems double the last letter: stop, stopped.
     doubled = base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]|forget", base) else base
@@ -231,7 +257,11 @@ def english_verb(forms: str) -> EnglishVerb:
 
 
 def german_verb(forms: str, first: str = "", preterite: str = "") -> GermanVerb:
-    """Make a verb from "an|rufen ruft angerufen" or "gehen geht ist gegangen"; `first`: irregular form of ich."""
+    """
+    Make a verb from infinitive, third person and participle: "an|rufen ruft angerufen" with a separable prefix, "gehen
+    geht ist gegangen" with the auxiliary sein. `first` is an irregular form for ich. `preterite` is that of ich; if
+    empty, the verb gets none.
+    """
     infinitive, third, *auxiliary, participle = forms.split()
     prefix, _, stem = infinitive.rpartition("|")
     plural = preterite + ("n" if preterite.endswith("e") else "en")
