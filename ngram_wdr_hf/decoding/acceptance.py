@@ -7,7 +7,7 @@ import torch
 
 def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
-    Accept drafts up to the first that differs from the model's best token.
+    Accept the drafts before the first one that differs from the model's best token, in each row.
 
     Args:
         scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`):
@@ -15,8 +15,9 @@ def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[tor
         drafts (`torch.LongTensor` of shape `(batch_size, D)`): The drafted tokens.
 
     Returns:
-        `torch.LongTensor` of shape `(batch_size, D + 1)`: the best tokens, valid in row i up to and including index
-        `num_accepted[i]`; and `num_accepted`, a `torch.LongTensor` of shape `(batch_size,)`.
+        `(tokens, num_accepted)`, a `torch.LongTensor` of shape `(batch_size, D + 1)` and one of shape `(batch_size,)`.
+        The first `num_accepted[i]` tokens of row i are its accepted drafts, from 0 to D. One more token follows,
+        chosen by the model; the rest of the row is invalid.
     """
     best = scores.argmax(dim=-1)
     if drafts.shape[1] == 0:
@@ -30,13 +31,15 @@ def accept_by_sampling(
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
     Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
-    token, for any draft distribution. A draft is accepted with probability `min(1, p / q)`; the first rejected draft
-    is replaced by a sample from the normalized `max(p - q, 0)`.
+    token, for any draft distribution. A draft is accepted with probability `min(1, p / q)`, where `p =
+    softmax(scores)`. The first rejected draft is replaced by a sample from the normalized `max(p - q, 0)`. If none is
+    rejected, one more token is sampled from p.
 
     Args:
         scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`): As for `accept_greedily`.
         drafts (`torch.LongTensor` of shape `(batch_size, D)`): Sampled from `draft_probabilities`.
-        draft_probabilities (`Sequence[torch.Tensor]`, D of shape `(batch_size, vocab_size)`): The q of each draft.
+        draft_probabilities (`Sequence[torch.Tensor]`, D of shape `(batch_size, vocab_size)`):
+            The distribution q that each draft was sampled from.
 
     Returns:
         As `accept_greedily`.

@@ -22,10 +22,14 @@ MAX_COPIED, MAX_MATCH = 8, 3
 @dataclass
 class Drafts:
     r"""
+    The drafts of one step: D >= 0 tokens for each active row.
+
     Args:
-        tokens (`torch.LongTensor` of shape `(num_rows, D)`): The drafted tokens, D >= 0.
+        tokens (`torch.LongTensor` of shape `(num_rows, D)`):
+            The drafted tokens; an arbitrary token where a row has no draft.
         kinds (`list[list[DraftKind | None]]`): Per row, the kind of each draft; `None` if the row has no draft there.
-        probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`): The q of each draft, for sampling.
+        probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`):
+            The distribution q that each draft was sampled from. Empty in greedy search.
     """
 
     tokens: torch.LongTensor
@@ -34,22 +38,24 @@ class Drafts:
 
     @classmethod
     def none(cls, num_rows: int, device: torch.device) -> "Drafts":
+        """Return an object without drafts (D = 0) for `num_rows` rows."""
         return cls(torch.empty(num_rows, 0, dtype=torch.long, device=device), [[] for _ in range(num_rows)])
 
     @property
     def depth(self) -> int:
+        """The number of drafts per row, D."""
         return self.tokens.shape[1]
 
 
 class Drafter:
     r"""
-    Proposes tokens after the next one: by prompt lookup if the last tokens occurred before, by the model's heads
-    otherwise. Head n's draft depends on the n tokens before it, drafts included. For WDR heads this takes only a
-    vector addition.
+    Proposes tokens after the next one: by prompt lookup if the last tokens occurred before and a copy is likely to be
+    accepted, by the model's heads otherwise. Head n's draft depends on the n tokens before it, drafts included. For
+    WDR heads this takes only a vector addition.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
-        generation_config ([`GenerationConfig`]): With the options of [`NgramGenerationMixin`].
+        generation_config ([`GenerationConfig`]): The options of the generation, those of [`NgramGenerationMixin`] too.
     """
 
     def __init__(self, model, generation_config: GenerationConfig):
@@ -72,10 +78,14 @@ class Drafter:
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
+        Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
+        saves or the maximum length is reached. There may be none.
+
         Args:
             text ([`TextRows`]): The batch rows so far, including their next tokens.
-            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): The states that predicted the next tokens.
-            next_tokens (`torch.LongTensor` of shape `(num_rows,)`): The last token of each row.
+            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): The hidden states that predicted the next tokens.
+            next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
+                The last token of each active row, which the model has chosen but not read yet.
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
@@ -117,7 +127,10 @@ class Drafter:
         return drafts
 
     def _find_matches(self, text: TextRows) -> list[PromptMatch | None]:
-        """Return each row's match for prompt lookup, `None` for rows without one or where heads are likelier right."""
+        """
+        Index the new tokens of each active row, and return its match for prompt lookup. It is `None` without a match,
+        or if the first head's draft is more likely to be accepted. All are `None` if prompt lookup is disabled.
+        """
         if self.max_copied == 0:
             return [None] * len(text.rows)
         matches = []
@@ -134,10 +147,12 @@ class Drafter:
     def _with_copies(
         self, choice: torch.LongTensor | None, matches: list[PromptMatch | None], next_tokens: torch.LongTensor
     ) -> torch.LongTensor:
-        """Return copied tokens for the rows with a match, the heads' choice for the others."""
+        """
+        Return one draft per row, `(num_rows,)`: the next token of the row's match, or the heads' `choice` without a
+        match, or 0 without both (`choice` is `None` if no head was run).
+        """
         if choice is not None and not any(matches):
             return choice
-        # Rows with neither a match nor a head get an arbitrary token.
         copied = [0 if match is None else match.next_token() for match in matches]
         tokens = torch.tensor(copied, device=next_tokens.device)
         if choice is None:
@@ -148,7 +163,10 @@ class Drafter:
     def _proposal(
         self, probabilities: torch.Tensor | None, tokens: torch.LongTensor, matches: list[PromptMatch | None]
     ) -> torch.Tensor:
-        """Return the draft distribution q over the full vocabulary, one-hot for copied tokens."""
+        """
+        Return the distribution q of one draft per row, `(num_rows, vocab_size)`: the heads' `probabilities`, or
+        one-hot for copied tokens. `probabilities` are over the draft vocabulary; with `None`, all rows are one-hot.
+        """
         if probabilities is None:
             return F.one_hot(tokens, self.model.ngram_vocab_size).float()
         if self.vocabulary is not None:
@@ -160,17 +178,25 @@ class Drafter:
         return probabilities
 
     def _expand(self, values: torch.Tensor, fill_value: float) -> torch.Tensor:
-        """Expand values for the draft vocabulary to the full vocabulary."""
+        """
+        Expand values for the draft vocabulary, `(num_rows, draft_vocab_size)`, to the full vocabulary. All other
+        tokens get `fill_value`.
+        """
         expanded = values.new_full((len(values), self.model.ngram_vocab_size), fill_value)
         return expanded.index_copy_(1, self.vocabulary, values)
 
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
+        """Return the logits of predictions `(num_rows, d)` over the draft vocabulary, in float32."""
         if self.shortlist is not None:
             return self.shortlist(predictions).float()
         logits = logits_of(self.model, predictions).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
 
     def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
+        """
+        Apply the logits processors to logits over the draft vocabulary, at the depth after `drafts`. A row whose draft
+        tokens are all forbidden keeps its logits.
+        """
         if not text.processors:
             return logits
         if self.vocabulary is None or text.is_pointwise:
@@ -179,6 +205,6 @@ class Drafter:
             # A finite minimum, since some processors fail if all scores are -inf.
             expanded = self._expand(logits, torch.finfo(logits.dtype).min)
             scores = text.process(expanded[:, None], drafts)[:, 0, self.vocabulary]
-        # If the processors forbid all draft tokens, any of them will do: the draft will be rejected.
+        # Any forbidden token will do: the draft will be rejected.
         all_forbidden = ~(scores > -torch.inf).any(dim=-1, keepdim=True)
         return torch.where(all_forbidden, logits, scores)

@@ -28,17 +28,26 @@ class NgramHistoryLayer(DynamicLayer):
             super().crop(tokens_to_remove)
 
     def last_record(self) -> torch.Tensor | None:
-        """Return the record of the last token, `(batch_size, 3)`, or `None` if the history is empty."""
+        """
+        Return the record of each row's last token, `(batch_size, 3)`: token id, run length and position. `None` if the
+        history is empty.
+        """
         return self.values[:, 0, -1] if self.get_seq_length() > 0 else None
 
     def extend(self, hidden_states: torch.Tensor, records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append new hidden states and records; return all hidden states and records."""
+        """
+        Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return the hidden states and
+        the records of the whole history, the new ones last.
+        """
         keys, values = self.update(hidden_states[:, None], records[:, None])
         return keys[:, 0], values[:, 0]
 
 
 class StaticNgramHistoryLayer(StaticLayer):
-    """`NgramHistoryLayer` for static caches, which are never cropped: it keeps only the last N - 1 positions."""
+    """
+    `NgramHistoryLayer` for static caches. These are never cropped, so it keeps only the last N - 1 positions, in
+    tensors of fixed size. `extend` returns the positions kept so far and the new ones.
+    """
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -63,12 +72,15 @@ class StaticNgramHistoryLayer(StaticLayer):
 
 
 def self_attention_of(cache: Cache | None) -> Cache | None:
-    """Return the part of a cache that grows with the text."""
+    """
+    Return the part of a cache that grows with the generated text: the self-attention cache of an encoder-decoder
+    model's cache, any other cache itself. `None` for `None`.
+    """
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def tokens_in(cache: Cache | None) -> int | torch.Tensor:
-    """Return the number of tokens in a cache."""
+    """Return the number of tokens in a cache: 0 for `None`, a tensor for a static cache, an `int` otherwise."""
     if cache is None:
         return 0
     try:
@@ -84,7 +96,10 @@ def tokens_in(cache: Cache | None) -> int | torch.Tensor:
 
 
 def can_host_history(cache: object) -> bool:
-    """Return whether the methods of a cache also apply to a layer that is added to it."""
+    """
+    Return whether a history layer can be added to a cache. It must be a Transformers `Cache` whose class does not
+    override `CACHE_METHODS`: only then do these apply to the added layer, too.
+    """
     if not isinstance(cache, Cache):
         return False
     cache_class = type(self_attention_of(cache))
@@ -92,7 +107,10 @@ def can_host_history(cache: object) -> bool:
 
 
 def history_of(cache: Cache | None, num_heads: int) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
-    """Return the history layer of `cache`, added if missing; `None` without a cache or if it has no layers yet."""
+    """
+    Return the history layer of `cache`, added as its last layer if missing. `None` without a cache, or if it has no
+    layers yet. In a static cache, the history keeps `num_heads` positions.
+    """
     cache = self_attention_of(cache)
     if cache is None or not cache.layers:
         return None

@@ -24,7 +24,8 @@ from .statistics import SpeculationStatistics
 @dataclass
 class SpeculativeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
     r"""
-    Transformers' own output, and:
+    What `generate(use_mtp=True, return_dict_in_generate=True)` returns for a decoder-only model: Transformers' own
+    output, and:
 
     speculation ([`SpeculationStatistics`]): Acceptance rates and counts of forward passes.
     """
@@ -35,7 +36,8 @@ class SpeculativeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
 @dataclass
 class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
     r"""
-    Transformers' own output, and:
+    What `generate(use_mtp=True, return_dict_in_generate=True)` returns for an encoder-decoder model: Transformers' own
+    output, and:
 
     speculation ([`SpeculationStatistics`]): Acceptance rates and counts of forward passes.
     """
@@ -47,15 +49,16 @@ class SpeculativeDecoding:
     r"""
     One call of `generate(use_mtp=True)`, greedy or sampling, for any number of batch rows.
 
-    A step is one forward pass over each row's last token and its drafts. A row gains the accepted drafts and one token
-    more; rejected drafts are removed from the cache. Finished rows leave the batch. If the cache is returned, they
-    stay instead and read their padding in a last forward pass, so that the cache equals that of plain decoding.
+    A step is one forward pass over each row's last token and its drafts. A row gains the accepted drafts and one more
+    token, chosen by the model itself; rejected drafts are removed from the cache. Finished rows leave the batch. If
+    the cache is returned, they stay instead and read their padding in a last forward pass, so that the cache equals
+    that of plain decoding.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
         logits_processor, stopping_criteria, generation_config, streamer, model_kwargs:
-            As `generate` prepares them.
+            As `generate` prepares them. `streamer` may be `None`.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class SpeculativeDecoding:
 
     @torch.no_grad()
     def run(self) -> ModelOutput | torch.LongTensor:
+        """Generate until every row is finished, and return the result of `generate`."""
         outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
         try:
             while True:
@@ -116,6 +120,7 @@ class SpeculativeDecoding:
             self.cache.release()
 
     def _read_prompt(self) -> ModelOutput:
+        """Read the prompts, set up cache and positions, and return the output of the prompt's forward pass."""
         outputs = self.model._prefill(
             self.text.sequences(), self.config, {**self.kwargs, "return_last_hidden_state": True}
         )
@@ -137,7 +142,10 @@ class SpeculativeDecoding:
         return outputs
 
     def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
-        """Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past."""
+        """
+        Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
+        and hidden states of all K tokens.
+        """
         width = tokens.shape[1]
         inputs = dict(self.kwargs)
         if self.has_positions or self.cache.is_ragged:
@@ -159,15 +167,18 @@ class SpeculativeDecoding:
         outputs = self.model(**inputs)
         if outputs.logits.shape[1] != width:
             raise ValueError(
-                f"`use_mtp=True` needs logits for {width} tokens at once, but this wrapped model returned "
-                f"{outputs.logits.shape[1]}. Use `use_mtp=False`."
+                f"`use_mtp=True` needs logits for {width} tokens at once, but the wrapper around this model returned "
+                f"them for {outputs.logits.shape[1]}. Use `use_mtp=False`."
             )
         self.cache.attention_mask = mask
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
 
     def _check_drafts(self, outputs: ModelOutput, drafts: Drafts) -> None:
-        """Add the accepted drafts and one more token to every row; remove the rejected drafts from the cache."""
+        """
+        Add the accepted drafts and one more token to every unfinished row, and count them. Remove the rejected drafts
+        from the cache. Rows that are finished now leave the batch, unless the cache is returned.
+        """
         width = drafts.depth + 1
         logits = outputs.logits[:, -width:].to(self.device, torch.float32)
         hidden_states = outputs.last_hidden_state[:, -width:]
@@ -206,6 +217,7 @@ class SpeculativeDecoding:
             self._keep_rows(unfinished)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
+        """Remove all rows but these from the batch; `rows` are indices into `self.text.rows`."""
         index = torch.tensor(rows, device=self.device)
         num_rows = len(self.text.rows)
         self.cache.select(rows, self.device)
@@ -216,7 +228,10 @@ class SpeculativeDecoding:
         self.token_types = None if self.token_types is None else self.token_types[index]
 
     def _stream(self) -> None:
-        """Stream the tokens that all rows have, one per row at a time, as plain decoding does."""
+        """
+        Pass new tokens to the streamer, if there is one: one per row at a time, as plain decoding does, up to the end
+        of the shortest unfinished row.
+        """
         if self.streamer is None:
             return
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
@@ -226,6 +241,7 @@ class SpeculativeDecoding:
         self.num_streamed = max(self.num_streamed, ready)
 
     def _output(self) -> ModelOutput | torch.LongTensor:
+        """Return the sequences, or the output object if `return_dict_in_generate`."""
         if self.returns_cache:
             self._read_padding()
         sequences = self.text.sequences()
@@ -244,7 +260,10 @@ class SpeculativeDecoding:
         return SpeculativeEncoderDecoderOutput(**fields)
 
     def _read_padding(self) -> None:
-        """Extend the cache of every row to that of plain decoding: all tokens of the longest row but the last."""
+        """
+        Let the shorter rows read the padding after their end. The cache then holds as many tokens of every row as in
+        plain decoding: the length of the longest row minus 1.
+        """
         text = self.text
         missing = [text.longest - length for length in text.lengths]
         width = max(missing)
@@ -263,7 +282,10 @@ STATE_FIELDS = {
 
 
 class _StepRecords:
-    """Scores, logits and states that `generate` returns with the tokens, one entry per generated token."""
+    """
+    Scores, logits, attentions and hidden states that `generate` returns with the tokens: lists with one entry per
+    generated token, for those that the generation config requests.
+    """
 
     def __init__(self, text: TextRows, config: GenerationConfig, is_encoder_decoder: bool):
         self.text = text
@@ -280,6 +302,7 @@ class _StepRecords:
                 self.states |= {name: [] for name in names[is_encoder_decoder]}
 
     def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
+        """Record the first `counts[i]` steps of each active row i, before their tokens are added to the text."""
         for record, values in ((self.scores, scores), (self.logits, logits)):
             if record is not None:
                 self._add_values(record, values, counts)
@@ -292,6 +315,7 @@ class _StepRecords:
                 )
 
     def _add_values(self, record: list[torch.Tensor], values: torch.Tensor, counts: Sequence[int]) -> None:
+        """Write `values[i, :counts[i]]` of each active row i to the steps that follow its text."""
         for i, (row, count) in enumerate(zip(self.text.rows, counts, strict=True)):
             first = len(self.text.tokens[row]) - self.text.prompt_length
             for step in range(count):
@@ -301,7 +325,10 @@ class _StepRecords:
                 record[first + step][row] = values[i, step]
 
     def clear_dropped(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
-        """Clear the records of tokens dropped at the end of a row: of `num_accepted[i] + 1`, it kept `counts[i]`."""
+        """
+        Set the recorded scores and logits of dropped tokens to 0. Of the `num_accepted[i] + 1` tokens recorded last,
+        row i has kept the first `counts[i]`, because it ended there.
+        """
         for row, accepted, count in zip(self.text.rows, num_accepted, counts, strict=True):
             end = len(self.text.tokens[row]) - self.text.prompt_length
             for record in filter(None, (self.scores, self.logits)):
@@ -309,6 +336,7 @@ class _StepRecords:
                     values[row] = 0.0
 
     def fields(self) -> dict[str, Any]:
+        """Return the requested output fields, each a tuple with one entry per generated token of the longest row."""
         records = {"scores": self.scores, "logits": self.logits, **self.states}
         length = self.text.longest - self.text.prompt_length
         return {name: tuple(record[:length]) for name, record in records.items() if record}
@@ -317,7 +345,11 @@ class _StepRecords:
 def _single_steps(
     layers: Sequence[torch.Tensor], width: int, count: int, grows: bool
 ) -> list[tuple[torch.Tensor, ...]]:
-    """Split the states of a forward pass over `width` tokens into those of single steps, for the first `count`."""
+    """
+    Split the attentions or hidden states of a forward pass over `width` tokens into those of single steps. Return one
+    tuple of layers for each of the first `count` tokens. With `grows`, their last dimension has a column per
+    token of the text, and later tokens are cut off.
+    """
     return [
         tuple(layer[..., step : step + 1, : layer.shape[-1] - (width - 1 - step if grows else 0)] for layer in layers)
         for step in range(count)
@@ -325,7 +357,10 @@ def _single_steps(
 
 
 def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:
-    """Select rows of a batched tensor, or of all batched tensors in a tuple or model output."""
+    """
+    Return the rows `index` of a tensor with `num_rows` rows, or of all such tensors in a tuple or model output. Any
+    other value is returned unchanged.
+    """
     if isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == num_rows:
         return value[index.to(value.device)]
     if isinstance(value, ModelOutput):

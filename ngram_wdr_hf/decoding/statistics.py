@@ -14,8 +14,8 @@ class SpeculationStatistics:
     Args:
         num_tokens (`int`): Generated tokens, summed over all batch rows.
         num_forwards (`int`): Forward passes of the model, each over all unfinished rows.
-        num_row_forwards (`int`): The same, counted once per unfinished row.
-        num_drafted (`list[int]`): Number of drafts at each depth, starting with the first after the next token.
+        num_row_forwards (`int`): The same, each counted as often as it has unfinished rows.
+        num_drafted (`list[int]`): Number of drafts at depth 1, 2, ...; depth 1 is the first after the next token.
         num_accepted (`list[int]`): Number of accepted drafts at each depth.
         num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
         num_copies_accepted (`int`): Accepted drafts by prompt lookup.
@@ -36,15 +36,18 @@ class SpeculationStatistics:
 
     @property
     def acceptance(self) -> list[float]:
-        """Acceptance rate per depth. A draft counts as accepted only if all drafts before it are."""
+        """
+        Acceptance rate at depth 1, 2, ...: accepted drafts over all drafts. A draft after a rejected one is rejected.
+        """
         return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafted, strict=True)]
 
     def count_forward(self, num_rows: int) -> None:
+        """Count a forward pass over `num_rows` unfinished rows."""
         self.num_forwards += 1
         self.num_row_forwards += num_rows
 
     def count_drafts(self, kinds: Sequence[DraftKind | None], num_accepted: int) -> None:
-        """Count the drafts of one row, the first `num_accepted` of them as accepted."""
+        """Count the drafts of one row, the first `num_accepted` of them as accepted. `None` in `kinds` is no draft."""
         for depth, kind in enumerate(kinds):
             if kind is None:
                 continue
