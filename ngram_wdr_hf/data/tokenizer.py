@@ -12,6 +12,8 @@ from .errors import InputError
 from .text import iterate_text
 
 UNKNOWN, END, PADDING = "<unk>", "<eos>", "<pad>"
+# The characters that `str.split` splits at. `tokenizers` does not count \x1c to \x1f as white space.
+WHITE_SPACE = r"[\s\x1c-\x1f]"
 
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
@@ -30,7 +32,7 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
     vocabulary = [*special, *words][:vocab_size]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace("\n", f" {END} ")
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{WHITE_SPACE}+"), behavior="removed")
     return _wrap(tokenizer, unk_token=UNKNOWN)
 
 
@@ -63,8 +65,10 @@ def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedT
     # One space between words and none at the end of a line, where it would become a token to predict.
     normalizer = normalizers.Sequence(
         [
+            # First, because BERT's normalizer deletes control characters, and some of them separate words.
+            normalizers.Replace(Regex(WHITE_SPACE), " "),
             normalizers.BertNormalizer(handle_chinese_chars=False),
-            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Replace(Regex(" +"), " "),
             normalizers.Strip(),
         ]
     )
