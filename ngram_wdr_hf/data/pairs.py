@@ -157,7 +157,7 @@ def hold_out_pairs(splits: dict[str, Dataset], percentage: float) -> dict[str, D
     if not 0 < held_out < len(train):
         raise InputError(
             f"`--validation_percentage` must leave pairs for training and for validation, got {percentage} for "
-            f"{len(train)} pairs: choose another value, or give a validation set."
+            f"{len(train)} training pairs: choose another value, or give a validation set."
         )
     parts = train.train_test_split(held_out, seed=0)
     return {**splits, "train": parts["train"], "validation": parts["test"]}
