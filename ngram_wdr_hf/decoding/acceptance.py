@@ -31,8 +31,8 @@ def accept_by_sampling(
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     r"""
     Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
-    token, for any draft distribution. A draft is accepted with probability `min(1, p / q)`, where `p =
-    softmax(scores)`. The first rejected draft is replaced by a sample from the normalized `max(p - q, 0)`. If none is
+    token, for any draft distribution. With p the softmax of `scores`, a draft is accepted with probability
+    `min(1, p / q)`. The first rejected draft is replaced by a sample from the normalized `max(p - q, 0)`. If none is
     rejected, one more token is sampled from p.
 
     Args:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 class DraftKind(NamedTuple):
     """
-    Class of drafts with similar acceptance rates: a head's drafts by the head's confidence, prompt lookup's drafts by
-    the length of the match.
+    Class of drafts with similar acceptance rates. A head's drafts are grouped by the head's confidence (an interval of
+    `HEAD_LEVELS`), prompt lookup's drafts by the length of the match. A higher `level` is more likely to be accepted.
     """
 
     is_lookup: bool
@@ -17,10 +17,12 @@ class DraftKind(NamedTuple):
 
     @classmethod
     def of_head(cls, confidence: float) -> "DraftKind":
+        """Return the kind of a head's draft, given the probability of the head's best token."""
         return cls(False, bisect.bisect(HEAD_LEVELS, confidence))
 
     @classmethod
     def of_lookup(cls, match_length: int) -> "DraftKind":
+        """Return the kind of a copied draft, given how many tokens before it match; it must be at least 1."""
         return cls(True, min(match_length, len(LOOKUP_PRIORS)) - 1)
 
 
@@ -40,8 +42,9 @@ class DraftPace:
 
     Args:
         threshold (`float`, *optional*):
-            Cost of a head's draft as a share of a forward pass, `HEAD_SHARE` of it for running the head. By default,
-            both costs are measured constants, and the cost of checking grows with the number of rows.
+            Cost of a head's draft as a share of a forward pass: `HEAD_SHARE` of it for running the head, the rest for
+            checking the draft. By default, both costs are measured constants, and the cost of checking grows with the
+            number of rows.
         free_tokens (`int`): About how many tokens a forward pass reads in twice the time of one token.
         samples (`bool`): Whether tokens are sampled, which makes drafts more expensive.
     """
@@ -82,7 +85,10 @@ class DraftPace:
         self.depth = 0
 
     def begin(self, tokens_left: Sequence[int]) -> None:
-        """Begin a step, with the number of tokens that each row can still get."""
+        """
+        Begin a step at depth 0. `tokens_left` is the number of tokens that each row can still get: rows with more of
+        them weigh more in this step's decisions.
+        """
         # The row with the most tokens left decides when the batch is finished. The mean weight is 1.
         most = max(tokens_left)
         weights = [(left / most) ** self.URGENCY for left in tokens_left]
@@ -92,11 +98,16 @@ class DraftPace:
         self.has_run_heads = self.is_trial = self.is_deep_trial = False
 
     def prefers_lookup(self, kind: DraftKind) -> bool:
-        """Return whether a draft of this kind is at least as likely to be accepted as the first head's."""
+        """
+        Return whether a copied draft of this kind is at least as likely to be accepted as the first head's draft.
+        """
         return self.acceptance_rate(kind) >= self.head_rates[0]
 
     def should_run_head(self, kinds: Sequence[DraftKind | None]) -> bool:
-        """Return whether to run the head of this depth for the rows without a draft, those with kind `None`."""
+        """
+        Return whether to run the head of the current depth. It would draft for the rows with kind `None`; all other
+        rows have a copied draft of the given kind.
+        """
         if self.depth == 0 and not self._considers_heads():
             return False
         expected = sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
@@ -107,7 +118,10 @@ class DraftPace:
         return runs_head
 
     def _considers_heads(self) -> bool:
-        """Return whether heads may draft in this step, and decide whether the step is a trial."""
+        """
+        Return whether heads may draft in this step: not in the pauses of heads with too little gain. Also decide
+        whether the step is a trial, which runs heads at any cost.
+        """
         pays = self.gain >= self.MIN_GAIN or self.threshold == 0
         if not pays and self.num_paused < self.PAUSE:
             self.num_paused += 1
@@ -120,7 +134,10 @@ class DraftPace:
         return True
 
     def should_draft(self, kinds: Sequence[DraftKind | None]) -> bool:
-        """Return whether to make the next draft, given its kind in each row (`None`: no draft)."""
+        """
+        Return whether to make the drafts of the current depth, given their kinds (`None` for a row without one). If
+        so, move on to the next depth. If not, these kinds lose a little of what was learned about them.
+        """
         expected = [
             e * self.acceptance_rate(kind) if kind else 0.0 for e, kind in zip(self.expected, kinds, strict=True)
         ]
@@ -134,7 +151,10 @@ class DraftPace:
         return True
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
-        """Update the acceptance rates: in row i, the first `num_accepted[i]` drafts of `kinds[i]` were accepted."""
+        """
+        Update the acceptance rates and the heads' gain after a step. In row i, the first `num_accepted[i]` drafts of
+        `kinds[i]` were accepted, and the next was rejected.
+        """
         num_head_drafts_accepted = 0
         for row, accepted in zip(kinds, num_accepted, strict=True):
             # Drafts after a rejected one tell nothing.
@@ -156,11 +176,13 @@ class DraftPace:
             self.gain += (num_head_drafts_accepted / len(num_accepted) - self.gain) / self.WINDOW
 
     def _head_cost(self) -> float:
+        """Return the cost of running a head, as a share of a forward pass."""
         if self.threshold is not None:
             return self.HEAD_SHARE * self.threshold
         return self.HEAD_COST_SAMPLING if self.samples else self.HEAD_COST
 
     def _check_cost(self, num_rows: int) -> float:
+        """Return the cost of checking one draft in `num_rows` rows, as a share of a forward pass."""
         if self.threshold is not None:
             return (1 - self.HEAD_SHARE) * self.threshold
         cost = self.CHECK_COST + num_rows / (num_rows + self.free_tokens)
@@ -169,7 +191,9 @@ class DraftPace:
         return cost
 
     def acceptance_rate(self, kind: DraftKind) -> float:
-        """Return the estimated acceptance rate of drafts of this kind."""
+        """
+        Return the estimated acceptance rate of drafts of this kind: that of the drafts so far, mixed with a prior.
+        """
         if kind.is_lookup:
             # Sampled text repeats itself less.
             prior = LOOKUP_PRIORS[kind.level] / (2 if self.samples else 1)

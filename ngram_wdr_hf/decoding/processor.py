@@ -23,12 +23,13 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     `generate` only reads λ from the processor; the model's forward pass computes the ensemble from its hidden states
     and history. Processor and model hold no state, so several threads can share one model.
 
-    A direct call `processor(input_ids, scores)` reads `input_ids` from the first token (no padding). It returns
-    log-probabilities if `scores` are log-probabilities, logits otherwise.
+    A direct call `processor(input_ids, scores)` runs the model twice over `input_ids`, which must have no padding, and
+    adds the ensemble's change of the logits to `scores`. It returns log-probabilities if `scores` are
+    log-probabilities, logits otherwise.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
-        ensemble_lambda (`float`): The paper's λ, from 0 to 1.
+        ensemble_lambda (`float`): The paper's λ, the heads' share, from 0 to 1.
         encoder_inputs (`Mapping[str, torch.Tensor]`, *optional*):
             For direct calls with an encoder-decoder model: the inputs of its encoder, such as `input_ids` and
             `attention_mask`. Each row stands for one row of `input_ids`, or for equally many consecutive beams.
@@ -57,10 +58,11 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         return ensembled.log_softmax(-1) if are_log_probabilities else ensembled
 
     def _encoder_inputs(self, num_rows: int) -> dict[str, torch.Tensor]:
+        """Return the encoder's inputs, each row repeated for its beams, to `num_rows` rows in total."""
         if not self.encoder_inputs:
             raise ValueError(
-                "`encoder_inputs` is missing, which a direct call with an encoder-decoder model needs. Pass the "
-                "inputs of the encoder, or use `generate`."
+                "`encoder_inputs` is missing, but a direct call with an encoder-decoder model needs it. Pass the "
+                "encoder's inputs when creating the processor, or use `generate`."
             )
         return {
             name: value.repeat_interleave(num_rows // len(value), dim=0) for name, value in self.encoder_inputs.items()
@@ -70,7 +72,10 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
 def split_ensemble_processors(
     model, processors: LogitsProcessorList | None
 ) -> tuple[LogitsProcessorList, float | None]:
-    """Split off the ensemble processor. Return all other processors, and its λ (`None` without one)."""
+    """
+    Return all processors but the [`NgramEnsembleLogitsProcessor`], and its λ (`None` without one). Raise a
+    `ValueError` if there are two of it, or if it was created for another model.
+    """
     name = PROCESSOR_NAME
     other_processors = LogitsProcessorList()
     ensemble_lambda = None

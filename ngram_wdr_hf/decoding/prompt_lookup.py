@@ -25,7 +25,10 @@ class PromptMatch:
     copied: list[int] = field(default_factory=list)
 
     def next_token(self) -> int:
-        """Copy one more token. Past the end of the text, the copy continues with its own tokens, in a loop."""
+        """
+        Return the next token to copy, and add it to `copied`. Past the end of the text, the copy continues with its
+        own tokens, in a loop.
+        """
         position = self.start + len(self.copied)
         token = self.text[position] if position < len(self.text) else self.copied[position - len(self.text)]
         self.copied.append(token)
@@ -34,10 +37,14 @@ class PromptMatch:
 
 class PromptLookup:
     r"""
-    Index of the positions after every short sequence of tokens in a text. Later occurrences replace earlier ones.
+    Index of a text: for every sequence of 1 to `max_match` tokens, the position after its latest occurrence.
 
     Args:
         max_match (`int`): Maximum number of tokens to match.
+
+    Attributes:
+        num_read (`int`): How many tokens were added.
+        tokens (`list[int]`): The indexed text: all tokens added, except the first of a very long prompt.
     """
 
     def __init__(self, max_match: int):
@@ -47,7 +54,7 @@ class PromptLookup:
         self.positions: dict[tuple[int, ...], int] = {}
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text and index them."""
+        """Append tokens to the text and index them; at most the last `MAX_INDEXED_TOKENS` of them."""
         self.num_read += len(tokens)
         for token in tokens[-MAX_INDEXED_TOKENS:]:
             position = len(self.tokens)
@@ -56,7 +63,10 @@ class PromptLookup:
             self.tokens.append(token)
 
     def find(self) -> PromptMatch | None:
-        """Return the longest earlier match of the last tokens, `None` if there is none."""
+        """
+        Return the longest earlier match of the text's last tokens, at its latest occurrence; `None` if even the last
+        token is new.
+        """
         for length in range(min(self.max_match, len(self.tokens)), 0, -1):
             start = self.positions.get(tuple(self.tokens[-length:]))
             if start is not None:

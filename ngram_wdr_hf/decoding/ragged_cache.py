@@ -13,9 +13,12 @@ RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
 
 
 def check_can_crop(cache: Cache | None, batch_size: int) -> None:
-    """Check that rejected drafts can be removed from a cache."""
+    """
+    Raise a `ValueError` unless rejected drafts can be removed from a cache. For more than one row, its rows must also
+    allow to be shifted separately.
+    """
     if cache is None:
-        raise ValueError("`use_mtp=True` needs a cache to remove rejected drafts from. Leave `use_cache` at `True`.")
+        raise ValueError("`use_mtp=True` needs a cache, but there is none. Leave `use_cache` at `True`.")
     if not can_host_history(cache):
         raise ValueError(
             f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped. "
@@ -61,10 +64,14 @@ class RaggedCache:
 
     @property
     def is_ragged(self) -> bool:
+        """Whether any row is shifted, so that its tokens' columns are not their positions."""
         return any(self.shifts)
 
     def drop(self, counts: Sequence[int], device: torch.device) -> None:
-        """Remove the last `counts[i]` columns of each row i, and align the ends of the rows."""
+        """
+        Remove the last `counts[i]` columns of each row i. Rows that lose more than others are shifted to the right, so
+        that all rows end at the same column.
+        """
         least = min(counts)
         new_shifts = [count - least for count in counts]
         if any(new_shifts):
@@ -77,7 +84,7 @@ class RaggedCache:
         self._trim()
 
     def select(self, rows: Sequence[int], device: torch.device) -> None:
-        """Keep only the given rows."""
+        """Keep only the rows with these indices, in this order. Columns that are masked in all of them are removed."""
         index = torch.tensor(rows, device=device)
         self.cache.batch_select_indices(index)
         self.shifts = [self.shifts[row] for row in rows]
@@ -92,6 +99,7 @@ class RaggedCache:
                 layer.record_past = False
 
     def _shift_right(self, shifts: torch.Tensor) -> None:
+        """Shift row i of mask and cache to the right by `shifts[i]` columns, whose last tokens are lost."""
         if self.attention_mask is None:
             columns = self.cache.get_seq_length()
             self.attention_mask = torch.ones(len(shifts), columns, dtype=torch.long, device=shifts.device)
@@ -107,7 +115,7 @@ class RaggedCache:
                 layer.keys, layer.values = (_select_vectors(x, indices[shape]) for x in (layer.keys, layer.values))
 
     def _trim(self) -> None:
-        """Remove the columns that are masked in every row because of shifts."""
+        """Remove the first columns if they are masked in every row because of shifts."""
         surplus = min(self.shifts)
         if surplus == 0:
             return
@@ -123,12 +131,18 @@ class RaggedCache:
 
 
 def _shifted_indices(batch_size: int, num_heads: int, width: int, shifts: torch.Tensor) -> torch.Tensor:
-    """Return flat indices `(batch_size * num_heads * width,)` that shift row i to the right by `shifts[i]` columns."""
+    """
+    Return indices that shift row i to the right by `shifts[i]` columns, for `_select_vectors`. They are flat, of shape
+    `(batch_size * num_heads * width,)`; the columns that become free repeat the first.
+    """
     columns = (torch.arange(width, device=shifts.device) - shifts[:, None]).clamp(min=0)
     blocks = torch.arange(batch_size * num_heads, device=shifts.device).view(batch_size, num_heads, 1) * width
     return (blocks + columns[:, None]).flatten()
 
 
 def _select_vectors(states: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    # `index_select` on whole vectors is several times as fast as indexing or `gather`.
+    """
+    Return `states`, `(batch_size, num_heads, width, d)`, with its vectors rearranged by flat `indices`. Selecting
+    whole vectors is several times as fast as indexing or `gather`.
+    """
     return states.reshape(-1, states.shape[-1]).index_select(0, indices).view(states.shape)

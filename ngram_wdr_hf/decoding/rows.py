@@ -115,11 +115,11 @@ class TextRows:
         return max(map(len, self.tokens))
 
     def tokens_left(self) -> list[int]:
-        """Return how many tokens each active row can still get."""
+        """Return how many tokens each active row can still get up to the maximum length; 0 for finished rows."""
         return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
 
     def sequences(self) -> torch.LongTensor:
-        """Return all rows, padded to the longest."""
+        """Return all rows, finished ones included, padded at the end: `(batch_size, longest)`."""
         longest = self.longest
         if longest > self._ids.shape[1]:
             num_added = min(2 * longest, self.max_length) - self._ids.shape[1]
@@ -133,12 +133,16 @@ class TextRows:
 
     def process(self, scores: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
         r"""
-        Apply the logits processors.
+        Apply the logits processors to logits of the active rows. A processor sees the text that the logits follow: the
+        row and its drafts so far.
 
         Args:
             scores (`torch.FloatTensor` of shape `(len(rows), K, vocab_size)`):
                 The logits after each active row and its first D - K + 1, D - K + 2, ..., D drafts.
             drafts (`torch.LongTensor` of shape `(len(rows), D)`, D >= K - 1): The drafts of the active rows.
+
+        Returns:
+            `torch.FloatTensor` of the shape of `scores`: The processed scores.
         """
         if not self.processors:
             return scores
@@ -159,7 +163,10 @@ class TextRows:
     def _apply(
         self, processor: LogitsProcessor, texts: torch.LongTensor, rows: list[int], scores: torch.Tensor
     ) -> torch.Tensor:
-        """Apply one processor to the scores of `rows`; `texts` is the full batch."""
+        """
+        Return the scores `(len(rows), vocab_size)` of some batch rows after one processor. `texts` are the tokens of
+        the full batch, all rows truncated or padded to one length.
+        """
         if type(processor) is PrefixConstrainedLogitsProcessor:
             return self._apply_constraint(processor, texts, rows, scores)
         if type(processor) in POINTWISE or type(processor) in ROWWISE:
@@ -176,7 +183,10 @@ class TextRows:
         rows: list[int],
         scores: torch.Tensor,
     ) -> torch.Tensor:
-        """Apply the processor, but allow no token after a forbidden draft instead of raising an error."""
+        """
+        Apply the processor as `_apply` does. Where it allows no token after a draft, all scores are -inf. Without
+        drafts, that is the processor's own error.
+        """
         constrained = torch.full_like(scores, -torch.inf)
         for i, row in enumerate(rows):
             allowed = list(processor._prefix_allowed_tokens_fn(row, texts[row]))
@@ -187,17 +197,19 @@ class TextRows:
         return constrained
 
     def unfinished(self) -> list[int]:
-        """Return the indices into `rows` of the unfinished rows."""
+        """Return which active rows are unfinished, as indices into `rows`."""
         return [i for i, row in enumerate(self.rows) if not self.finished[row]]
 
     def add(self, tokens: torch.LongTensor, counts: Sequence[int], scores: Sequence[torch.Tensor] | None) -> list[int]:
         r"""
-        Append the first `counts[i]` tokens of `tokens[i]` to each active row, up to the row's end.
+        Append the first `counts[i]` tokens of `tokens[i]` to each active row i, up to its end: the maximum length, or
+        the first token that meets a stopping criterion. Rows that reach their end become finished.
 
         Args:
             tokens (`torch.LongTensor` of shape `(len(rows), K)`): The new tokens.
             counts (`Sequence[int]`): How many of them are valid, per row.
-            scores (`Sequence[torch.Tensor]`, *optional*): The scores of all steps so far, for the stopping criteria.
+            scores (`Sequence[torch.Tensor]`, *optional*):
+                The scores of all steps so far, for the stopping criteria; `None` if they are not recorded.
 
         Returns:
             `list[int]`: How many tokens were appended to each row, 0 for rows that were finished before.
@@ -211,6 +223,7 @@ class TextRows:
         return kept
 
     def _find_simple_ends(self, tokens, counts, scores) -> tuple[list[int], list[bool]]:
+        """Do the same as `_find_ends` for `SIMPLE_CRITERIA`, without going through the text."""
         kept, finished = list(counts), [False] * len(counts)
         for criterion in self.criteria:
             if type(criterion) is EosTokenCriteria:
@@ -225,6 +238,7 @@ class TextRows:
         return kept, [end or length >= self.max_length for end, length in zip(finished, lengths, strict=True)]
 
     def _find_ends(self, tokens, counts, scores) -> tuple[list[int], list[bool]]:
+        """Return how many of its `counts[i]` new tokens each active row keeps, and whether it is finished then."""
         batch, by_length = self._group_by_length(1, counts, tokens)
         kept, finished = list(counts), [False] * len(counts)
         for length, (rows, steps) in sorted(by_length.items()):
@@ -239,9 +253,10 @@ class TextRows:
         self, first: int, counts: Sequence[int], tokens: torch.LongTensor
     ) -> tuple[torch.LongTensor, dict[int, tuple[list[int], list[int]]]]:
         """
-        Return the full batch with `tokens` appended to the active rows, and a grouping by length. At step s, active
-        row i has its first `first + s` tokens of `tokens[i]`, for s from 0 to `counts[i] - 1`. For each length, the
-        grouping has the active rows that reach it and their steps.
+        Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
+        the length of their text. At step s, from 0 to `counts[i] - 1`, active row i has its text and the first `first
+        + s` of `tokens[i]`. The grouping maps each length to two lists: the active rows that have it (indices into
+        `rows`) and at which step.
         """
         width = tokens.shape[1]
         batch = F.pad(self.sequences(), (0, width), value=self.pad_token_id)
