@@ -136,11 +136,10 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
-def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor | None) -> torch.Tensor | None:
+def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor) -> torch.Tensor | None:
     """
     Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for the conjugate
-    terms of WDR heads. Return `None` for a model with simple heads or without heads; only then may `token_ids` be
-    `None`.
+    terms of WDR heads. Return `None` for a model with simple heads or without heads.
     """
     if not model.ngram_heads or model.config.ngram_target == "simple":
         return None

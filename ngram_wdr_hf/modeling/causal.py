@@ -58,8 +58,12 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         The paper's λ for this call; the configuration's by default. `generate` passes it on. Several values are
         evaluated in one pass, in evaluation mode with labels: `loss` has one value per λ, and there are no `logits`.
 
-    In training mode with labels, `loss` is the N-gram loss and no logits are computed. Otherwise `logits` are those of
-    the ensemble. With labels, `loss` is then its mean next-token NLL: `exp(loss)` is the perplexity in the paper.
+    In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
+    them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
+    perplexity in the paper. `logits` are always those of the ensemble.
+
+    Simple heads work with `inputs_embeds` as with `input_ids`. WDR heads need the ids: they cannot be trained without,
+    and head n takes part in the ensemble only where the last n tokens were given as ids.
 
     With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that restart).
     Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
@@ -110,11 +114,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         lambdas = self._ngram_lambdas(ensemble_lambda, next_tokens)
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
-        uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None)
+        keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
+        uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None and keeps_all)
         predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
 
-        if next_tokens is None:
+        if next_tokens is None or (self.training and not keeps_all):
             fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(lambdas), logits_to_keep))
+        if next_tokens is None:
             if return_last_hidden_state:
                 fields["last_hidden_state"] = slice_logits_to_keep(predictions.main, logits_to_keep)
         elif self.training:
@@ -122,7 +128,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             add_router_loss(self, fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
         else:
             fields |= self._ngram_evaluate(predictions, lambdas, num_items_in_batch)
-            if fields["logits"] is not None:
+            # A slice of all positions would be another tensor than the one with the loss's gradient.
+            if fields["logits"] is not None and not keeps_all:
                 fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
         return self._ngram_output(fields)
 
@@ -146,7 +153,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
-        self._ngram_check_text(text, next_tokens, uses_ensemble)
+        self._ngram_check_text(text, next_tokens)
         past = inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
         hidden_states, fields = self._ngram_run_backbone(inputs)
@@ -159,9 +166,11 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         last_record = None if history is None else history.last_record()
         runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
         states, token_ids = hidden_states, text.get("input_ids")
-        if uses_ensemble and token_ids is None:
-            # With `inputs_embeds` the tokens are unknown, so no past prediction can be used.
-            token_ids = runs = torch.zeros_like(position_ids)
+        if token_ids is None:
+            token_ids = torch.zeros_like(position_ids)
+            if self.config.ngram_target == "wdr":
+                # The tokens of `inputs_embeds` are unknown, so they are in no conjugate term.
+                runs = runs.clamp(max=1)
         if history is not None:
             records = torch.stack([token_ids, runs, position_ids], dim=-1)
             states, records = history.extend(hidden_states, records)
@@ -171,7 +180,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         # The last `kept` positions need only that many hidden states, and one more per head.
         kept = min(keep or runs.shape[1], runs.shape[1])
         window = kept + len(self.ngram_heads)
-        embeddings = target_embeddings(self, None if token_ids is None else token_ids[:, -window:])
+        embeddings = target_embeddings(self, token_ids[:, -window:])
         runs = runs[:, runs.shape[1] - kept :]
         predictions = NgramPredictions.from_past(self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens)
         return predictions, fields
@@ -258,14 +267,12 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             )
         return history_of(past, len(self.ngram_heads))
 
-    def _ngram_check_text(
-        self, text: dict[str, Any], next_tokens: torch.LongTensor | None, uses_ensemble: bool
-    ) -> None:
+    def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
         self._ngram_check_tokens(text, next_tokens)
         if next_tokens is None or text.get("input_ids") is not None:
             return
-        if self.ngram_heads and (self.config.ngram_target == "wdr" or uses_ensemble):
+        if self.ngram_heads and self.config.ngram_target == "wdr":
             raise ValueError(
-                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the N-gram loss and the "
-                f"ensemble need the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
+                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the losses of WDR heads need "
+                f"the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
             )

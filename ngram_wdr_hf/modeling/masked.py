@@ -116,10 +116,12 @@ class NgramMaskedMixin(NgramHeadsMixin):
             )
         else:
             fields["head_losses"] = mean_nll(predictions, LogitLayer.of(self))
-            scores = fields["logits"] = logits_of(self, predictions.main)
-            if not getattr(self.config, "sparse_prediction", False):
-                # Only with `sparse_prediction` does the stock class return logits of the masked tokens alone.
+            if getattr(self.config, "sparse_prediction", False):
+                # As in the stock class, there are logits of the masked tokens alone.
+                scores = fields["logits"] = logits_of(self, predictions.main)
+            else:
                 fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
+                scores = fields["logits"][labels != IGNORE_INDEX]
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             count = len(scores) if num_items_in_batch is None else num_items_in_batch
             nll = F.cross_entropy(scores, predictions.targets[0], reduction="sum")
