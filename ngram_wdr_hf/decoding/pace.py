@@ -182,7 +182,7 @@ class DraftPace:
         return self.HEAD_COST_SAMPLING if self.samples else self.HEAD_COST
 
     def _check_cost(self, num_rows: int) -> float:
-        """Return the cost of checking one draft in `num_rows` rows, as a share of a forward pass."""
+        """Return the cost of checking one more draft in each of `num_rows` rows, as a share of a forward pass."""
         if self.threshold is not None:
             return (1 - self.HEAD_SHARE) * self.threshold
         cost = self.CHECK_COST + num_rows / (num_rows + self.free_tokens)

@@ -29,6 +29,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         self.post_init()
 
     def _ngram_add_heads(self) -> None:
+        """Create `ngram_heads`: N - 1 heads, as wide as the output embedding."""
         width = self.get_output_embeddings().weight.shape[1]
         self.ngram_heads = nn.ModuleList(
             NgramHead(width, self.config.ngram_head_activation) for _ in range(self.config.ngram_size - 1)
@@ -45,17 +46,23 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
             super()._init_weights(module)
 
     def _ngram_head_deviation(self) -> float:
-        """Return the standard deviation for initialising the heads: the backbone's."""
+        """
+        Return the standard deviation for initialising the heads' weights: the backbone's, from `initializer_range` or
+        `init_std` in its configuration, or else 0.02.
+        """
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
     @property
     def ngram_vocab_size(self) -> int:
-        """The number of tokens in the target vocabulary."""
+        """The number of tokens in the vocabulary that the model predicts; with an encoder-decoder, the decoder's."""
         return self.config.vocab_size
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Return the input of the logit layer, `(batch_size, T, d)`, and the other fields of the backbone's output."""
+        """
+        Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
+        fields of its output by name.
+        """
         base_model = self.base_model
         if base_model is self:
             # Some backbones do not name their base model by their `base_model_prefix`.
@@ -64,14 +71,20 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         return fields.pop("last_hidden_state"), fields
 
     def _ngram_output(self, fields: dict[str, Any]) -> ModelOutput:
-        """Return the model output, with additional fields for whatever else the backbone returns."""
+        """
+        Return `fields` as an object of the model's output class. If the class lacks some of them, because only this
+        backbone returns them, a subclass with additional fields is used.
+        """
         output_class = self.ngram_output_class
         if not fields.keys() <= output_class.__dataclass_fields__.keys():
             output_class = with_fields(output_class, frozenset(fields))
         return output_class(**fields)
 
     def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.LongTensor | None) -> None:
-        """Check that there are token ids or embeddings, and that ids and labels are inside the vocabulary."""
+        """
+        Raise a `ValueError` unless `text` has either token ids or embeddings, `labels` (if given) have their shape,
+        and all ids and labels are inside the vocabulary. A label may also be -100.
+        """
         input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
         ids_name = f"`{self.ngram_text_prefix}input_ids`"
         if (input_ids is None) == (inputs_embeds is None):
@@ -86,13 +99,17 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
         if labels.shape != tokens_shape:
             raise ValueError(
-                f"`labels` must have the shape of the input tokens, {tuple(tokens_shape)}, got {tuple(labels.shape)}."
+                f"`labels` must have the shape of the input tokens, {tuple(tokens_shape)}, got {tuple(labels.shape)}. "
+                "Pass one label per token, -100 for none."
             )
         check_token_ids("`labels`", labels, vocab_size, IGNORE_INDEX)
 
 
 def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
-    """Check that ids are inside the vocabulary. Only on CPU: elsewhere the check would synchronise the device."""
+    """
+    Raise a `ValueError` about `name` if an id is not from 0 to `vocab_size - 1` and not `allowed` (`None`: no further
+    value). Ids on other devices than the CPU are not checked, as that would synchronise the device.
+    """
     if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
         return
     if allowed is not None:

@@ -33,11 +33,11 @@ Generated when the checkpoint was saved. Licensed under the Apache License, Vers
 @dataclass(frozen=True)
 class ClassStatements:
     r"""
-    The class statements of a class made on demand, which are in no module.
+    The class statements of a model class made on demand and of its configuration, which are in no module.
 
     Args:
-        source (`str`): The statements.
-        names (`Mapping[str, type]`): The classes that the statements use, by name.
+        source (`str`): The two statements.
+        names (`Mapping[str, type]`): The classes that the statements mention, such as their base classes, by name.
     """
 
     source: str
@@ -46,7 +46,10 @@ class ClassStatements:
 
 @dataclass(frozen=True, eq=False)
 class _Definition:
-    """A top-level statement: its source with the comments above it, and the names it uses."""
+    """
+    A top-level definition of a module: its source with the comments above it, the names it uses, whether it is an
+    assignment, and whether it follows the statement before it without a blank line.
+    """
 
     source: str
     uses: set[str]
@@ -57,8 +60,9 @@ class _Definition:
 @dataclass
 class _Module:
     """
-    A parsed module of the package. `definitions` are in order; a statement that assigns several names is listed once
-    per name. `own_imports` and `other_imports` map each imported name to its module and its name there.
+    A parsed module of the package. `title` is the first paragraph of its docstring. `definitions` are by name, in the
+    module's order; a statement that assigns several names is listed once per name. `own_imports` (from the package)
+    and `other_imports` map each imported name to its module and its name there, `None` for an imported module itself.
     """
 
     title: str
@@ -72,8 +76,8 @@ _STATEMENTS: dict[type[PreTrainedModel], ClassStatements] = {}
 
 def bundle(model_class: type[PreTrainedModel]) -> str:
     r"""
-    Return the source of one module that defines `model_class` and its configuration. It contains the definitions of
-    the package that the two classes need, in the order of dependence, and imports only torch and Transformers.
+    Return the source of one module that defines `model_class` and its configuration. It contains all definitions of
+    the package that the two classes need, in the order of dependence, and imports nothing of the package.
     """
     statements = _STATEMENTS.get(model_class)
     classes = (model_class.config_class, model_class) if statements is None else statements.names.values()
@@ -94,8 +98,9 @@ def bundle(model_class: type[PreTrainedModel]) -> str:
 
 def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: ClassStatements | None = None) -> None:
     """
-    Make the configuration of `model_class` write the code file whenever it is saved, alone or with its model. A class
-    made on demand needs its two class `statements`.
+    Make the configuration of `model_class` write the code file, and point `auto_map` to it, whenever it is saved,
+    alone or with its model. `auto_class` is the name of the Auto class that loads the model. A class made on demand
+    needs its class `statements`; they are `None` for a class of the package.
 
     Transformers' `register_for_auto_class` only copies files of one flat folder. Classes loaded from a checkpoint's
     code file still use it, to copy that file.
@@ -127,8 +132,9 @@ def _is_in_package(module: str) -> bool:
 
 def _collect(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[str, tuple[str, str | None]]]:
     """
-    Return all definitions that `roots` need, `roots` included, as names by module in the order of dependence; and the
-    imports from other libraries.
+    Follow the names that definitions use, starting from `roots`, pairs of module and name. Return all definitions
+    needed, `roots` included, as names by module in the order of dependence; and the imports from other libraries, as
+    in `_Module.other_imports`. Raise a `ValueError` if one name has two meanings.
     """
     needed: dict[str, set[str]] = {}
     imports: dict[str, tuple[str, str | None]] = {}
@@ -141,7 +147,8 @@ def _collect(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[st
         if name in module.definitions:
             if name in imports or defined_in.setdefault(name, module_name) != module_name:
                 raise ValueError(
-                    f"`{name}` of {module_name} has another meaning in another module. Rename one of them."
+                    f"`{name}` of {module_name} has another meaning in another module of the same code file. Rename "
+                    "one of them."
                 )
             needed.setdefault(module_name, set()).add(name)
             for used in sorted(module.definitions[name].uses):
@@ -152,7 +159,8 @@ def _collect(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[st
             source = module.other_imports[name]
             if name in defined_in or imports.setdefault(name, source) != source:
                 raise ValueError(
-                    f"`{name}` of {module_name} has another meaning in another module. Rename one of them."
+                    f"`{name}` of {module_name} has another meaning in another module of the same code file. Import "
+                    "it under another name."
                 )
 
     for root in roots:
@@ -172,7 +180,7 @@ def _collect(roots: list[tuple[str, str]]) -> tuple[dict[str, set[str]], dict[st
 
 @cache
 def _parse_module(module_name: str) -> _Module:
-    """Parse a module of the package."""
+    """Return the imports and the definitions at the top level of an imported module of the package."""
     source = inspect.getsource(sys.modules[module_name])
     tree, lines = ast.parse(source), source.split("\n")
     module = _Module(" ".join(ast.get_docstring(tree).partition("\n\n")[0].split()))
@@ -206,6 +214,7 @@ def _parse_module(module_name: str) -> _Module:
 
 
 def _defined_names(node: ast.stmt) -> list[str]:
+    """Return the names that a function, class or assignment defines; none for any other statement."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
     targets = (
@@ -215,7 +224,7 @@ def _defined_names(node: ast.stmt) -> list[str]:
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement uses, including those in quoted annotations."""
+    """Yield all names in a statement, also those in quoted annotations. Names may be repeated."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -225,6 +234,7 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 
 def _write_modules(needed: dict[str, set[str]]) -> Iterator[str]:
+    """Yield the source of the needed definitions piece by piece. Each module begins with its path and title."""
     for module_name, names in needed.items():
         module = _parse_module(module_name)
         title = f"{module_name.replace('.', '/')}.py: {module.title}"
@@ -240,7 +250,10 @@ def _write_modules(needed: dict[str, set[str]]) -> Iterator[str]:
 
 
 def _write_imports(imports: dict[str, tuple[str, str | None]]) -> str:
-    """Return import statements in ruff's order: the standard library first, `import` before `from`."""
+    """
+    Return import statements for `imports`, as in `_Module.other_imports`. They are in ruff's order: the standard
+    library first, `import` before `from`.
+    """
     sections: tuple[list[str], list[str]] = ([], [])
     by_module: dict[str, dict[str, str]] = {}
     for bound, (module_name, name) in sorted(imports.items()):

@@ -38,9 +38,9 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL per depth over its own targets, detached.
+        The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
-    `return_last_hidden_state=True`):
+    `return_last_hidden_state=True` and without `labels`):
         The hidden states at the positions that have logits.
     """
 
@@ -136,7 +136,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def ngram_predictions(
         self, labels: torch.LongTensor | None = None, shift_labels: torch.LongTensor | None = None, **inputs
     ) -> NgramPredictions:
-        """Return the predictions of the model and its heads for a batch, with targets if labels are given."""
+        """
+        Return the predictions of all depths for a batch, with targets if labels are given. The arguments are those of
+        `forward`. `shift_labels` are labels that are already shifted; they take precedence over `labels`.
+        """
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
         return self._ngram_predict({**inputs, "use_cache": False}, next_tokens, uses_ensemble=True)[0]
 
@@ -148,8 +151,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         keep: int = 0,
     ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
-        Return the predictions of the tokens after the last `keep` positions (0: all), and the other fields of the
-        backbone's output. The heads are applied only if the loss or the ensemble needs them.
+        Run the backbone and the heads. Return the predictions of the tokens after the last `keep` positions (0: all),
+        and the other fields of the backbone's output. The heads are applied only if the loss (`next_tokens` given) or
+        the ensemble needs them; otherwise there is only depth 0.
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
@@ -188,7 +192,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_training_loss(
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """Return the loss fields of the output."""
+        """Return the output fields `loss` and `head_losses` in training mode."""
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses}
@@ -200,8 +204,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         num_items_in_batch: int | torch.Tensor | None,
     ) -> dict[str, torch.Tensor | None]:
         """
-        Return the output fields `loss`, `head_losses` and `logits`. The loss is the mean next-token NLL, over the
-        targets or Trainer's count. With several λ, there is one loss per λ, and no logits.
+        Return the output fields `loss`, `head_losses` and `logits` in evaluation mode. The loss is the ensemble's
+        next-token NLL, divided by the number of targets or `num_items_in_batch`. With several λ, it has one value per
+        λ, and `logits` is `None`.
         """
         layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
         if isinstance(lambdas, list):
@@ -224,30 +229,39 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_lambdas(
         self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
     ) -> list[float] | float:
-        """Return the λ of this call, or the list of them."""
+        """
+        Return the λ of this call, the configuration's for `None`. Return a list if several are given; that takes
+        evaluation mode and targets.
+        """
         if not isinstance(ensemble_lambda, (list, tuple)):
             return self.ngram_lambda(ensemble_lambda)
         if self.training or next_tokens is None or not ensemble_lambda:
             raise ValueError(
-                "`ensemble_lambda` takes several values only in evaluation mode with `labels`: pass one number."
+                "`ensemble_lambda` takes several values only in evaluation mode with `labels`, and not an empty list. "
+                "Pass one number."
             )
         return [self.ngram_lambda(value) for value in ensemble_lambda]
 
     def _ngram_next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
     ) -> torch.LongTensor | None:
-        """Return the token after each position; -100 for no target."""
+        """
+        Return the target after each position, `(batch_size, T)`, -100 for none: `shift_labels`, or else `labels`
+        shifted by one. `None` if neither is given.
+        """
         if shift_labels is not None:
             return shift_labels.long()
         return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
 
     def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
-        """Return where the token after a position belongs to the same document."""
-        # The token after the last position is unknown, and allowed.
+        """
+        Return whether the token after each position belongs to the same document, `(batch_size, T)`. It does at the
+        last position, where that token is unknown, unless this is padding.
+        """
         return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
-        """Return the arguments for the backbone."""
+        """Return the arguments for the backbone: `inputs`, unless a subclass completes or changes them."""
         return inputs
 
     def _ngram_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -255,11 +269,14 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return inputs
 
     def _ngram_past_length(self, past: Cache | None) -> int | torch.Tensor:
-        """Return the number of tokens in the cache before this call."""
+        """Return the number of tokens in the cache before this call; 0 without a cache, or if it is no `Cache`."""
         return tokens_in(past) if past is None or isinstance(past, Cache) else 0
 
     def _ngram_history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
-        """Return the ensemble's history layer in the cache; `None` without a cache."""
+        """
+        Return the ensemble's history layer in the cache, added if missing; `None` without a cache. Raise a
+        `ValueError` if the cache cannot hold one.
+        """
         if past is not None and not can_host_history(past):
             raise ValueError(
                 f"`ensemble_lambda` > 0 cannot be used with the cache of {type(self).__name__}: {type(past).__name__} "
@@ -268,6 +285,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return history_of(past, len(self.ngram_heads))
 
     def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
+        """
+        Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for embeddings with labels, if
+        the heads need the token ids.
+        """
         self._ngram_check_tokens(text, next_tokens)
         if next_tokens is None or text.get("input_ids") is not None:
             return

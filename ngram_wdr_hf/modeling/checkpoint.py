@@ -23,13 +23,16 @@ class CheckpointMixin:
 
     @classmethod
     def ngram_backbone_class(cls) -> type[PreTrainedModel]:
-        """Return the stock class that has heads added."""
+        """Return the stock Transformers class that this class adds heads to."""
         parents = (parent for parent in cls.__mro__ if not issubclass(parent, CheckpointMixin))
         return next(parent for parent in parents if issubclass(parent, PreTrainedModel))
 
     @classmethod
     def _ngram_share_conversions(cls) -> None:
-        """Register the backbone's weight conversions (other names or shapes in its checkpoints) for this class."""
+        """
+        Register the backbone's weight conversions for this class, too. They translate weights that have other names or
+        shapes in checkpoints than in the model.
+        """
         backbone = cls.ngram_backbone_class()
         names = {cls.__name__: backbone.__name__, cls.config_class.model_type: backbone.config_class.model_type}
         for own_name, name in names.items():
@@ -93,7 +96,10 @@ class CheckpointMixin:
             self.__class__ = sharded_class
 
     def _ngram_match_draft_tokens(self) -> None:
-        """Make the saved draft tokens match `config.draft_vocab_size`, which may have been changed."""
+        """
+        Make the buffer `draft_token_ids` match `config.draft_vocab_size`, which may have been changed: delete it for
+        `None`; otherwise create, extend or truncate it to that size.
+        """
         size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
         if size is None and tokens is not None:
             del self.draft_token_ids
@@ -105,6 +111,10 @@ class CheckpointMixin:
     def _ngram_check_draft_vocab_size(
         cls, name_or_path: str | os.PathLike | None, kwargs: dict, hub_arguments: dict
     ) -> None:
+        """
+        Raise a `ValueError` if `kwargs` of `from_pretrained` request another `draft_vocab_size` than a checkpoint with
+        heads was saved with.
+        """
         requested = kwargs.get("draft_vocab_size", getattr(kwargs.get("config"), "draft_vocab_size", None))
         saved = None if requested is None else cls._ngram_saved_field("draft_vocab_size", name_or_path, hub_arguments)
         if saved is not None and saved != requested:
@@ -115,7 +125,10 @@ class CheckpointMixin:
 
     @classmethod
     def _ngram_saved_field(cls, field: str, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
-        """Return a configuration field of a checkpoint with heads; `None` for any other checkpoint."""
+        """
+        Return a configuration field of a checkpoint of this class, which has heads. `None` for any other checkpoint,
+        or if the field is not saved.
+        """
         if name_or_path is None:
             return None
         try:
@@ -127,7 +140,7 @@ class CheckpointMixin:
 
 
 def _check_trunk(source, model: PreTrainedModel, missing: set[str]) -> None:
-    """Check that the checkpoint has every weight of the trunk."""
+    """Raise a `ValueError` if one of the `missing` weights of the checkpoint `source` belongs to the trunk."""
     parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
     missing = sorted(parameters & set(missing))
     if missing:
@@ -138,7 +151,10 @@ def _check_trunk(source, model: PreTrainedModel, missing: set[str]) -> None:
 
 
 def _head_mismatch(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:
-    """Return the error message for a checkpoint whose heads do not match the configuration."""
+    """
+    Return the error message for a checkpoint whose heads do not match the configuration. `saved_size` is the
+    checkpoint's `ngram_size`, `None` if it has none; `missing` and `unexpected` are names of head weights.
+    """
     requested = f"`ngram_size={config.ngram_size}` needs {config.ngram_size - 1} heads"
     if saved_size is not None and saved_size != config.ngram_size:
         return (
