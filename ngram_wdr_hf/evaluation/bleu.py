@@ -16,7 +16,7 @@ class TranslationScores:
     Args:
         bleu (`float`): Corpus BLEU, on words.
         chrf (`float`): Corpus chrF, on characters.
-        bleu_signature (`str`): Settings and version for `bleu`, to be reported with it.
+        bleu_signature (`str`): Sacrebleu's settings and version for `bleu`, to be reported with it.
         chrf_signature (`str`): The same for `chrf`.
         num_sentences (`int`): Number of scored sentences.
     """
@@ -32,12 +32,13 @@ def score_translations(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> TranslationScores:
     """
-    Score raw, detokenized text with sacrebleu's defaults: `13a` tokenization, case-sensitive.
+    Score raw, detokenized text with sacrebleu's defaults: `13a` tokenization, case-sensitive. Raise an `InputError` if
+    there are no sentences, or if translations and references do not match in number.
 
     Args:
         hypotheses (`Sequence[str]`): The translations, one per sentence.
-        references (`Sequence[str]` or `Sequence[Sequence[str]]`): One or several references per
-            sentence, the same number for every sentence.
+        references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference per sentence, or a list of them, of
+            the same length for every sentence.
     """
     references = [as_texts(texts) for texts in references]
     _check(hypotheses, references)
@@ -55,7 +56,7 @@ def score_translations(
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """Return the references of a sentence as a list; a single one may be a string."""
+    """Return the references of one sentence as a list; a string is a single reference."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 

@@ -13,7 +13,7 @@ from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 
-# The kinds of model, with the script for each.
+# The kinds of model, as error messages describe them.
 KINDS = {
     "causal": "a causal language model, for train_clm.py",
     "seq2seq": "an encoder-decoder model, for train_nmt.py",
@@ -23,7 +23,10 @@ KINDS = {
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """Turn an error about a model's configuration or files into an `InputError` of one line."""
+    """
+    Turn a `ValueError` or `OSError` in the `with` block, about a model's configuration or files, into an `InputError`
+    with the same message on one line.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
@@ -34,20 +37,22 @@ def load_checkpoint(
     name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, default_size: int = 1, **fields: Any
 ) -> NgramHeadsMixin:
     r"""
-    Load a checkpoint with N-gram heads, or a plain one and add new heads.
+    Load a checkpoint with N-gram heads, or a plain one and add new heads. Raise an `InputError` if it cannot be
+    loaded, is of another kind, or has fewer embeddings than the tokenizer has tokens.
 
     Args:
         name_or_path (`str`): A folder or a name on the Hub.
-        kind (`str`): The expected kind of model, one of `KINDS`.
-        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        default_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has one.
-        fields: Configuration fields to set.
+        kind (`str`): The expected kind of model: `causal`, `seq2seq` or `masked`.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer to be used with it.
+        default_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has `ngram_size`.
+            1 adds no heads.
+        fields: Configuration fields that replace the checkpoint's.
     """
     with as_input_error():
         config = AutoConfig.from_pretrained(name_or_path)
         actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
         if actual_kind != kind:
-            raise InputError(f"{name_or_path} has the model type {config.model_type}: choose {KINDS[kind]}.")
+            raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")
         if isinstance(config, NgramConfigMixin):
             auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
             model = auto_class.from_pretrained(name_or_path, **fields)
@@ -62,9 +67,12 @@ def load_checkpoint(
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name_or_path: str) -> None:
-    """Check that a checkpoint has an embedding for every token."""
+    """
+    Raise an `InputError` if the checkpoint `name_or_path`, of `vocab_size` embeddings, lacks one for some token of the
+    tokenizer.
+    """
     if len(tokenizer) > vocab_size:
         raise InputError(
-            f"The tokenizer has {len(tokenizer)} tokens and {name_or_path} only {vocab_size}: use the tokenizer that "
-            "the model was trained with."
+            f"The tokenizer has {len(tokenizer)} tokens, but {name_or_path} only {vocab_size} embeddings: use the "
+            "tokenizer that the model was trained with."
         )

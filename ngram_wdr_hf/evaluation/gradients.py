@@ -137,13 +137,14 @@ def plot_gradient_diversity(
     path: str | PathLike | None = None,
 ) -> Figure:
     r"""
-    Plot gradient diversity over training steps, one curve per model, as in the paper.
+    Plot gradient diversity over training steps, one curve per model, as in the paper, and return the figure. Raise a
+    `ValueError` if a history has no value.
 
     Args:
         histories (`Mapping[str, Sequence]`):
             For each model name, Trainer's `state.log_history` or pairs of step and value. Values that are not finite
             are left out.
-        path (`str` or `PathLike`, *optional*): Where to save the figure.
+        path (`str` or `PathLike`, *optional*): Where to save the figure; not saved by default.
     """
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
@@ -167,7 +168,10 @@ def plot_gradient_diversity(
 
 
 def _weights(model: nn.Module, names: Iterable[str] | str | None) -> list[nn.Parameter]:
-    """Return the trainable parameters with these names or in modules of these names, without duplicates."""
+    """
+    Return the trainable parameters with these names or in modules of these names, each once; all for `None`. Raise a
+    `ValueError` if a name matches none.
+    """
     trainable = {
         name: parameter
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -184,8 +188,8 @@ def _weights(model: nn.Module, names: Iterable[str] | str | None) -> list[nn.Par
         matches = {parameter: None for name, parameter in trainable.items() if f"{name}.".startswith(f"{wanted}.")}
         if not matches:
             raise ValueError(
-                f"`parameters` has {wanted!r}, which is no trainable parameter and no module with one: see "
-                "`model.named_parameters()`."
+                f"`parameters` has {wanted!r}, which is neither a trainable parameter nor a module with one: choose a "
+                "name from `model.named_parameters()`."
             )
         chosen |= matches
     if not chosen:
@@ -194,12 +198,14 @@ def _weights(model: nn.Module, names: Iterable[str] | str | None) -> list[nn.Par
 
 
 def _rows(batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """Split the batch into batches of one row."""
+    """Split the batch into batches of one row. Raise a `ValueError` unless all entries are tensors of equal length."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"`batch` must be a dictionary such as {{'input_ids': ...}}, got {type(batch)}.")
     invalid = [name for name, value in batch.items() if not isinstance(value, torch.Tensor) or value.ndim == 0]
     if invalid:
-        raise ValueError(f"`batch` must have tensors with one row per example, but {', '.join(invalid)} has no rows.")
+        raise ValueError(
+            f"`batch` must have only tensors with one row per example: remove or convert {', '.join(invalid)}."
+        )
     sizes = {name: len(tensor) for name, tensor in batch.items()}
     if not any(sizes.values()):
         raise ValueError("`batch` is empty: give at least one row.")
@@ -210,7 +216,7 @@ def _rows(batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
 
 
 def _loss(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the model's loss of a row."""
+    """Return the model's loss of a batch, a scalar. Raise a `ValueError` if the model returns none."""
     device = next(model.parameters()).device
     # As in Trainer: with a cache, attention ignores the boundaries of packed documents.
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
@@ -222,17 +228,19 @@ def _loss(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _squared_norm(tensor: torch.Tensor) -> float:
-    """Return the squared norm, summed in float64."""
-    # Apple's GPUs have no float64.
-    dtype = torch.float32 if tensor.device.type == "mps" else torch.float64
+    """Return the sum of the squared entries, computed in float64 (float32 on Apple's GPUs, which lack it)."""
     # In chunks, because each is copied to the wider type.
+    dtype = torch.float32 if tensor.device.type == "mps" else torch.float64
     norms = [torch.linalg.vector_norm(chunk, dtype=dtype) for chunk in tensor.flatten().split(CHUNK_SIZE)]
     return torch.stack(norms).square().sum().item()
 
 
 @contextmanager
 def _noiseless_training(model: nn.Module) -> Iterator[None]:
-    """Set up the training loss without dropout; restore modes, gradients and random states afterwards."""
+    """
+    In the `with` block, let the model return its training loss without dropout, with gradients on and cleared. Restore
+    modes, gradients and random states afterwards.
+    """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type != "cpu"}
     with _own_random_numbers(devices), modes_restored(model), torch.enable_grad():
@@ -247,14 +255,17 @@ def _noiseless_training(model: nn.Module) -> Iterator[None]:
 
 
 def _needs_training_mode(module: nn.Module) -> bool:
-    """Return whether a module needs training mode: models with heads for their loss, Reformer layers for backward."""
+    """
+    Return whether a module must be in training mode: a model with heads, for its training loss, or a Reformer layer,
+    for its backward pass. All others stay in evaluation mode, without dropout.
+    """
     # Not `isinstance`: a checkpoint may bring its own copy of the class.
     return hasattr(module, "ngram_heads") or isinstance(module, ReformerLayer)
 
 
 @contextmanager
 def _own_random_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Restore all random states afterwards."""
+    """Restore the random states of Python, NumPy and torch (CPU and `devices`) after the `with` block."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         try:
@@ -265,7 +276,10 @@ def _own_random_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 
 def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return a batch of the training data, collated by Trainer, the same for the same seed."""
+    """
+    Return a training batch of Trainer's batch size, collated by Trainer: random items, the same for the same seed, or
+    the first items of an iterable dataset.
+    """
     dataset, size = trainer.train_dataset, trainer.args.train_batch_size
     collate = trainer._get_collator_with_removed_columns(trainer.data_collator)
     with _own_random_numbers():

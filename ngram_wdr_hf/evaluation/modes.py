@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def modes_restored(model: nn.Module) -> Iterator[None]:
-    """Restore the mode of every module afterwards."""
+    """Restore every module's training or evaluation mode after the `with` block, whatever is done in it."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -19,7 +19,7 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set all modules to evaluation mode, and restore their modes afterwards."""
+    """Set all modules to evaluation mode in the `with` block, and restore their modes afterwards."""
     with modes_restored(model):
         model.eval()
         yield

@@ -23,10 +23,11 @@ class Scores:
 
     Args:
         lambdas (`list[float]`): The values of λ.
-        nll_sums (`list[float]`): For each λ, the sum of the next-token NLLs.
-        head_nlls (`list[float]`): The mean NLL of each depth; depth 0 is the next-token prediction with λ = 0.
-        num_tokens (`int`): Number of targets.
-        num_words (`int`): Number of words, equal to `num_tokens` for a word tokenizer.
+        nll_sums (`list[float]`): For each λ, the sum over the text of the ensemble's next-token NLLs.
+        head_nlls (`list[float]`): The mean NLL of each depth over its own targets; depth 0 is the next-token
+            prediction with λ = 0.
+        num_tokens (`int`): Number of next-token targets.
+        num_words (`int`): Number of words and line breaks, equal to `num_tokens` for a word tokenizer.
     """
 
     lambdas: list[float]
@@ -36,38 +37,41 @@ class Scores:
     num_words: int
 
     def count(self, unit: str) -> int:
-        """Return the number of words or tokens."""
+        """Return the number of units, `"word"` or `"token"`."""
         return {"word": self.num_words, "token": self.num_tokens}[unit]
 
     def perplexities(self, unit: str = "token") -> list[float]:
-        """Return the perplexity of each λ, by `"token"` or, as in the paper, by `"word"`."""
+        """
+        Return the perplexity of each λ, in the order of `lambdas`, by `"token"` or, as in the paper, by `"word"`.
+        Infinity stands for overflow.
+        """
         return [_exp(total / self.count(unit)) for total in self.nll_sums]
 
     def by_lambda(self, unit: str = "token") -> dict[float, float]:
-        """Return the perplexities as a dictionary by λ."""
+        """Return the perplexities by `unit` (as in `perplexities`) as a dictionary, with λ as the key."""
         return dict(zip(self.lambdas, self.perplexities(unit), strict=True))
 
     @property
     def best_lambda(self) -> float:
-        """The smallest λ with the lowest perplexity."""
+        """The λ with the lowest perplexity; of equal ones, the first in `lambdas`."""
         return self.lambdas[self.nll_sums.index(min(self.nll_sums))]
 
     def at(self, ensemble_lambda: float) -> int:
-        """Return the index of a λ."""
+        """Return the index of a λ in `lambdas`; a `ValueError` if it was not evaluated."""
         return self.lambdas.index(ensemble_lambda)
 
 
 @dataclass
 class MaskedScores:
     """
-    The NLL of the masked words of a text under a masked language model.
+    The NLL of the masked tokens of a text under a masked language model.
 
     Args:
-        nll_sum (`float`): The sum of their NLLs.
-        num_correct (`int`): Number of correct predictions.
+        nll_sum (`float`): The sum of the masked tokens' NLLs.
+        num_correct (`int`): Number of masked tokens that are the model's most likely prediction.
         head_nlls (`list[float | None]`):
             The mean NLL of each depth over its own targets; `None` if it has none.
-        head_counts (`list[int]`): Number of targets of each depth.
+        head_counts (`list[int]`): Number of targets of each depth; those of depth 0 are the masked tokens.
     """
 
     nll_sum: float
@@ -89,7 +93,10 @@ class MaskedScores:
 
 
 class _Share(Dataset):
-    """One process's share of a text: every n-th item, padded so that all shares have the same length."""
+    """
+    One process's share of a text: every `num_processes`-th item from `process_index` on. Items without targets fill it
+    up, so that all shares have the same length.
+    """
 
     def __init__(self, text: ScoredText, process_index: int = 0, num_processes: int = 1):
         self.text = text
@@ -103,7 +110,6 @@ class _Share(Dataset):
         i = i * self.num_processes + self.process_index
         if i < len(self.text):
             return self.text[i]
-        # Padding: an item without targets.
         item, name = self.text[0], self.text.labels_name
         return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
 
@@ -119,7 +125,8 @@ def score(
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     r"""
-    Compute the NLL of a text. Every process scores its share, with the same number of batches.
+    Compute the exact NLL of a text for several λ in one pass, in evaluation mode. Every process scores its share of
+    the items, and `add_up` turns the sums into those of the whole text.
 
     Args:
         model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
@@ -128,8 +135,8 @@ def score(
         batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
         process_index (`int`, *optional*, defaults to 0): The index of the share to score.
         num_processes (`int`, *optional*, defaults to 1): Number of shares.
-        add_up (`Callable`, *optional*): Sum a tensor over all processes.
-        on_batch (`Callable`, *optional*): Called after each batch.
+        add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
+        on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
     """
 
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
@@ -160,7 +167,10 @@ def score_masked(
     add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
     on_batch: Callable[[], None] = lambda: None,
 ) -> MaskedScores:
-    """Compute the scores of a masked language model; arguments as in `score`."""
+    """
+    Compute NLL and accuracy at the masked tokens of a text, in evaluation mode. The other arguments are those of
+    `score`.
+    """
 
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         output = model(**batch, num_items_in_batch=1)
@@ -194,11 +204,14 @@ def _add_up_batches(
     add_up: Callable[[torch.Tensor], torch.Tensor],
     on_batch: Callable[[], None],
 ) -> list[torch.Tensor]:
-    """Add up the sums that `sums_of` returns for a batch, over all batches and processes."""
+    """
+    Add up what `sums_of` returns for a batch, a list of tensors, over all batches and processes, in evaluation mode
+    and in float64 (float32 on Apple's GPUs, which lack it). `batch_size=None` means that an item is a batch.
+    """
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    # Sums over a long text need float64, except on Apple's GPUs, which lack it.
+
     precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
     for batch in DataLoader(share, batch_size):
@@ -211,5 +224,5 @@ def _add_up_batches(
 
 
 def _exp(value: float) -> float:
-    """Return `exp(value)`, infinity on overflow."""
+    """Return `exp(value)`; infinity from `value` 700 on, near the overflow."""
     return math.exp(value) if value < 700 else math.inf

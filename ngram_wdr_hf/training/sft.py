@@ -78,7 +78,7 @@ class NgramSFTTrainer(SFTTrainer):
             self._metrics[mode][name].append(value)
 
     def _log_predictions(self, logits: torch.Tensor, labels: torch.LongTensor) -> None:
-        """Log the ensemble's entropy and accuracy over the targets."""
+        """Log mean entropy and accuracy of the ensemble's predictions over the targets of an evaluation batch."""
         targets = labels[:, 1:]
         is_target = targets != -100
         # Prompt tuning puts virtual tokens first; they have no labels.
@@ -96,14 +96,13 @@ def _check_model(model: PreTrainedModel) -> None:
     # Not `isinstance`: a checkpoint loaded with `trust_remote_code` has its own copy of the class.
     if not hasattr(model, "ngram_heads"):
         raise ValueError(
-            f"`model` must have N-gram heads, got `{type(model).__name__}`. Load it with a class of `ngram_wdr_hf`, "
-            "such "
-            "as `WDRNgramGPT2LMHeadModel.from_pretrained`, or use TRL's `SFTTrainer`."
+            f"`model` must have N-gram heads, got `{type(model).__name__}`: add them with `with_ngram_heads(model)`, "
+            "or use TRL's `SFTTrainer`."
         )
 
 
 def _check_settings(args: SFTConfig | None, compute_loss_func) -> None:
-    """Check that no setting replaces the model's own loss."""
+    """Raise a `ValueError` if a setting would replace the model's own loss. `None` means that it is not given."""
     problem = None
     if compute_loss_func is not None:
         problem = "`compute_loss_func` must be `None`"

@@ -16,15 +16,20 @@ from .common.arguments import uses_fsdp
 
 
 def loss_names(ngram_size: int, main_name: str = "next_word") -> list[str]:
-    """Return the names of the entries of `head_losses` in logs and metrics, from depth 0 on."""
+    """
+    Return the names of the entries of `head_losses` in logs and metrics: `next_word_loss` (or that of `main_name`),
+    `head_1_loss`, `head_2_loss`, ..., `ngram_size` in all.
+    """
     return [f"{main_name}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
 
 
 def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
-    """Move a loaded model to its device, with all weights in every process."""
+    """
+    Move a loaded model to the device of `training` and return it. With FSDP and several processes, copy the weights
+    from the first process, the only one that loads them, to all others.
+    """
     model = model.to(training.device)
     if uses_fsdp(training) and training.world_size > 1:
-        # FSDP's RAM-efficient loading reads the weights in the first process only.
         with torch.no_grad():
             broadcast([*model.parameters(), *model.buffers()])
     return model
@@ -32,12 +37,15 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
 
 class NgramTrainer(Trainer):
     r"""
-    A [`Trainer`] that also logs the loss of each head, and evaluates `EvaluationWindows` and `PairBatches` exactly
-    for many λ in one pass: `eval_loss` and `eval_perplexity` use the model's own λ, `eval_best_perplexity` uses
-    `eval_best_lambda`, and `eval_heads_loss` is the mean loss of the heads.
+    A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
+    log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many λ in one pass: `eval_loss` and
+    `eval_perplexity` use the model's own λ, `eval_best_perplexity` uses `eval_best_lambda`, and `eval_heads_loss` is
+    the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of the
+    last exact evaluation, `None` before.
 
     Args:
-        lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own.
+        lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own, none by
+            default.
         kwargs: Arguments of [`Trainer`].
     """
 
@@ -106,14 +114,17 @@ class NgramTrainer(Trainer):
             metrics["heads_loss"] = sum(heads) / len(heads)
         elif metric_key_prefix == "eval" and self.args.metric_for_best_model == "heads_loss":
             raise InputError(
-                "`--metric_for_best_model heads_loss`: no head has a target in the validation text. Mask more words, "
-                "give a longer text, or choose another metric."
+                "`--metric_for_best_model heads_loss` cannot be computed, because no head has a target in the "
+                "validation text: mask more tokens, give a longer text, or choose another metric."
             )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def _score(self, model: nn.Module, text: ScoredText, options: dict[str, Any]) -> dict[str, float]:
-        """Set `last_scores` and return the metrics to log."""
+        """
+        Score a text with `options` for [`score`], keep the result in `last_scores`, and return the metrics to log,
+        without the prefix `eval_`.
+        """
         own_lambda = self.accelerator.unwrap_model(self.model).ngram_lambda()
         scores = self.last_scores = score(model, text, sorted({own_lambda, *self.lambda_grid}), **options)
         i = scores.at(own_lambda)
@@ -125,7 +136,10 @@ class NgramTrainer(Trainer):
         }
 
     def _evaluation_model(self) -> nn.Module:
-        """Return the model as wrapped for training; without training, the model with all weights in every process."""
+        """
+        Return the model to evaluate: as it is wrapped for training, or, if Trainer has not trained, the model itself
+        on its device.
+        """
         if self.accelerator._models:
             return self.model_wrapped
         return to_device(self.model, self.args)
@@ -145,7 +159,7 @@ class NgramTrainer(Trainer):
 
 
 class LogLines(TrainerCallback):
-    """Callback that prints a line per log entry and per evaluation."""
+    """Callback that prints a line for each log of the training loss and for each evaluation, in the first process."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         line = _describe(state.global_step, logs)
@@ -154,11 +168,14 @@ class LogLines(TrainerCallback):
 
 
 class ProgressWithLogLines(LogLines, ProgressCallback):
-    """`LogLines` above Trainer's progress bars."""
+    """Callback that prints the lines of `LogLines` above Trainer's progress bars."""
 
 
 def _describe(step: int, logs: dict[str, float]) -> str | None:
-    """Return the line for a log entry; `None` for other entries."""
+    """
+    Return the line to print for a log entry with a training or evaluation loss; `None` for other entries, such as the
+    summary at the end of the training.
+    """
     prefix = "eval_" if "eval_loss" in logs else ""
     if f"{prefix}loss" not in logs or "train_runtime" in logs:
         return None

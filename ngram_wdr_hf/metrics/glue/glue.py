@@ -39,7 +39,7 @@ _METRICS = {"accuracy": accuracy_score, "matthews_correlation": matthews_corrcoe
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Glue(evaluate.Metric):
-    """GLUE's metrics, computed by scikit-learn."""
+    """GLUE's metric of the task given as `config_name`. `compute` returns a dictionary with this one score."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in GLUE_TASKS:

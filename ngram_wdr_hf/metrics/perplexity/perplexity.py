@@ -58,7 +58,7 @@ _CITATION = """
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Perplexity(evaluate.Metric):
-    """Perplexity, computed by the package's own evaluation."""
+    """Perplexity of texts under a checkpoint, for each text and for all, by token and by word."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -98,7 +98,8 @@ class Perplexity(evaluate.Metric):
         for i, text in enumerate(windows):
             if text.num_targets < 1:
                 raise InputError(
-                    f"`predictions[{i}]` is too short to have a target, with {len(text.stream)} tokens: leave it out."
+                    f"`predictions[{i}]` has only {len(text.stream)} tokens, so there is nothing to predict: leave it "
+                    "out."
                 )
         scores = [score(model, text, [ensemble_lambda], batch_size) for text in windows]
         together = Scores(
@@ -131,7 +132,7 @@ def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenStream]:
-    """Return the tokens of each text, tokenized line by line like a file."""
+    """Return a stream of the tokens of each text, tokenized line by line like a file."""
     lines = [io.StringIO(text, newline=None).readlines() for text in texts]
     rows = datasets.Dataset.from_dict({"text": [line for text in lines for line in text]})
     rows = tokenize(rows, tokenizer, "given")

@@ -43,7 +43,7 @@ _CITATION = """
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Translation(evaluate.Metric):
-    """BLEU and chrF, computed by the package's own evaluation."""
+    """BLEU and chrF of translations, from 0 to 100. `compute` returns them with sacrebleu's signatures."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -59,11 +59,11 @@ class Translation(evaluate.Metric):
 
     # With several schemas, `evaluate` would take the first sentence's and turn later lists into strings.
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Add translations and their references."""
+        """Add translations and, for each, a reference or a list of them. `compute` scores all that were added."""
         super().add_batch(predictions=predictions, references=[as_texts(texts) for texts in references])
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Add a translation and its references."""
+        """Add a translation and its reference or a list of them. `compute` scores all that were added."""
         super().add(prediction=prediction, reference=as_texts(reference))
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float | str]:
