@@ -8,7 +8,10 @@ __all__ = ["ngram_class", "probe", "with_ngram_heads"]
 
 
 def __getattr__(name: str) -> type:
-    """Return a class created on demand by its name, as `pickle` does: `backbones.WDRNgramOlmo2ForCausalLM`."""
+    """
+    Return a class with heads by its name, `backbones.WDRNgramOlmo2ForCausalLM`, created if necessary. `pickle` looks
+    up classes in this way.
+    """
     created = class_by_name(name)
     if created is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

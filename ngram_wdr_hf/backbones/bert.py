@@ -1,4 +1,4 @@
-"""BERT with WDR heads for masked words."""
+"""BERT with WDR heads for masked tokens."""
 
 import torch
 from transformers import BertConfig, BertForMaskedLM

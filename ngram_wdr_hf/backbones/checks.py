@@ -41,7 +41,10 @@ PROBE_LOGITS = 200.0
 
 
 def check_class(backbone: type[PreTrainedModel]) -> None:
-    """Check that a class can get heads."""
+    """
+    Raise a `ValueError` if a class cannot get heads: it does not generate text, has another layer before its output
+    embedding, or is the decoder of an encoder-decoder architecture alone.
+    """
     name, model_type = backbone.__name__, backbone.config_class.model_type
     if not backbone.can_generate():
         raise ValueError(
@@ -57,7 +60,10 @@ def check_class(backbone: type[PreTrainedModel]) -> None:
 
 
 def check_config(config: PreTrainedConfig, name: str) -> None:
-    """Check that a configuration is not that of a composite model."""
+    """
+    Raise a `ValueError` about `name` if a configuration belongs to a model that is made of several models. Such a
+    configuration has no `vocab_size` of its own.
+    """
     if not hasattr(config, "vocab_size"):
         raise ValueError(
             f"`{name}` cannot get N-gram heads: it is made of several models. Use its language model, the part that "
@@ -67,8 +73,8 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
 
 def check_model(model: PreTrainedModel) -> None:
     """
-    Check that a model can get heads: it has none yet, has an output embedding to predict through, is not made of
-    several models, and has no offloaded weights.
+    Raise a `ValueError` unless a model can get heads: it has none yet, has an output embedding, is not made of several
+    models, and has no offloaded weights.
     """
     name = type(model).__name__
     if isinstance(model, NgramMixin):
@@ -93,8 +99,9 @@ def check_model(model: PreTrainedModel) -> None:
 @torch.no_grad()
 def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
     """
-    Compare the model at λ = 0 with its stock class on a few tokens. Raise a `ValueError` if they differ: the backbone
-    has an unsupported structure, and training would go wrong.
+    Run a model with heads at λ = 0 and its stock class `backbone` on a few tokens. Raise a `ValueError` if their
+    logits or losses differ, or if a token is predicted from itself: training would go wrong. With offloaded weights,
+    only log a warning.
     """
     name = backbone.__name__
     if any(parameter.device.type == "meta" for parameter in model.parameters()):
@@ -116,7 +123,7 @@ def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"`{name}` cannot get N-gram heads: {problem} ({type(error).__name__}: {reason[:200]})."
+            f"`{name}` cannot get N-gram heads: {problem} ({type(error).__name__}: {reason[:200]}). Use another model."
         ) from error
     finally:
         model.train(was_training)
@@ -140,7 +147,10 @@ def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
 
 
 def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
-    """Return two rows of a few tokens that differ only in the last one."""
+    """
+    Return the probe's inputs with labels: two rows of six tokens that differ only in the last one. In an
+    encoder-decoder model these are the decoder's; both rows have the same encoder input.
+    """
     vocab_size = model.ngram_vocab_size
     ids = (torch.arange(6, device=model.device) * 7 + vocab_size // 2).repeat(2, 1)
     ids[1, -1] += 1
@@ -154,7 +164,10 @@ def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
 def _run(
     model: NgramMixin, forward: Callable, inputs: dict[str, Any], factor: float
 ) -> tuple[ModelOutput, set[nn.Module]]:
-    """Run a forward pass with the output embedding's input scaled; return its output and the modules it called."""
+    """
+    Call `forward` with the input of the output embedding multiplied by `factor`. Return the output, and all modules
+    with parameters of their own that were called.
+    """
     called = set()
 
     def scale(_: nn.Module, args: tuple) -> tuple:

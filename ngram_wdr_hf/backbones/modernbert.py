@@ -1,4 +1,4 @@
-"""ModernBERT with WDR heads for masked words."""
+"""ModernBERT with WDR heads for masked tokens."""
 
 import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM

@@ -23,13 +23,16 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
 
 
 class NgramReformerCache(ReformerDynamicCache):
-    """Reformer's own cache class, with the ensemble's history."""
+    """Reformer's own cache class with the ensemble's history, which is reordered together with the cache."""
 
     history: NgramHistoryLayer
 
     @classmethod
     def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
-        """Turn `cache` into this class in place, and truncate it to its first `length` tokens."""
+        """
+        Turn `cache` into this class in place, with an empty history, and truncate it to its first `length` tokens. A
+        cache that is of this class already stays as it is.
+        """
         if not isinstance(cache, cls):
             cache.__class__, cache.history = cls, NgramHistoryLayer()
             cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
@@ -43,8 +46,9 @@ class NgramReformerCache(ReformerDynamicCache):
 
 class SeededReformerLayer(ReformerLayer):
     """
-    Reformer layer with reproducible seeds. Stock layers run twice and seed torch for it with nondeterministic numbers;
-    here, the seeds are drawn from torch's generator.
+    Reformer layer with reproducible seeds. In training, a layer runs again in the backward pass and needs the seed of
+    its first run. Stock layers seed torch with nondeterministic numbers; here, the seeds are drawn from torch's
+    generator.
     """
 
     def _init_attention_seed(self) -> None:
@@ -54,6 +58,7 @@ class SeededReformerLayer(ReformerLayer):
         self.feed_forward_seed = self._draw_seed()
 
     def _draw_seed(self) -> int:
+        """Draw a seed from torch's generator, seed torch with it, and return it."""
         seed = int(torch.randint(2**62, ()))
         torch.manual_seed(seed)
         return seed
@@ -96,15 +101,17 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
             return inputs
         # Stock LSH attention reads the cached tokens of the first row for all rows.
         if inputs.get(self.ngram_cache_name) is not None:
-            raise ValueError("`use_cache=True` supports one row only with LSH attention. Use `use_cache=False`.")
-        logger.warning_once("`use_cache=True` supports one row only with LSH attention. Continuing without a cache.")
+            raise ValueError("`use_cache=True` with LSH attention supports a single row. Use `use_cache=False`.")
+        logger.warning_once("`use_cache=True` with LSH attention supports a single row. Continuing without a cache.")
         return {**inputs, "use_cache": False}
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         name = _text_argument(inputs)
         length, past_length = inputs[name].shape[1], self._ngram_past_length(inputs.get(self.ngram_cache_name))
         if past_length > 0 and length > 1:
-            raise ValueError(f"`{name}` must have one token after the prompt, got {length}. Pass them one by one.")
+            raise ValueError(
+                f"`{name}` must have one token per call after the prompt, got {length}. Pass the tokens one by one."
+            )
         hidden_states, fields = super()._ngram_run_backbone(
             inputs if past_length > 0 else self._ngram_pad_inputs(inputs, name)
         )
@@ -114,8 +121,9 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
 
     def _ngram_pad_inputs(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
         """
-        Pad the inputs to a length that Reformer supports. The stock class does so only in evaluation, and neither with
-        a cache nor with positions (where it fails).
+        Return `inputs` padded at the end to a length that Reformer supports: the text (the argument `name`), its mask
+        and its positions. The stock class pads only in evaluation without cache and positions; then `inputs` are
+        returned unchanged.
         """
         position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         length = inputs[name].shape[1]
@@ -132,7 +140,10 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
         return {**inputs, **padded}
 
     def _ngram_padded_length(self, length: int) -> int:
-        """Return the next length that attention and, in training, axial positions support."""
+        """
+        Return the smallest length from `length` on that attention supports: a multiple of its chunk lengths. In
+        training, axial positions support only one length, the product of `axial_pos_shape`.
+        """
         if self.config.axial_pos_embds and self.training:
             return prod(self.config.axial_pos_shape)
         chunks = {getattr(self.config, f"{kind}_attn_chunk_length") for kind in self.config.attn_layers}
@@ -162,5 +173,5 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
 
 
 def _text_argument(inputs: dict[str, Any]) -> str:
-    """Return the name of the argument that holds the text."""
+    """Return the name of the argument that holds the text: `inputs_embeds` if given, `input_ids` otherwise."""
     return "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"

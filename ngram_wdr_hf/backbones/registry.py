@@ -54,7 +54,10 @@ _LOCK = threading.RLock()
 
 
 def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
-    """Return the class with N-gram heads for a `backbone`: the named one, or one created on demand."""
+    """
+    Return the class with N-gram heads for a `backbone`: the named one if there is one, or one that is created at the
+    first call. Raise a `ValueError` if the backbone cannot get heads.
+    """
     if backbone in _NAMED:
         return _NAMED[backbone]
     with _LOCK:
@@ -62,12 +65,13 @@ def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
 
 
 def is_named(backbone: type[PreTrainedModel]) -> bool:
-    """Return whether a backbone has a named class."""
+    """Return whether a backbone has a named class, one with its own file in this folder."""
     return backbone in _NAMED
 
 
 @cache
 def _create_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
+    """Create the class with N-gram heads and its configuration, and register both with the Auto classes."""
     check_class(backbone)
     statements = _class_statements(backbone)
     # `pickle` looks for the class in this package.
@@ -80,7 +84,10 @@ def _create_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
 
 
 def _class_statements(backbone: type[PreTrainedModel]) -> ClassStatements:
-    """Return the class statements for a backbone, as in a file of this folder. Checkpoints carry them, too."""
+    """
+    Return the class statements of the configuration and of the model with heads for a backbone, like those in a file
+    of this folder. They are executed to create the classes, and saved with checkpoints.
+    """
     plain_config = backbone.config_class
     model_type, config_name = f"{TYPE_PREFIX}{plain_config.model_type}", plain_config.__name__
     if not _is_stock(backbone):
@@ -118,20 +125,26 @@ class {PREFIX}{backbone.__name__}({mixin.__name__}, {backbone.__name__}):
 
 
 def _is_stock(backbone: type[PreTrainedModel]) -> bool:
-    """Return whether a class is the one that the Auto classes of Transformers load."""
+    """
+    Return whether a class is the one that Transformers' Auto classes load for its configuration: as a causal or an
+    encoder-decoder language model, the latter if there are both.
+    """
     name = STOCK_CLASSES.get(backbone.config_class.model_type)
     return name == backbone.__name__ and getattr(transformers, name) is backbone
 
 
 def auto_class_of(is_encoder_decoder: bool, is_masked: bool = False) -> type:
-    """Return the Auto class for a kind of model."""
+    """Return the Auto class that loads a kind of model: masked, encoder-decoder, or causal if neither."""
     if is_masked:
         return AutoModelForMaskedLM
     return AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
 
 
 def _register(model_class: type[PreTrainedModel], statements: ClassStatements | None = None) -> None:
-    """Register a model class with the Auto classes, and let its checkpoints carry its code."""
+    """
+    Register a model class and its configuration with the Auto classes, and let its checkpoints carry its code, unless
+    its backbone is third-party code. `statements` are those of a class created on demand.
+    """
     config_class = model_class.config_class
     auto_class = auto_class_of(
         issubclass(model_class, NgramSeq2SeqMixin), is_masked=issubclass(model_class, NgramMaskedMixin)
@@ -146,7 +159,7 @@ def _register(model_class: type[PreTrainedModel], statements: ClassStatements | 
 
 
 def register_named(model_class: type[PreTrainedModel]) -> None:
-    """Register a named class."""
+    """Register a class of this folder with the Auto classes and, if it has heads, as the one for its backbone."""
     _register(model_class)
     if issubclass(model_class, NgramHeadsMixin):
         _NAMED[model_class.ngram_backbone_class()] = model_class
@@ -165,14 +178,20 @@ def register_on_demand() -> None:
 
 
 class _ConfigOnDemand(PreTrainedConfig):
-    """Placeholder for a configuration class that is created when it is instantiated."""
+    """
+    Placeholder for a configuration class that does not exist yet. Instantiating it creates the class with heads, and
+    returns an object of that class's configuration.
+    """
 
     def __new__(cls, *args, **kwargs) -> PreTrainedConfig:
         return ngram_class(getattr(transformers, cls.backbone_name)).config_class(*args, **kwargs)
 
 
 def is_masked(config: PreTrainedConfig) -> bool:
-    """Return whether a configuration belongs to a masked language model, with heads or with a named class."""
+    """
+    Return whether a configuration belongs to a masked language model: one with heads, or a plain backbone for which
+    there is a named masked class.
+    """
     if isinstance(config, NgramConfigMixin):
         return isinstance(config, NgramMaskedConfigMixin)
     masked = {plain.config_class for plain, named in _NAMED.items() if issubclass(named, NgramMaskedMixin)}
@@ -181,13 +200,16 @@ def is_masked(config: PreTrainedConfig) -> bool:
 
 
 def _has_base_model(backbone: type[PreTrainedModel]) -> bool:
-    """Return whether a class has a base model as a submodule, unlike the T5 family."""
+    """Return whether a class has its base model as a submodule. Classes of the T5 family do not."""
     with torch.device("meta"):
         return hasattr(backbone(backbone.config_class()), backbone.base_model_prefix)
 
 
 def class_by_name(name: str) -> type | None:
-    """Return the model or configuration class of this name, created if necessary; `None` if there is none."""
+    """
+    Return the model or configuration class with heads of this name, created if necessary. `None` if the name is not
+    `WDRNgram` and a language model or configuration class of Transformers.
+    """
     if name in _CREATED:
         return _CREATED[name]
     stock = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None

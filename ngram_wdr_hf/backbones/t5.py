@@ -9,7 +9,10 @@ from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixi
 
 
 class NgramT5Mixin(NgramSeq2SeqMixin):
-    """[`NgramSeq2SeqMixin`] for the T5 family: no base model inside, relative positions, scaled decoder outputs."""
+    """
+    [`NgramSeq2SeqMixin`] for the T5 family. These classes have no base model as a submodule, use relative positions,
+    and may scale the decoder's outputs before the output embedding.
+    """
 
     # The base model class, whose forward runs on the parts of this class.
     ngram_base_class: ClassVar[type[PreTrainedModel]]

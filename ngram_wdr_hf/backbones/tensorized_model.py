@@ -85,13 +85,14 @@ class TensorizedTransformerConfig(PreTrainedConfig):
 @dataclass
 class AttentionGrid:
     r"""
-    Visibility and distances between tokens, shared by all layers.
+    Visibility and distances between the T new tokens and the K columns, those of the cache and then the new ones. All
+    layers share it.
 
     Args:
         is_visible (`torch.Tensor` of shape `(batch_size or 1, T, K)`): Whether token t attends to column j.
         distances (`torch.LongTensor` of shape `(batch_size or 1, T, K)`): How far j is before t; 0 if it is after.
         slots (`torch.Tensor` of shape `(batch_size or 1, K, max_position_embeddings)`, *optional*):
-            The one-hot position of each column in its document; `None` if every column is its own position.
+            The one-hot position of each column in its document; `None` if column j has position j in every row.
     """
 
     is_visible: torch.Tensor
@@ -108,7 +109,11 @@ class AttentionGrid:
         attention_mask: torch.Tensor | None,
         position_ids: torch.LongTensor | None,
     ) -> "AttentionGrid":
-        """Make the grid for new tokens after `past_length` cached ones, with `num_columns` columns in total."""
+        """
+        Make the grid for new tokens after `past_length` cached ones, with `num_columns` columns in total. Of
+        `hidden_states`, only shape, dtype and device are used. Without `attention_mask`, there is no padding; without
+        `position_ids`, a row is one document. Raise a `ValueError` if mask or positions do not fit.
+        """
         length, device = hidden_states.shape[1], hidden_states.device
         columns = torch.arange(length, device=device) + past_length
         is_visible = causal_visibility(columns, num_columns)[None]
@@ -155,7 +160,10 @@ def causal_visibility(columns: torch.LongTensor, num_columns: int) -> torch.Tens
 
 
 def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
-    """Return the columns that a 2D or 4D mask allows, `(batch_size, 1 or T, num_columns)`."""
+    """
+    Return whether a 2D or 4D mask allows to attend to each column, as booleans of shape
+    `(batch_size, 1 or T, num_columns)`. Columns beyond the mask are not allowed.
+    """
     allowed = attention_mask.bool()[:, None] if attention_mask.ndim == 2 else allowed_by(attention_mask[:, 0])
     return F.pad(allowed, (0, num_columns - allowed.shape[-1]))
 
@@ -201,6 +209,9 @@ class TensorizedAttention(nn.Module):
         return self._project(attention, grid.slots), attention
 
     def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
+        """
+        Project the attention to all pairs, `(batch_size, T, K, K)`, to the model's width; `slots` as in the grid.
+        """
         weight = self.pairs.weight
         if slots is not None:
             # Invisible columns are zero, so a slot sums at most one nonzero column.
@@ -281,7 +292,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPast:
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
+            raise ValueError("`input_ids` or `inputs_embeds` must be given, but not both. Pass one of them.")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if self.gradient_checkpointing and self.training:
             # A recomputed layer would write to the cache twice.
@@ -323,6 +334,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         )
 
     def _option(self, name: str, value: bool | None) -> bool:
+        """Return `value`, or the configuration's field `name` for `None`."""
         return getattr(self.config, name) if value is None else value
 
     def _distance_embeddings(self, like: torch.Tensor) -> torch.Tensor:

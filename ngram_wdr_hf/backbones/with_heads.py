@@ -24,11 +24,12 @@ def with_ngram_heads(
 ) -> NgramMixin:
     r"""
     Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
-    masked words. Train the heads before using the ensemble.
+    masked tokens. Train the heads before using the ensemble. Raise a `ValueError` if the model cannot get heads.
 
     Args:
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
-            A model (its weights are copied, the model itself stays unchanged), or the name or folder of a checkpoint.
+            A model (its weights are copied, the model itself stays unchanged), or a checkpoint's folder or its name on
+            the Hub.
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
         ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
         kwargs (*optional*):
@@ -60,14 +61,19 @@ def with_ngram_heads(
 
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
-    """Return the stock class of a checkpoint."""
+    """
+    Return the stock class of a checkpoint, the one that an Auto class loads. Raise an `OSError` if there is no such
+    checkpoint, and a `ValueError` if it has heads already or cannot get them.
+    """
     names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
     hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
     except OSError as error:
         reason = " ".join(str(error).split()).removesuffix(".")
-        raise OSError(f"`{name_or_path}` is no folder with a model and no model on the Hub ({reason}).") from error
+        raise OSError(
+            f"`{name_or_path}` is neither a folder with a model nor a model on the Hub ({reason}). Check the name."
+        ) from error
     auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
@@ -89,6 +95,10 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
 def _load_with_heads(
     name_or_path: str | os.PathLike, model_class: type[NgramMixin], fields: dict[str, Any]
 ) -> NgramMixin | tuple[NgramMixin, dict]:
+    """
+    Load a checkpoint with `model_class.from_pretrained`, with `fields` as its keyword arguments. Return the model, or
+    a tuple with the loading info if `fields` request it.
+    """
     if "config" in fields:
         raise ValueError(
             "`config` cannot be passed: a checkpoint brings its own configuration. Pass the fields to change instead."
@@ -104,6 +114,10 @@ def _load_with_heads(
 
 
 def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
+    """
+    Return a model of `model_class` with a copy of the weights of `plain`, and its dtypes, device, mode, frozen
+    parameters and generation config. `fields` are the fields of the heads.
+    """
     mixins = (NgramMaskedConfigMixin, NgramSeq2SeqConfigMixin, NgramConfigMixin)
     mixin = next(mixin for mixin in mixins if issubclass(model_class.config_class, mixin))
     known = [field.name for field in dataclasses.fields(mixin)]

@@ -286,8 +286,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 
     def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
         """
-        Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for embeddings with labels, if
-        the heads need the token ids.
+        Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for labels with embeddings
+        instead of token ids, if there are WDR heads.
         """
         self._ngram_check_tokens(text, next_tokens)
         if next_tokens is None or text.get("input_ids") is not None:

@@ -44,11 +44,11 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL per depth over its own targets, detached.
-    bow_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned in training with `bow_loss_weight` > 0):
-        The unweighted bag-of-words loss, detached.
+        The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
+    bow_loss (`torch.FloatTensor`, a scalar, *optional*, returned in training with `bow_loss_weight` > 0):
+        The bag-of-words loss without its weight, detached. It is part of `loss`, with its weight.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
-    `return_last_hidden_state=True`):
+    `return_last_hidden_state=True` and without `labels`):
         The hidden states at the positions that have logits.
     """
 
@@ -94,7 +94,7 @@ class NgramSeq2SeqMixin(NgramMixin):
         return inputs
 
     def _ngram_decoder_inputs(self, labels: torch.LongTensor) -> torch.LongTensor:
-        """Return the decoder's input ids for `labels`, made by the backbone's own function."""
+        """Return the decoder's input ids for `labels`, shifted to the right by the backbone's own function."""
         if hasattr(self, "prepare_decoder_input_ids_from_labels"):
             return self.prepare_decoder_input_ids_from_labels(labels)
         # Some backbones have only a function in their module.

@@ -40,16 +40,22 @@ class NgramGenerationMixin:
         The cost of a head's draft as a share of a forward pass, from 0 to 1, most of it for running the head. A draft
         is made if its chance of acceptance is worth the cost; 0 always drafts. By default, measured costs are used;
         the cost of checking grows with the batch size.
-    num_assistant_tokens (`int`, *optional*): The maximum number of heads to draft with.
+    num_assistant_tokens (`int`, *optional*, defaults to 20):
+        The maximum number of heads to draft with, beginning with the first.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
         The maximum number of tokens to copy by prompt lookup. It is used where a copy is more likely to be accepted
         than the heads' drafts. 0 disables it.
+    max_matching_ngram_size (`int`, *optional*, defaults to 3):
+        How many of the last tokens prompt lookup compares with earlier ones, at most.
 
     With `return_dict_in_generate=True`, the output of `use_mtp=True` has its statistics in the field `speculation`.
     """
 
     def ngram_lambda(self, ensemble_lambda: float | None = None) -> float:
-        """Return the λ of a call: `ensemble_lambda` or the configuration's, and 0 for a model without heads."""
+        """
+        Return the λ of a call: `ensemble_lambda`, or the configuration's for `None`. It must be from 0 to 1. For a
+        model without heads, return 0.
+        """
         if ensemble_lambda is None:
             ensemble_lambda = self.config.ensemble_lambda
         check_fraction("ensemble_lambda", ensemble_lambda)
@@ -99,7 +105,9 @@ class NgramGenerationMixin:
     def _ngram_check_drafting(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
     ) -> None:
-        """Check the options of `use_mtp=True`, and that nothing incompatible is used with it."""
+        """
+        Raise a `ValueError` for an invalid option of `use_mtp=True`, or for anything that it cannot be used with.
+        """
         if not self.ngram_heads:
             raise ValueError(
                 f"`use_mtp=True` needs N-gram heads, and this {type(self).__name__} has none (`ngram_size=1`): use a "
@@ -138,12 +146,13 @@ class NgramGenerationMixin:
 
     def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
         r"""
-        Restrict the heads' drafts in `generate(use_mtp=True)` to the given tokens, which makes drafting cheaper. The
-        tokens are saved with the model.
+        Restrict the heads' drafts in `generate(use_mtp=True)` to the given tokens, which makes drafting cheaper. This
+        also sets `config.draft_vocab_size` to their number. The tokens are saved with the model.
 
         Args:
             token_ids (`Sequence[int]` or `torch.LongTensor`):
-                The tokens, most useful first: usually the most frequent ones of the training data.
+                The token ids, without duplicates and most useful first: usually the most frequent ones of the training
+                data. With a smaller `draft_vocab_size`, `generate` uses only the first of them.
         """
         if not self.ngram_heads:
             raise ValueError("`ngram_set_draft_tokens` needs a model with heads: use `ngram_size` >= 2.")
@@ -162,7 +171,11 @@ class NgramGenerationMixin:
         self.ngram_set_draft_tokens(token_ids)
 
     def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.LongTensor | None:
-        """Return the tokens that the heads choose drafts from; `None` for the full vocabulary."""
+        """
+        Return the tokens that the heads choose drafts from, `(draft_vocab_size,)`: those of `ngram_set_draft_tokens`,
+        then the first others of the vocabulary. `draft_vocab_size=None` means the configuration's. Return `None` for
+        the full vocabulary.
+        """
         if draft_vocab_size is None:
             draft_vocab_size = self.config.draft_vocab_size
         vocab_size = self.ngram_vocab_size
@@ -235,6 +248,7 @@ class NgramGenerationMixin:
         return super().generate_batch(*args, **kwargs)
 
     def _ngram_refuse_paged_ensemble(self, ensemble_lambda: float | None) -> None:
+        """Raise a `ValueError` if λ, the configuration's for `None`, is above 0."""
         if self.ngram_lambda(ensemble_lambda) > 0:
             raise ValueError(
                 "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "

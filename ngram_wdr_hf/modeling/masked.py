@@ -24,8 +24,8 @@ COMPOSITIONS = ("all", "masked")
 class NgramMaskedConfigMixin(NgramConfigMixin):
     __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
         wdr_compose (`str`, *optional*, defaults to `"all"`):
-            Which tokens a masked token is composed with: `"all"`, the next tokens, masked or not; `"masked"`, the next
-            tokens only where they are masked, too.
+            Which tokens head n composes a masked token with: `"all"`, the next n tokens, masked or not; `"masked"`,
+            the next n tokens only if all of them are masked, too (head n has no target elsewhere).
 
     A masked language model has WDR heads only, no ensemble and no drafts.
     """
@@ -61,7 +61,7 @@ class NgramMaskedLMOutput(MaskedLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL per depth over its own targets, detached. Depth 0 is the model's own prediction.
+        The mean NLL of each depth over its own targets, detached. Depth 0 is the model's own prediction.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The number of targets per depth.
     """
@@ -129,7 +129,10 @@ class NgramMaskedMixin(NgramHeadsMixin):
         return self._ngram_output(fields)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the input of the logit layer and the heads: the transformed hidden states."""
+        """
+        Return the base model's hidden states after the layers that the backbone has before its output embedding. They
+        are the input of the logit layer and of the heads. Every class defines this.
+        """
         raise NotImplementedError
 
     def _ngram_watched_backbone(self) -> torch.nn.Module:
@@ -139,7 +142,10 @@ class NgramMaskedMixin(NgramHeadsMixin):
     def _ngram_predict(
         self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.LongTensor
     ) -> NgramPredictions:
-        """Return the predictions of the masked tokens; those of head n only where it has a target."""
+        """
+        Return the predictions of the tokens with a label, as one row for the whole batch: depth n is
+        `(number of targets, d)`, and holds only the tokens for which head n has a target.
+        """
         rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
         main = self._ngram_transform(hidden_states[rows, columns])
         masked_tokens = labels[rows, columns]

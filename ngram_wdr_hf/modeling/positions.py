@@ -12,8 +12,9 @@ from torch import nn
 @contextmanager
 def positions_of_rows(decoder: nn.Module, position_ids: torch.LongTensor | None) -> Iterator[None]:
     """
-    Make a decoder with absolute positions (`embed_positions`, as in BART and Marian) use `position_ids` of shape
-    `(batch_size, T)`. Other decoders have relative positions and are left as they are.
+    Inside the context, make a decoder with absolute positions (`embed_positions`, as in BART and Marian) use
+    `position_ids` of shape `(batch_size, T)`. Only calls of the same thread are affected. With `None`, and for
+    decoders with relative positions, nothing changes.
     """
     table = getattr(decoder, "embed_positions", None)
     if position_ids is None or table is None:

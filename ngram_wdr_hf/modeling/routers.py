@@ -11,8 +11,9 @@ ROUTER_ATTRIBUTES = ("num_experts", "num_experts_per_tok", "router_aux_loss_coef
 
 def add_router_loss(model, fields: dict[str, Any], attention_mask: torch.Tensor | None) -> None:
     """
-    Add the load-balancing loss to `fields["loss"]`, as the stock class does, if the output `fields` contain router
-    logits.
+    Add the load-balancing loss to `fields["loss"]`, as the stock class does, and store it in `fields["aux_loss"]`.
+    Output `fields` without router logits are left as they are. Raise a `ValueError` if the loss of this backbone is
+    unknown.
     """
     if not any(value for name, value in fields.items() if name.endswith("router_logits")):
         return

@@ -9,8 +9,8 @@ from typing import Any
 
 def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
     """
-    Return a `forward` that calls `_ngram_forward`. It has the backbone's signature, because Transformers and Trainer
-    inspect it, plus `ensemble_lambda` if `with_lambda`.
+    Return a `forward` with the docstring `documentation` that calls `_ngram_forward` with all arguments by name. It
+    has the backbone's signature, because Transformers and Trainer inspect it, plus `ensemble_lambda` if `with_lambda`.
     """
     signature = inspect.signature(backbone_forward)
     parameters = list(signature.parameters.values())
@@ -41,7 +41,10 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
 
 @cache
 def with_fields(output_class: type, names: frozenset[str]) -> type:
-    """Return a subclass of `output_class` with additional optional fields for `names` that it does not have."""
+    """
+    Return a subclass of `output_class`, of the same name, with an additional field for each of `names` that it lacks.
+    The default of these fields is `None`.
+    """
     extra_names = sorted(names - output_class.__dataclass_fields__.keys())
     fields = [(name, Any, field(default=None)) for name in extra_names]
     return make_dataclass(output_class.__name__, fields, bases=(output_class,))

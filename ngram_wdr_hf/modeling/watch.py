@@ -11,15 +11,19 @@ class HeadWatchMixin:
     """
 
     def _ngram_watch_backbone(self) -> None:
-        """Hook the backbone itself, which also catches training code that bypasses this model's forward."""
+        """
+        Install the check by a hook on the backbone itself. That also catches training code that bypasses this model's
+        forward.
+        """
         # A bound method, because `deepcopy` rebinds it to the copied model.
         self._ngram_watched_backbone().register_forward_hook(self._ngram_watch_hidden_states)
 
     def _ngram_watched_backbone(self) -> nn.Module:
-        """Return the module whose output is the hidden states."""
+        """Return the module whose first output is the last hidden states."""
         return self.get_decoder()
 
     def _ngram_watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
+        """In training with trainable heads, check the heads' gradients once the hidden states get theirs."""
         if torch.compiler.is_compiling() or not self.training or not outputs[0].requires_grad:
             return
         if any(parameter.requires_grad for parameter in self.ngram_heads.parameters()):
@@ -30,6 +34,7 @@ class HeadWatchMixin:
         torch.autograd.Variable._execution_engine.queue_callback(self._ngram_check_head_gradients)
 
     def _ngram_check_head_gradients(self) -> None:
+        """Raise a `RuntimeError` if the backbone has gradients and the heads have none."""
         if _has_gradient(self.base_model) and not _has_gradient(self.ngram_heads):
             raise RuntimeError(
                 "`ngram_heads` got no gradients in this training step, but the backbone did: the loss was not "
