@@ -22,7 +22,7 @@ USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 @dataclass
 class ModelArguments:
-    """Options for the model."""
+    """Options for the model: a new one by `--preset`, or a checkpoint."""
 
     presets: ClassVar[dict[str, Preset]]
     targets: ClassVar[tuple[str, ...]] = TARGETS
@@ -53,14 +53,16 @@ class ModelArguments:
         "heads. Default: the checkpoint's, else `wdr`.",
     )
     label_smoothing: float | None = HfArg(
-        default=None, help="Label smoothing ε of the training loss. Default: the preset's or checkpoint's."
+        default=None,
+        help="Label smoothing ε of the training loss, from 0 (off) to 1. Default: the preset's or checkpoint's, else "
+        "0.",
     )
     train_mode: str = HfArg(
         default="full",
         help="What to train: `full`, all weights; `heads`, only the heads, on a frozen checkpoint; `lora`, PEFT "
         "adapters in the backbone plus all head weights. Adapters are merged after training.",
     )
-    lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters, for `--train_mode lora`.")
+    lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters; used only with `--train_mode lora`.")
 
     def __post_init__(self):
         check_choice("preset", self.preset, self.presets)
@@ -80,13 +82,13 @@ class ModelArguments:
 
     @property
     def kind(self) -> str:
-        """The key in `kinds` that these options select."""
+        """The key in `kinds` that these options select, such as `"wdr"`; `"plain"` without heads."""
         return "plain" if self.ngram_size == 1 or self.ngram_target == "none" else self.ngram_target or "wdr"
 
 
 @dataclass
 class GenerativeModelArguments(ModelArguments):
-    """Options for a model that can generate."""
+    """Options for a model that can generate: those of `ModelArguments`, and which tokens the heads draft."""
 
     draft_vocab_size: int | None = HfArg(
         default=None,
@@ -102,7 +104,7 @@ class GenerativeModelArguments(ModelArguments):
 
 @dataclass
 class ReportArguments:
-    """Options for evaluation and reports."""
+    """Options for evaluation and reports: early stopping, gradient diversity, comparison of the kinds of model."""
 
     # Overridden for models that can generate: only they have an ensemble and drafts.
     lambda_grid: ClassVar[list[float] | None] = None
@@ -110,7 +112,8 @@ class ReportArguments:
 
     patience: int | None = HfArg(
         default=None,
-        help="Stop after this many evaluations without improvement. Default: the preset's, else no early stopping.",
+        help="Stop after this many evaluations without improvement of `--metric_for_best_model`. No effect with "
+        "`--load_best_model_at_end false`. Default: the preset's, else no early stopping.",
     )
     gradient_diversity_steps: int | None = HfArg(
         default=None,
@@ -118,7 +121,9 @@ class ReportArguments:
         "differ) every this many steps. Each measurement takes as long as one or two steps. Default: never.",
     )
     compare: bool = HfArg(
-        default=False, help="Also train the other kinds of model with the same settings, and compare the results."
+        default=False,
+        help="Also train the other kinds of model (such as plain and simple N-gram) with the same settings, each in a "
+        "subfolder of `--output_dir`, and compare the results.",
     )
 
     def __post_init__(self):
@@ -157,22 +162,34 @@ class GenerativeReportArguments(ReportArguments):
 
 @dataclass
 class RunTrainingArguments(TrainingArguments):
-    """Trainer's options, with defaults for a complete run."""
+    """Trainer's options, with defaults for a complete run: evaluate and save every epoch, keep the best checkpoint."""
 
     output_dir: str | None = None
     do_train: bool = HfArg(
-        default=True, help="Whether to train; with `false`, `--model_name_or_path` is only evaluated."
+        default=True,
+        help="Whether to train. With `false`, `--model_name_or_path` is only evaluated, and no run is saved.",
     )
     eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
-    save_strategy: str | None = HfArg(default=None, help="When to save a checkpoint. Default: as `--eval_strategy`.")
-    save_steps: float | None = HfArg(default=None, help="Save every this many steps. Default: as `--eval_steps`.")
+    save_strategy: str | None = HfArg(
+        default=None,
+        help="When to save a checkpoint: `epoch`, `steps`, `best` or `no`. Default: as `--eval_strategy`.",
+    )
+    save_steps: float | None = HfArg(
+        default=None,
+        help="With `--save_strategy steps`, save every this many steps. Default: as `--eval_steps`, else "
+        "`--logging_steps`.",
+    )
     save_total_limit: int | None = HfArg(
         default=2, help="Number of checkpoints to keep; the best and the last one are always kept."
     )
     load_best_model_at_end: bool = HfArg(
-        default=True, help="Whether the result is the best checkpoint instead of the last."
+        default=True,
+        help="Whether the result is the checkpoint with the best `--metric_for_best_model` instead of the last. "
+        "Always off with `--eval_strategy no`.",
     )
-    logging_steps: float = HfArg(default=50, help="Log the losses every this many steps.")
+    logging_steps: float = HfArg(
+        default=50, help="Log the losses every this many steps; a value below 1 is a share of all steps."
+    )
     push_to_hub: bool = HfArg(
         default=False,
         help="Push the finished run to the Hub, to `--hub_model_id` or a repository named like `--output_dir`.",
@@ -201,13 +218,13 @@ class RunTrainingArguments(TrainingArguments):
 
 
 def uses_fsdp(training: TrainingArguments) -> bool:
-    """Return whether FSDP is on, by Trainer's option or accelerate's configuration."""
+    """Return whether FSDP is on, by Trainer's option `--fsdp` or by the configuration of `accelerate launch`."""
     return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 @dataclass
 class RunArguments:
-    """All options of a training script."""
+    """All options of a training script, in one object per group."""
 
     data: Any
     model: ModelArguments
@@ -216,7 +233,10 @@ class RunArguments:
 
     @property
     def lambda_grid(self) -> list[float]:
-        """The values of λ to evaluate."""
+        """
+        The values of λ to evaluate: those of `--lambda_grid`, else 0 and the preset's λ for this kind of model, else
+        0 to 0.6 in steps of 0.1.
+        """
         if self.report.lambda_grid is not None:
             return self.report.lambda_grid
         lambdas = self.model.presets[self.model.preset].lambdas if self.model.preset else {}
@@ -224,12 +244,16 @@ class RunArguments:
 
 
 def output_dir_field(default: str) -> Any:
-    """Return the field of the option `--output_dir`."""
-    return HfArg(default=default, help="Folder of the run. Repeat the command to resume an interrupted run.")
+    """Return the dataclass field of the option `--output_dir`, with this default."""
+    return HfArg(
+        default=default,
+        help="Folder of the run, new, empty, or of a run with the same settings. Repeat the command to resume an "
+        "interrupted run.",
+    )
 
 
 def preset_field(presets: dict[str, Preset]) -> Any:
-    """Return the field of the option `--preset`; its help text lists the presets."""
+    """Return the dataclass field of the option `--preset`. The default is `None`; the help text lists the presets."""
     listed = "; ".join(f"`{name}`: {preset.description}" for name, preset in presets.items())
     return HfArg(
         default=None,
@@ -239,12 +263,12 @@ def preset_field(presets: dict[str, Preset]) -> Any:
 
 
 def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
-    """Check that an option is one of its choices."""
+    """Raise an `InputError` if the option `--name` is not one of its choices. `None`, not given, is fine."""
     if value is not None and value not in choices:
         raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
 def check_at_least(name: str, value: int | None, minimum: int) -> None:
-    """Check that an option is not below its minimum."""
+    """Raise an `InputError` if the option `--name` is below its minimum. `None`, not given, is fine."""
     if value is not None and value < minimum:
         raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")

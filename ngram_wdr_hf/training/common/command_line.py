@@ -15,7 +15,10 @@ from .presets import DEFAULT_PRESET
 
 
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Call `main` with the command line; for bad input, print a one-line message and return exit code 2."""
+    """
+    Call `main` with `arguments`, by default those of the command line, and return the exit code: 0, or 2 for bad
+    input, after printing its one-line message. Other errors are raised.
+    """
     try:
         main(sys.argv[1:] if arguments is None else arguments)
     except InputError as error:
@@ -29,7 +32,8 @@ def parse_arguments(
 ) -> RunArguments:
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
-    takes precedence over the file, and the file over the preset.
+    takes precedence over the file, and the file over the preset. Raise an `InputError` for bad values. `description`
+    heads the text of `--help`.
     """
     parser = HfArgumentParser(
         classes,
@@ -49,7 +53,7 @@ def parse_arguments(
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Formatter that keeps the description's line breaks and shows all defaults except `None`."""
+    """Formatter of `--help`: it keeps the description's line breaks and shows all defaults except `None`."""
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
@@ -58,7 +62,10 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 def _preset_arguments(
     model_class: type[ModelArguments], arguments: Sequence[str], from_file: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the preset's defaults for the other options; empty with a checkpoint and no preset."""
+    """
+    Return the preset's defaults for the other options. The preset is that of the command line, else of the settings
+    file, else the default one; with a checkpoint and no preset, return no defaults.
+    """
     if not model_class.presets:
         return {}
     preset_parser = HfArgumentParser(model_class, add_help=False, allow_abbrev=False)
@@ -80,7 +87,7 @@ def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
         settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
         raise InputError(
-            f"Settings file {path} cannot be read: {' '.join(str(error).split())}. Correct the file or its path."
+            f"Settings file {path} cannot be read ({' '.join(str(error).split())}): correct the file or its path."
         ) from error
     if not isinstance(settings, dict):
         raise InputError(f"Settings file {path} must be a YAML mapping: write one `option: value` per line.")
@@ -88,7 +95,7 @@ def _read_yaml(path: str, parser: HfArgumentParser) -> dict[str, Any]:
     unknown = [str(name) for name in settings if name not in known]
     if unknown:
         raise InputError(
-            f"Settings file {path} has unknown options: {', '.join(unknown)}. `--help` lists all options."
+            f"Settings file {path} has unknown options: {', '.join(unknown)}. Choose from those that `--help` lists."
         )
     lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
     return {

@@ -21,7 +21,10 @@ IGNORED_FILES = [
 
 
 def make_repository(training: TrainingArguments) -> str | None:
-    """Create the repository for `--push_to_hub` and return its id; `None` without that option."""
+    """
+    Create the repository for `--push_to_hub`, unless it exists, and return its id; `None` without that option. Raise
+    an `InputError` if that fails.
+    """
     if not training.push_to_hub:
         return None
     name = training.hub_model_id or Path(training.output_dir).absolute().name
@@ -30,12 +33,13 @@ def make_repository(training: TrainingArguments) -> str | None:
     except Exception as error:  # no connection, no token, no permission: many classes
         reason = str(error).strip().split("\n")[0]
         raise InputError(
-            f"`--push_to_hub`: repository {name} cannot be created ({reason}). Log in, or remove the option."
+            f"`--push_to_hub` cannot create the repository {name} ({reason}): log in with `hf auth login`, or remove "
+            "the option."
         ) from error
 
 
 def push_run(folder: Path, repository: str, training: TrainingArguments) -> None:
-    """Upload the run's folder."""
+    """Upload the run's folder to the repository, without checkpoints, logs and the models of a comparison."""
     upload_folder(
         repo_id=repository,
         folder_path=folder,

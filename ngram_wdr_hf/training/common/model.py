@@ -18,19 +18,21 @@ DEFAULT_NGRAM_SIZE = 4
 
 
 def config_fields(arguments: ModelArguments, do_train: bool, **fields: Any) -> dict[str, Any]:
-    """Return the configuration fields set by the options, plus `fields`, without those that are `None`."""
+    """
+    Return the configuration fields set by the options, plus `fields`. Fields that are `None`, not given, are left out.
+    If the model is to be trained, λ is 0, because a checkpoint's λ does not suit the new weights.
+    """
     heads = {"ngram_size": arguments.ngram_size, "ngram_target": arguments.ngram_target}
     if arguments.ngram_target == "none":
         heads = {"ngram_size": 1}
     if do_train:
-        # A checkpoint's λ does not suit the new weights.
         heads["ensemble_lambda"] = 0.0
     fields = {**heads, "label_smoothing": arguments.label_smoothing, **fields}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def new_model(model_class: type[PreTrainedModel], **fields: Any) -> PreTrainedModel:
-    """Return a model with random weights and these configuration fields."""
+    """Return a model with random weights and these configuration fields. Raise an `InputError` for bad values."""
     with as_input_error():
         return model_class(model_class.config_class(**fields))
 
@@ -53,10 +55,7 @@ def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: I
         return
     vocab_size = model.ngram_vocab_size
     if size > vocab_size:
-        raise InputError(
-            f"`--draft_vocab_size` must not exceed the vocabulary size {vocab_size}, got {size}. Choose a smaller "
-            "value."
-        )
+        raise InputError(f"`--draft_vocab_size` must be at most {vocab_size}, the vocabulary size, got {size}.")
     counts = np.zeros(vocab_size, dtype=np.int64)
     for piece in training_tokens:
         counts += np.bincount(piece, minlength=vocab_size)
@@ -68,7 +67,10 @@ def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: I
 
 
 def check_train_mode(model: PreTrainedModel, arguments: RunArguments) -> None:
-    """Check that the model can be trained with `--train_mode`."""
+    """
+    Raise an `InputError` if the model cannot be trained with `--train_mode`: `heads` needs heads, `lora` the package
+    peft. Without training, nothing is checked.
+    """
     mode = arguments.model.train_mode if arguments.training.do_train else None
     if mode == "heads" and not model.ngram_heads:
         raise InputError("`--train_mode heads` needs a model with heads: set `--ngram_size` to at least 2.")
@@ -77,7 +79,10 @@ def check_train_mode(model: PreTrainedModel, arguments: RunArguments) -> None:
 
 
 def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Module:
-    """Freeze the weights that `--train_mode` does not train; for LoRA, wrap the model."""
+    """
+    Freeze the weights that `--train_mode` does not train, in place. Return the model to train: `model` itself, or for
+    LoRA a PEFT model around it.
+    """
     if arguments.train_mode == "full":
         return model
     if arguments.train_mode == "heads":
@@ -105,7 +110,7 @@ def choose_weights(model: PreTrainedModel, arguments: ModelArguments) -> nn.Modu
 
 
 def _peft_task(config: PreTrainedConfig) -> str | None:
-    """Return PEFT's task type; it has none for masked language models."""
+    """Return PEFT's task type of a causal or encoder-decoder model; `None` for masked language models."""
     if is_masked(config):
         return None
     return "SEQ_2_SEQ_LM" if config.is_encoder_decoder else "CAUSAL_LM"

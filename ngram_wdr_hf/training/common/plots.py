@@ -23,7 +23,10 @@ def plot_over_lambda(
     ylabel: str,
     path: Path,
 ) -> None:
-    """Plot a metric over λ, one panel per split, with a star at the chosen λ and dashed lines for plain models."""
+    """
+    Plot a metric over λ and save it to `path`: one panel per split, one curve per model with a star at its chosen λ,
+    and dashed lines for models without heads. `figures` returns the metric by λ of a result and a split.
+    """
     figure = Figure(figsize=(5 * len(splits), 4), layout="constrained")
     for axes, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
         for i, result in enumerate(results):
@@ -41,7 +44,10 @@ def plot_over_lambda(
 
 
 def save_lambda_plot(results: Sequence[TaskResult], path: Path) -> None:
-    """Plot the task's metric over λ for the splits that all models have; without such splits, save nothing."""
+    """
+    Plot the task's metric over λ for the splits that all models have, and save it to `path`. Without such splits, save
+    nothing.
+    """
     splits = [split for split in results[0].over_lambda() if all(split in result.over_lambda() for result in results)]
     if splits:
         label = results[0].lambda_figure
@@ -49,7 +55,10 @@ def save_lambda_plot(results: Sequence[TaskResult], path: Path) -> None:
 
 
 def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
-    """Plot over the steps: the training loss at each depth per model, and the validation perplexity of all."""
+    """
+    Plot over the training steps, and save to `path`: one panel per model with the training loss of each depth, and one
+    with the validation perplexity of all models.
+    """
     num_rows = -(-(len(results) + 1) // 2)
     figure = Figure(figsize=(10, 4 * num_rows), layout="constrained")
     panels = list(figure.subplots(num_rows, 2).flat)
@@ -83,7 +92,10 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
 
 
 def save_gradient_diversity_plot(results: Sequence[RunResult], path: Path) -> bool:
-    """Plot gradient diversity over the steps for the runs that logged it; return whether there are any."""
+    """
+    Plot gradient diversity over the steps for the runs that logged it, and save it to `path`. Return whether there are
+    any; if not, save nothing.
+    """
     histories = {
         result.name: result.history
         for result in results

@@ -14,10 +14,11 @@ class Preset:
     Args:
         description (`str`): Text for `--help`.
         config (`dict[str, Any]`): Fields of the model's configuration.
-        arguments (`dict[str, Any]`): Defaults of the script's options.
-        subword_vocab_size (`int`): Default vocabulary size of a trained subword tokenizer.
-        backbone (`str`): `gpt2`, `tensorized` or `reformer`; for masked models `bert` or `modernbert`.
-        lambdas (`dict[str, float]`): The paper's λ by `ngram_target`, where it gives one.
+        arguments (`dict[str, Any]`): Defaults of the script's options, such as `learning_rate`; none by default.
+        subword_vocab_size (`int`): Default of `--vocab_size` for a trained subword tokenizer.
+        backbone (`str`): `gpt2`, `tensorized` or `reformer`; for masked models `bert` or `modernbert`. Not used for
+            translation models, which are Marian.
+        lambdas (`dict[str, float]`): The paper's λ by `ngram_target`; empty if it gives none.
     """
 
     description: str

@@ -37,7 +37,7 @@ class RunResult:
 
 @dataclass
 class TaskResult(RunResult, ABC):
-    """A finished run, with what is specific to its task."""
+    """The base class of a task's results: a finished run, and how its metrics, tables and samples are shown."""
 
     # For the model card: the kind of model, such as "A language model", its tag on the Hub, and example code.
     kind: ClassVar[str]
@@ -48,11 +48,11 @@ class TaskResult(RunResult, ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the metrics by split, for `metrics.json`."""
+        """Return the metrics by split and name, for `metrics.json`."""
 
     @abstractmethod
     def tables(self) -> str:
-        """Return the results as Markdown, for the model card."""
+        """Return the metrics as Markdown tables, for the model card."""
 
     @abstractmethod
     def sample_text(self) -> str:
@@ -64,7 +64,10 @@ class TaskResult(RunResult, ABC):
 
 
 def describe(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of a `RunResult` that describe its model."""
+    """
+    Return the fields of a `RunResult` that describe its model: `name` (such as "wdr N=4"), `ngram_size`,
+    `num_parameters` and `head_parameters`.
+    """
     config = model.config
     has_heads = len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
@@ -81,7 +84,10 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def save_metrics(result: TaskResult, path: Path) -> None:
-    """Write the metrics of a run as JSON."""
+    """
+    Write the metrics of a run as JSON, with its model, settings and training log. Infinite numbers and NaN become
+    `null`.
+    """
     metrics = {
         "model": result.name,
         "ensemble_lambda": result.ensemble_lambda,
@@ -96,7 +102,7 @@ def save_metrics(result: TaskResult, path: Path) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Replace infinite numbers and NaN, which JSON does not have, by `None`."""
+    """Return a copy with `None` for infinite numbers and NaN, which JSON does not have, also in nested values."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,7 +114,8 @@ def lambda_table(
     results: Sequence[RunResult], unit: str, figures: Sequence[dict[str, tuple[int, dict[float, float]]]]
 ) -> list[list[str]]:
     """
-    Return a table with a row per model and split and a column per λ; a star marks the chosen λ.
+    Return a table as rows of cells, the heading first, with a row per model and split and a column per λ. An asterisk
+    marks the chosen λ. A model without heads has one value, in the first column.
 
     Args:
         results (`Sequence[RunResult]`): The models.
@@ -131,7 +138,7 @@ def lambda_table(
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as text with aligned columns."""
+    """Return a table as text with aligned columns: the first two to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -144,14 +151,14 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as Markdown."""
+    """Return a table as Markdown; the first row is the heading. An asterisk becomes a star."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(cell.replace('*', ' ★') for cell in line)} |" for line in lines)
 
 
 def save_model_card(result: TaskResult, path: Path) -> None:
-    """Write the model card of a run."""
+    """Write the model card of a run to `path`: use, results, plots, samples and settings, as Markdown."""
     settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
     lambda_note = ensemble_note = lambda_plot = ""
     if result.ensemble_lambda is not None:

@@ -31,8 +31,9 @@ from .settings import best_metric, check_together, comparison_runs, run_settings
 
 def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
     """
-    Check the options together and complete them. Return them with the repository on the Hub that the run will be
-    pushed to; `None` if the run is not pushed, or not by this process.
+    Check the options together and complete them; without training, data options come from the evaluated run. Return
+    the options and the id of the repository on the Hub to push to, created here. It is `None` if the run is not
+    pushed, or not by this process.
     """
     check_together(arguments)
     training = arguments.training
@@ -44,13 +45,14 @@ def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
 
 
 def all_runs(arguments: RunArguments) -> list["Run"]:
-    """Return the run of these options and, with `--compare`, those of the other kinds of model."""
+    """Return the run of these options and, with `--compare`, one for each other kind of model, in a subfolder."""
     return [Run(arguments), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
 
 
 class Run:
     r"""
-    The training and evaluation of one model, with a folder of its own.
+    The training and evaluation of one model, with a folder of its own. `settings` are the options that identify it,
+    `checkpoint` is the one to resume from, `None` to start anew.
 
     Args:
         arguments (`RunArguments`): The options.
@@ -61,29 +63,29 @@ class Run:
         self.training = arguments.training
         self.folder = RunFolder(self.training.output_dir)
         self.settings = run_settings(arguments)
-        # The checkpoint to resume from.
         self.checkpoint: str | None = None
 
     @property
     def tokenizer_folder(self) -> Path | None:
-        """The folder that may hold the run's tokenizer; `None` without training."""
+        """The run's folder, which holds its tokenizer once it has begun; `None` without training."""
         return self.folder.path if self.training.do_train else None
 
     @property
     def needs_training(self) -> bool:
-        """Whether the run trains and its training is not complete."""
+        """Whether the run is to be trained, and its folder holds no completed training."""
         return self.training.do_train and not self.folder.is_trained()
 
     @property
     def saves_results(self) -> bool:
-        """Whether this process writes the results."""
+        """Whether this process writes the results: the first one, in a run with training."""
         return self.training.do_train and self.training.should_save
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """
-        Prepare data and model in the first process of all machines before the others, which then find the trained
-        tokenizer and the tokenized text.
+        Run the `with` block, which prepares data and model, in the first process of all machines before the others,
+        which then find the trained tokenizer and the tokenized text. Before it, set the seed, check the folder, and
+        choose the checkpoint to resume from.
         """
         # Compared models start from the same weights.
         set_seed(self.training.seed)
@@ -104,12 +106,12 @@ class Run:
         return checkpoint
 
     def claim(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write settings and tokenizer to the folder, before training."""
+        """Write settings and tokenizer to a new run's folder, in the process that saves; nothing without training."""
         if self.saves_results:
             self.folder.claim(self.settings, tokenizer)
 
     def train(self, trainer: NgramTrainer) -> None:
-        """Train and save the model."""
+        """Train the model, resuming from `checkpoint`, with the callbacks that the options ask for, and save it."""
         report = self.arguments.report
         if report.patience is not None and trainer.args.load_best_model_at_end:
             trainer.add_callback(EarlyStoppingCallback(report.patience))
@@ -129,7 +131,10 @@ class Run:
         texts: Mapping[str, ScoredText],
         trainer_class: type[NgramTrainer] = NgramTrainer,
     ) -> dict[str, Scores | MaskedScores]:
-        """Score every text with all processes; log and write nothing."""
+        """
+        Return the scores of every text by its name, computed by all processes for each λ of `--lambda_grid`. Log and
+        write nothing. `trainer_class` decides how texts are scored.
+        """
         scores = {}
         if not texts:
             return scores
@@ -146,12 +151,15 @@ class Run:
         return scores
 
     def result_fields(self, model: PreTrainedModel) -> dict[str, Any]:
-        """Return the fields of a result that do not depend on the task, except λ."""
+        """Return the fields of a `RunResult` except `ensemble_lambda`; `history` is empty without training."""
         history = self.folder.history() if self.training.do_train else []
         return {**describe(model), "settings": self.settings, "history": history}
 
     def save(self, result: TaskResult) -> None:
-        """Write λ to the saved configuration, and write plots, model card and metrics."""
+        """
+        Write λ to the saved configuration, and write plots, model card and metrics, in the process that saves; the
+        others wait. Without training, write nothing.
+        """
         path = self.folder.path
         if self.saves_results:
             if result.ensemble_lambda is not None:
@@ -162,7 +170,10 @@ class Run:
             save_metrics(result, path / "metrics.json")
             has_plot = save_gradient_diversity_plot([result], path / "gradient_diversity.png")
             if self.arguments.report.gradient_diversity_steps is not None and not has_plot:
-                print(f"`--gradient_diversity_steps`: no plot, because the run in {path} was trained without it.")
+                print(
+                    f"`--gradient_diversity_steps` gives no plot: the run in {path} was already trained, without this "
+                    "option."
+                )
         # The other processes may read these files next.
         PartialState().wait_for_everyone()
 
@@ -170,7 +181,17 @@ class Run:
 def train_and_save(
     trainer: Trainer, checkpoint: str | None, patience: int | None = None, merges_adapters: bool = False
 ) -> None:
-    """Train, resuming from `checkpoint` if given, and save the complete model, with adapters merged."""
+    """
+    Train and save the model in Trainer's output folder.
+
+    Args:
+        trainer (`Trainer`): The trainer.
+        checkpoint (`str`, *optional*): The checkpoint to resume from; `None` starts anew. If its training had ended,
+            by `max_steps` or `patience`, it is only saved.
+        patience (`int`, *optional*): The patience of early stopping; `None` without.
+        merges_adapters (`bool`, *optional*, defaults to `False`): Whether the model is a PEFT model, to be saved with
+            its adapters merged. The adapters are also saved, in the subfolder `adapter`.
+    """
     training = trainer.args
     result = None
     if checkpoint is not None:
@@ -198,7 +219,10 @@ def _save_lambda(path: Path, ensemble_lambda: float) -> None:
 
 
 def finish(arguments: RunArguments, results: Sequence[TaskResult], repository: str | None) -> None:
-    """Plot the comparison, print where the results are, and push them."""
+    """
+    Plot the comparison of `--compare`, print where the results are, and push them to `repository`, unless `None`. For
+    the first process only.
+    """
     folder = Path(arguments.training.output_dir)
     if arguments.report.compare:
         save_lambda_plot(results, folder / "comparison.png")

@@ -16,13 +16,13 @@ SETTINGS = "run.yaml"
 
 
 class RunFolder:
-    """Folder of one run, identified by the settings in `run.yaml`."""
+    """The folder of one run: settings (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
 
     def __init__(self, path: str):
         self.path = Path(path)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Check that the folder is empty or holds a run with the same settings."""
+        """Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"`--output_dir {self.path}` is a file. Choose a folder.")
         if not (self.path / SETTINGS).exists():
@@ -41,7 +41,7 @@ class RunFolder:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the run in the folder; empty if there is none."""
+        """Return the settings in `run.yaml`; empty if there is no such file, an `InputError` if it is damaged."""
         path = self.path / SETTINGS
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -49,7 +49,8 @@ class RunFolder:
             settings = None
         if not isinstance(settings, dict):
             raise InputError(
-                f"`--output_dir {self.path}`: {path} is damaged. Choose another folder, or delete this one."
+                f"The folder {self.path} has a damaged settings file, {path}: choose another folder, or delete this "
+                "one."
             )
         return settings
 
@@ -65,20 +66,23 @@ class RunFolder:
         unfinished.replace(self.path / SETTINGS)
 
     def has_heads(self) -> bool:
-        """Return whether the folder holds a checkpoint of this package."""
+        """Return whether the folder holds a checkpoint of a class with N-gram heads, by its `config.json`."""
         path = self.path / "config.json"
         return path.is_file() and "ngram_size" in json.loads(path.read_text(encoding="utf-8"))
 
     def is_trained(self) -> bool:
-        """Return whether the training is complete."""
+        """Return whether the folder holds a completed training."""
         return _is_complete(self.path)
 
     def history(self) -> list[dict[str, float]]:
-        """Return Trainer's log of the completed training."""
+        """Return Trainer's `log_history` of the completed training: a dictionary per log entry."""
         return json.loads((self.path / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
 
     def last_checkpoint(self) -> str | None:
-        """Return the last complete checkpoint; `None` if there is none."""
+        """
+        Return the path of the complete checkpoint with the most steps; `None` if there is none. Raise an `InputError`
+        if its weights are missing or damaged.
+        """
         checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
         complete = [path for path in checkpoints if _is_complete(path)]
         if not complete:
@@ -89,14 +93,15 @@ class RunFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Return whether this file may come from a run that was interrupted in `claim`."""
+    """Return whether a file may come from a run that was interrupted in `claim`: hidden, or a tokenizer's."""
     return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
 
 
 def final_checkpoint(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:
     """
-    Return the checkpoint with the result, given the last checkpoint of a run: the best one or the last. `None` if
-    training has to resume, because neither the last step nor early stopping has ended it.
+    Return the checkpoint with the result of a training, given its last checkpoint: the best one if `keeps_best`, else
+    the last. `None` if training has to resume, because neither the last step nor early stopping (with `patience`) has
+    ended it.
     """
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     stopping = state["stateful_callbacks"].get("EarlyStoppingCallback", {}).get("attributes", {})
@@ -121,7 +126,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Check that Trainer can resume from this checkpoint."""
+    """Raise an `InputError` if Trainer cannot resume from this checkpoint: missing, incomplete or damaged."""
     remedy = "Delete it to resume from the checkpoint before, or from the start"
     if not _is_complete(path):
         raise InputError(f"Checkpoint {path} is missing or incomplete. {remedy}.")

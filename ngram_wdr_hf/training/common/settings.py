@@ -26,13 +26,13 @@ NOT_SETTINGS = (
 
 
 def check_together(arguments: RunArguments) -> None:
-    """Check options that depend on each other."""
+    """Raise an `InputError` for options of a run that do not go together, with one sentence on what to change."""
     model, training = arguments.model, arguments.training
     if not training.do_train and model.model_name_or_path is None:
         raise InputError("`--do_train false` needs a trained model: set `--model_name_or_path`.")
     if training.n_gpu > 1:
         raise InputError(
-            "Several GPUs need one process each: use `accelerate launch` (see examples/accelerate), or set "
+            "Several GPUs in one process are not supported: use `accelerate launch` (see examples/accelerate), or set "
             "CUDA_VISIBLE_DEVICES=0 to use one GPU."
         )
     if arguments.report.compare:
@@ -42,55 +42,66 @@ def check_together(arguments: RunArguments) -> None:
             "`--use_mtp` needs a model with heads: set `--ngram_size` to at least 2, or remove `--use_mtp`."
         )
     if training.push_to_hub and not training.do_train:
-        raise InputError("`--push_to_hub` needs a training: remove `--do_train false`.")
+        raise InputError("`--push_to_hub` needs a trained run to push: remove `--do_train false`.")
     if arguments.report.gradient_diversity_steps is not None and not training.do_train:
-        raise InputError("`--gradient_diversity_steps` needs a training: remove `--do_train false`.")
+        raise InputError("`--gradient_diversity_steps` measures while training: remove `--do_train false`.")
     _check_metric(arguments)
     if training.label_smoothing_factor:
-        raise InputError(
-            "`--label_smoothing_factor` hides the labels from the heads' loss. Use `--label_smoothing` instead."
-        )
+        raise InputError("`--label_smoothing_factor` would train without the heads: use `--label_smoothing` instead.")
     if model.train_mode == "lora" and uses_fsdp(training):
         raise InputError(
-            "`--train_mode lora` does not work with FSDP, as sharded adapters cannot be merged. Train without FSDP."
+            "`--train_mode lora` does not work with FSDP, as sharded adapters cannot be merged: train without FSDP."
         )
     try:
         for callback in get_reporting_integration_callbacks(training.report_to):
             callback()
     except (ValueError, RuntimeError, ImportError) as error:
         raise InputError(
-            f"`--report_to` does not work: {error} Install the integration, or remove the option."
+            f"`--report_to` does not work ({error}): install the integration, or remove the option."
         ) from error
 
 
 def _check_metric(arguments: RunArguments) -> None:
-    """Check that evaluations compute the metric for the best checkpoint, and that training can change it."""
+    """
+    Raise an `InputError` if `--metric_for_best_model` is unknown, needs heads that some model lacks, or cannot change
+    in training.
+    """
     model, metric = arguments.model, _requested_metric(arguments)
     check_choice("metric_for_best_model", metric, (*model.scored_metrics, *model.decoded_metrics))
     if metric == "heads_loss" and (arguments.report.compare or model.kind not in ("simple", "wdr", "masked")):
-        raise InputError("`--metric_for_best_model heads_loss` needs heads in every model. Choose another metric.")
+        raise InputError(
+            "`--metric_for_best_model heads_loss` needs heads in every model that is trained: choose another metric."
+        )
     if model.train_mode == "heads" and metric not in ("loss", "heads_loss", "best_perplexity"):
         raise InputError(
-            f"`--metric_for_best_model {metric}` never changes with a frozen backbone. Remove the option."
+            f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`, which freezes the backbone: "
+            "choose `heads_loss` or `best_perplexity`."
         )
 
 
 def _check_comparable(arguments: RunArguments) -> None:
     model = arguments.model
     if not arguments.training.do_train:
-        raise InputError("`--compare` needs a training: remove `--do_train false`.")
+        raise InputError("`--compare` trains every model that it compares: remove `--do_train false`.")
     if model.train_mode == "heads":
         raise InputError(
-            "`--compare` includes a model without heads, which `--train_mode heads` cannot train. Remove one of them."
+            "`--compare` includes a model without heads, which `--train_mode heads` cannot train: remove one of the "
+            "two options."
         )
     if model.model_name_or_path and RunFolder(model.model_name_or_path).has_heads():
-        raise InputError("`--compare` needs a checkpoint without heads. Choose another `--model_name_or_path`.")
+        raise InputError(
+            "`--compare` needs a checkpoint without heads, so that all models start alike: choose another "
+            "`--model_name_or_path`."
+        )
 
 
 def best_metric(arguments: RunArguments) -> str:
-    """Return the metric that selects the best checkpoint; the loss by default."""
+    """
+    Return the metric that selects the best checkpoint: that of `--metric_for_best_model`, without the prefix `eval_`,
+    by default `loss`. With a frozen backbone, `loss` never changes, and `heads_loss` replaces it.
+    """
     metric = _requested_metric(arguments)
-    # With a frozen backbone, the next-token loss never changes.
+
     return "heads_loss" if metric == "loss" and arguments.model.train_mode == "heads" else metric
 
 
@@ -101,8 +112,8 @@ def _requested_metric(arguments: RunArguments) -> str:
 
 def with_data_of_run(arguments: RunArguments) -> RunArguments:
     """
-    Complete the options for evaluating a finished run. Data options that are not given come from the run: those that
-    belong to its model, and if no data is given, all of them.
+    Return the options for evaluating the run in `--model_name_or_path`. Data options that are not given come from its
+    `run.yaml`: all of them if no data is given, else only `model_options`. Without a `run.yaml`, nothing changes.
     """
     data = arguments.data
     settings = RunFolder(arguments.model.model_name_or_path).settings()
@@ -113,7 +124,10 @@ def with_data_of_run(arguments: RunArguments) -> RunArguments:
 
 
 def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
-    """Return the options of the same run for the other kinds of model, each in a subfolder."""
+    """
+    Return the options of the same run for each other kind of model, in a subfolder of that name. They use the first
+    run's tokenizer.
+    """
     own = arguments.model.kind
     # N = 1 selects the plain model; the others get the default N.
     ngram_size = None if arguments.model.ngram_size == 1 else arguments.model.ngram_size
@@ -130,7 +144,10 @@ def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
 
 
 def run_settings(arguments: RunArguments) -> dict[str, Any]:
-    """Return the options that identify a run."""
+    """
+    Return the options that identify a run, for `run.yaml`: those that change the trained weights. Options that are
+    `None`, and those of Trainer with its default, are left out.
+    """
     options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
     defaults = type(arguments.training)(arguments.training.output_dir).to_dict()
     # The preset's options are always included, as its defaults are not Trainer's.

@@ -12,9 +12,9 @@ from .arguments import RunArguments, check_at_least
 
 @dataclass
 class TextDataArguments:
-    """Options for the text and its tokenizer."""
+    """Options for the text and its tokenizer, shared by causal and masked language models."""
 
-    # Options that select the text.
+    # Options that select the text. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
         "train_file",
         "validation_file",
@@ -25,12 +25,12 @@ class TextDataArguments:
         "streaming",
         "validation_percentage",
     )
-    # Data options that a trained model keeps in evaluation.
+    # Data options that an evaluation takes over from its run even with another text.
     model_options: ClassVar[tuple[str, ...]] = ()
 
     train_file: list[str] | None = HfArg(
         default=None,
-        help="Text files to train on. Default, without any data option: English text that ships with Python.",
+        help="UTF-8 text files to train on. Default, without any data option: English text that ships with Python.",
     )
     validation_file: list[str] | None = HfArg(
         default=None,
@@ -39,15 +39,22 @@ class TextDataArguments:
     )
     test_file: list[str] | None = HfArg(default=None, help="Text files for the final evaluation. Default: none.")
     dataset_name: str | None = HfArg(
-        default=None, help="Dataset instead of text files: a name on the Hub or a folder."
+        default=None,
+        help="Dataset instead of text files: a name on the Hub or a folder. Its splits `train`, `validation` and "
+        "`test` are used.",
     )
-    dataset_config: str | None = HfArg(default=None, help="Configuration of the dataset, if it has several.")
-    text_column: str = HfArg(default="text", help="Column of the dataset that holds the text.")
+    dataset_config: str | None = HfArg(
+        default=None, help="Configuration of `--dataset_name`, if it has several. Default: its only one."
+    )
+    text_column: str = HfArg(default="text", help="Column of `--dataset_name` that holds the text.")
     streaming: bool = HfArg(
-        default=False, help="Stream the training text instead of loading it, for large datasets; needs `--max_steps`."
+        default=False,
+        help="Stream the training text instead of loading it, for large datasets; needs `--max_steps` and "
+        "`--eval_strategy steps`.",
     )
     shuffle_buffer: int = HfArg(
-        default=0, help="Number of rows in the shuffle buffer of `--streaming`; 0 keeps the order."
+        default=0,
+        help="Number of rows in the shuffle buffer of `--streaming`; 0 keeps the order. Ignored without streaming.",
     )
     validation_percentage: float = HfArg(
         default=5.0,
@@ -56,28 +63,40 @@ class TextDataArguments:
     )
     tokenizer: str | None = None
     vocab_size: int | None = HfArg(
-        default=None, help="Vocabulary size of a trained tokenizer. Default: all words; for subwords, the preset's."
+        default=None,
+        help="Maximum vocabulary size of a tokenizer trained on the text; ignored for a pretrained one. Default: all "
+        "words; for subwords, the preset's.",
     )
     block_size: int | None = HfArg(
         default=None,
         help="Number of tokens per block, the model's context. Default: the preset's; for a checkpoint, its maximum, "
         "up to 1024.",
     )
-    num_workers: int | None = HfArg(default=None, help="Number of processes for tokenization. Default: one per core.")
+    num_workers: int | None = HfArg(
+        default=None,
+        help="Number of processes for tokenization; short texts (less than 1,000 rows per process) take one. Default: "
+        "one per core.",
+    )
 
     def __post_init__(self):
         if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
-            raise InputError("`--dataset_name` cannot be combined with text files. Give only one of them.")
+            raise InputError(
+                "`--dataset_name` cannot be combined with text files (`--train_file`, `--validation_file`, "
+                "`--test_file`): give only one of them."
+            )
         for name in ("vocab_size", "block_size", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
 
     def is_given(self) -> bool:
-        """Return whether any option names a text."""
+        """Return whether any option names a text: a file or a dataset."""
         return bool(self.dataset_name or self.train_file or self.validation_file or self.test_file)
 
 
 def check_streaming(arguments: RunArguments) -> None:
-    """Check the options that streamed text requires."""
+    """
+    Raise an `InputError` if a streamed training text has no `--max_steps`, or would be evaluated by epoch. Without
+    `--streaming` or training, nothing is checked.
+    """
     data, training = arguments.data, arguments.training
     if data.streaming and training.do_train and training.max_steps <= 0:
         raise InputError("`--streaming` gives a text of unknown length: set `--max_steps`.")

@@ -18,7 +18,7 @@ from ...data.tokenizer import load_tokenizer, texts_of
 from .model import max_positions
 from .text_arguments import TextDataArguments
 
-# The highest accepted share of unknown tokens.
+# The highest accepted share of unknown tokens in a text.
 MAX_UNKNOWN = 0.5
 # Rows of streamed text that are checked before training.
 CHECKED_ROWS = 100
@@ -35,9 +35,9 @@ class TextData:
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
-        streams (`dict[str, TokenStream]`): The tokens by split, without a streamed training text.
-        streamed (`IterableDataset`, *optional*): The tokenized rows of a streamed training text.
-        block_size (`int`, *optional*): Tokens per block, once it is known.
+        streams (`dict[str, TokenStream]`): The tokens by split. A streamed training text is not among them.
+        streamed (`IterableDataset`, *optional*): The tokenized rows of a streamed training text; `None` without.
+        block_size (`int`, *optional*): Tokens per block; `None` until the model is known.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,8 +48,9 @@ class TextData:
 
 def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
     """
-    Load the text by split; without any option, English text that ships with Python. Without training, leave out the
-    training split, except for a held-out validation text.
+    Load the text by split, as rows of `text`; without any data option, English text that ships with Python. If there
+    is no validation text, a part of the training text is held out for it. Without training, the training split is left
+    out of the result.
     """
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     files = {split: paths for split, paths in files.items() if paths}
@@ -65,8 +66,8 @@ def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
         splits = python_english()
     if do_train and "train" not in splits:
         raise InputError(
-            "`--train_file` or `--dataset_name` must provide a training text. To only evaluate, set `--do_train "
-            "false`."
+            "`--train_file` or `--dataset_name` must provide a training text: give one, or set `--do_train false` to "
+            "only evaluate."
         )
     splits = hold_out(splits, arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
@@ -79,8 +80,9 @@ def train_or_load_tokenizer(
     folder: Path | None,
 ) -> PreTrainedTokenizerBase:
     """
-    Return the tokenizer in the run's folder. If there is none, train one if `kind` is a key of `trainers`; otherwise
-    load `kind`, a name or folder.
+    Return the run's tokenizer, loaded from the run's `folder` if it is there (`None`: there is no folder). Otherwise
+    train one on the training split if `kind` is a key of `trainers`, or else load `kind`, a folder or a name on the
+    Hub.
     """
     if folder is not None and (folder / "tokenizer.json").exists():
         return load_tokenizer(str(folder))
@@ -96,7 +98,10 @@ def train_or_load_tokenizer(
 def tokenize_splits(
     splits: Splits, tokenizer: PreTrainedTokenizerBase, data: TextDataArguments, seed: int
 ) -> TextData:
-    """Tokenize every split; a streamed training text is tokenized while it is read."""
+    """
+    Tokenize every split. A streamed training text is shuffled with `seed` if `--shuffle_buffer` is set, and tokenized
+    while it is read. Raise an `InputError` if the tokenizer does not know most of a text.
+    """
     num_workers = data.num_workers or os.cpu_count() or 1
     streams, streamed = {}, None
     for split, rows in splits.items():
@@ -111,7 +116,10 @@ def tokenize_splits(
 
 
 def check_lengths(data: TextData, ngram_size: int) -> None:
-    """Check that every text is long enough for every head to have a target."""
+    """
+    Raise an `InputError` if a text is too short for every head to have a target. Of a streamed text, only the first
+    rows are read.
+    """
     streams = dict(data.streams)
     if data.streamed is not None:
         streams["train"] = TokenStream.from_rows(data.streamed.take(CHECKED_ROWS))
@@ -124,28 +132,29 @@ def check_lengths(data: TextData, ngram_size: int) -> None:
 
 
 def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
-    """Return the tokens per block: `requested`, or the model's maximum up to `DEFAULT_BLOCK_SIZE`."""
+    """
+    Return the tokens per block: `requested`, or for `None` the model's maximum, up to `DEFAULT_BLOCK_SIZE`. Raise an
+    `InputError` if it exceeds the model's maximum or is too short for the heads.
+    """
     longest = max_positions(model) or math.inf
     if requested is not None and requested > longest:
         raise InputError(f"`--block_size` must be at most {longest}, the model's maximum, got {requested}.")
     block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
     if block_size <= model.config.ngram_size:
         raise InputError(
-            f"`--block_size` must be greater than N = {model.config.ngram_size}, got {block_size}. Raise it, or "
-            "choose "
-            "a smaller `--ngram_size`."
+            f"`--block_size` must be greater than N = {model.config.ngram_size}, got {block_size}: raise it, or "
+            "choose a smaller `--ngram_size`."
         )
     return block_size
 
 
 def _check_known(stream: TokenStream, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
-    """Check that the tokenizer knows most of the text."""
+    """Raise an `InputError` if more than half of the tokens are unknown. Without an unknown token, all are known."""
     if tokenizer.unk_token_id is None or tokenizer.unk_token_id == tokenizer.eos_token_id or not len(stream):
         return
     unknown = sum(int(np.count_nonzero(piece == tokenizer.unk_token_id)) for piece in stream.pieces) / len(stream)
     if unknown > MAX_UNKNOWN:
         raise InputError(
-            f"`--tokenizer` does not fit the {split} text: {unknown:.0%} of the tokens are unknown. Choose another, "
-            "or "
-            "train one on the text."
+            f"`--tokenizer` does not fit the {split} text, as {unknown:.0%} of the tokens are unknown: choose "
+            "another, or train one on the text."
         )
