@@ -10,7 +10,7 @@ __all__ = ["ngram_class", "probe", "with_ngram_heads"]
 def __getattr__(name: str) -> type:
     """
     Return a class with heads by its name, `backbones.WDRNgramOlmo2ForCausalLM`, created if necessary. `pickle` looks
-    up classes in this way.
+    up classes in this way. Raise an `AttributeError` for any other name.
     """
     created = class_by_name(name)
     if created is None:

@@ -167,8 +167,8 @@ def register_named(model_class: type[PreTrainedModel]) -> None:
 
 def register_on_demand() -> None:
     """
-    Register the model types of all classes that `ngram_class` can create from Transformers' own with `AutoConfig`. The
-    classes are created when a checkpoint needs them.
+    Let `AutoConfig` know the model types of all classes that `ngram_class` can create from classes of Transformers.
+    Each class is created when a checkpoint needs it.
     """
     named = {model_class.config_class.model_type for model_class in _NAMED.values()}
     backbones = {f"{TYPE_PREFIX}{name}": model for name, model in STOCK_CLASSES.items()}

@@ -33,7 +33,7 @@ class TensorizedTransformerConfig(PreTrainedConfig):
     Args:
         vocab_size (`int`, *optional*, defaults to 10000): The vocabulary size.
         max_position_embeddings (`int`, *optional*, defaults to 32):
-            The maximum length. The output layer of attention has weights for every pair of positions.
+            The maximum length of a document. The output layer of attention has weights for every pair of positions.
         hidden_size (`int`, *optional*, defaults to 256): The model's width.
         num_hidden_layers (`int`, *optional*, defaults to 3): The number of layers.
         attention_rank (`int`, *optional*, defaults to 40): The width of queries, keys and values: the core's rank.
@@ -192,7 +192,11 @@ class TensorizedAttention(nn.Module):
         grid: AttentionGrid,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the output, `(batch_size, T, d)`, and A, `(batch_size, T, K, K)`."""
+        """
+        Apply attention to the hidden states of T new tokens, and add their keys and values to the cache if there is
+        one. `query_biases` are those for token keys and for distance keys. Return the output, `(batch_size, T, d)`,
+        and A, `(batch_size, T, K, K)`, over all K columns of the cache and the new tokens.
+        """
         queries, keys, values = self.qkv(hidden_states).chunk(3, dim=-1)
         if past_key_values is not None:
             keys, values = past_key_values.update(keys[:, None], values[:, None], self.layer_idx)
@@ -210,7 +214,8 @@ class TensorizedAttention(nn.Module):
 
     def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
         """
-        Project the attention to all pairs, `(batch_size, T, K, K)`, to the model's width; `slots` as in the grid.
+        Project the attention to all pairs, `(batch_size, T, K, K)`, to the model's width, `(batch_size, T, d)`. A
+        pair's weights are those of its two positions, given by `slots` as in the grid.
         """
         weight = self.pairs.weight
         if slots is not None:
@@ -348,7 +353,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
 
 
 class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, GenerationMixin):
-    """The Tensorized Transformer as a causal language model, with tied embeddings."""
+    """The Tensorized Transformer as a causal language model. The output embedding is tied to the input embedding."""
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "transformer.embeddings.weight"}
 

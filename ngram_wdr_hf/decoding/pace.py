@@ -153,7 +153,7 @@ class DraftPace:
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
         """
         Update the acceptance rates and the heads' gain after a step. In row i, the first `num_accepted[i]` drafts of
-        `kinds[i]` were accepted, and the next was rejected.
+        `kinds[i]` were accepted, and the next, if any, was rejected.
         """
         num_head_drafts_accepted = 0
         for row, accepted in zip(kinds, num_accepted, strict=True):

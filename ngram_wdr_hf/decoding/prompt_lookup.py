@@ -37,7 +37,8 @@ class PromptMatch:
 
 class PromptLookup:
     r"""
-    Index of a text: for every sequence of 1 to `max_match` tokens, the position after its latest occurrence.
+    Index of a text: for every sequence of 1 to `max_match` tokens with a token after it, the position of that token
+    after the latest occurrence.
 
     Args:
         max_match (`int`): Maximum number of tokens to match.

@@ -14,8 +14,8 @@ RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
 
 def check_can_crop(cache: Cache | None, batch_size: int) -> None:
     """
-    Raise a `ValueError` unless rejected drafts can be removed from a cache. For more than one row, its rows must also
-    allow to be shifted separately.
+    Raise a `ValueError` unless rejected drafts can be removed from a cache. For more than one row, it must also be
+    possible to shift each row by itself.
     """
     if cache is None:
         raise ValueError("`use_mtp=True` needs a cache, but there is none. Leave `use_cache` at `True`.")
@@ -99,7 +99,10 @@ class RaggedCache:
                 layer.record_past = False
 
     def _shift_right(self, shifts: torch.Tensor) -> None:
-        """Shift row i of mask and cache to the right by `shifts[i]` columns, whose last tokens are lost."""
+        """
+        Shift row i of mask and cache to the right by `shifts[i]` columns. As many of its last tokens are lost, and the
+        columns that become free are masked.
+        """
         if self.attention_mask is None:
             columns = self.cache.get_seq_length()
             self.attention_mask = torch.ones(len(shifts), columns, dtype=torch.long, device=shifts.device)

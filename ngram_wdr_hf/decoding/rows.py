@@ -223,7 +223,7 @@ class TextRows:
         return kept
 
     def _find_simple_ends(self, tokens, counts, scores) -> tuple[list[int], list[bool]]:
-        """Do the same as `_find_ends` for `SIMPLE_CRITERIA`, without going through the text."""
+        """Do the same as `_find_ends` for `SIMPLE_CRITERIA`, without putting the text of each step together."""
         kept, finished = list(counts), [False] * len(counts)
         for criterion in self.criteria:
             if type(criterion) is EosTokenCriteria:
@@ -254,9 +254,9 @@ class TextRows:
     ) -> tuple[torch.LongTensor, dict[int, tuple[list[int], list[int]]]]:
         """
         Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
-        the length of their text. At step s, from 0 to `counts[i] - 1`, active row i has its text and the first `first
-        + s` of `tokens[i]`. The grouping maps each length to two lists: the active rows that have it (indices into
-        `rows`) and at which step.
+        length. At step s, from 0 to `counts[i] - 1`, the text of active row i goes on with `first + s` of its new
+        `tokens`. The grouping maps each length to two lists: the active rows whose text has it at some step, as
+        indices into `rows`, and these steps.
         """
         width = tokens.shape[1]
         batch = F.pad(self.sequences(), (0, width), value=self.pad_token_id)

@@ -60,9 +60,10 @@ class NgramPredictions:
         next_tokens: torch.LongTensor | None = None,
     ) -> "NgramPredictions":
         r"""
-        Apply the heads of a causal model, and align their predictions by the token that they predict. Depth n has
-        predictions for the last `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in
-        another document or at one of the P earlier positions.
+        Apply the heads of a causal model, and align their predictions by the token that they predict. WDR heads'
+        predictions become embeddings by their conjugate terms. Depth n has predictions for the last
+        `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in another document or at
+        one of the P earlier positions.
 
         Args:
             heads (`Sequence[NgramHead]`): The N - 1 heads.

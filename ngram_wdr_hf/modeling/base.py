@@ -82,8 +82,8 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
 
     def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.LongTensor | None) -> None:
         """
-        Raise a `ValueError` unless `text` has either token ids or embeddings, `labels` (if given) have their shape,
-        and all ids and labels are inside the vocabulary. A label may also be -100.
+        Raise a `ValueError` unless `text` has either token ids or embeddings, and all ids are inside the vocabulary.
+        Labels, if given, must have the shape of the tokens and be inside the vocabulary, too, or -100.
         """
         input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
         ids_name = f"`{self.ngram_text_prefix}input_ids`"

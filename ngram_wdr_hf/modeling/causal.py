@@ -192,7 +192,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_training_loss(
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """Return the output fields `loss` and `head_losses` in training mode."""
+        """
+        Return the output fields `loss` and `head_losses` in training mode. The loss is that of `ngram_loss`, with the
+        configuration's label smoothing.
+        """
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses}
@@ -255,8 +258,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 
     def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
         """
-        Return whether the token after each position belongs to the same document, `(batch_size, T)`. It does at the
-        last position, where that token is unknown, unless this is padding.
+        Return whether the token after each position belongs to the same document, as booleans `(batch_size, T)`. It is
+        False at padding, and True at any other last position, where the next token is unknown.
         """
         return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 

@@ -43,8 +43,8 @@ class NgramGenerationMixin:
     num_assistant_tokens (`int`, *optional*, defaults to 20):
         The maximum number of heads to draft with, beginning with the first.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
-        The maximum number of tokens to copy by prompt lookup. It is used where a copy is more likely to be accepted
-        than the heads' drafts. 0 disables it.
+        The maximum number of tokens to copy by prompt lookup, which is used where a copy is more likely to be accepted
+        than the heads' drafts. 0 disables prompt lookup.
     max_matching_ngram_size (`int`, *optional*, defaults to 3):
         How many of the last tokens prompt lookup compares with earlier ones, at most.
 
@@ -161,7 +161,9 @@ class NgramGenerationMixin:
         check_draft_vocab_size(len(tokens), vocab_size)
         is_integer = not tokens.is_floating_point() and tokens.dtype != torch.bool
         if not is_integer or len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise ValueError(f"`token_ids` must be integers from 0 to {vocab_size - 1} without duplicates.")
+            raise ValueError(
+                f"`token_ids` must be integers from 0 to {vocab_size - 1} without duplicates. Remove all others."
+            )
         self.config.draft_vocab_size = len(tokens)
         self.register_buffer("draft_token_ids", tokens.long())
 
@@ -248,7 +250,7 @@ class NgramGenerationMixin:
         return super().generate_batch(*args, **kwargs)
 
     def _ngram_refuse_paged_ensemble(self, ensemble_lambda: float | None) -> None:
-        """Raise a `ValueError` if λ, the configuration's for `None`, is above 0."""
+        """Raise a `ValueError` for continuous batching with λ > 0. `None` means the configuration's λ."""
         if self.ngram_lambda(ensemble_lambda) > 0:
             raise ValueError(
                 "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "

@@ -143,8 +143,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
         self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.LongTensor
     ) -> NgramPredictions:
         """
-        Return the predictions of the tokens with a label, as one row for the whole batch: depth n is
-        `(number of targets, d)`, and holds only the tokens for which head n has a target.
+        Return the predictions of all tokens with a label in the batch. Depth n is `(number of targets, d)`: it holds
+        only the tokens for which head n has a target.
         """
         rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
         main = self._ngram_transform(hidden_states[rows, columns])
