@@ -7,12 +7,13 @@ import torch
 from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
 from .common.arguments import uses_fsdp
+from .run_trainer import RunTrainer
 
 
 def loss_names(ngram_size: int, main_name: str = "next_word") -> list[str]:
@@ -35,7 +36,7 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
     return model
 
 
-class NgramTrainer(Trainer):
+class NgramTrainer(RunTrainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
     log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many λ in one pass: `eval_loss` and

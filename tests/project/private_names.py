@@ -249,7 +249,7 @@ transformers.trainer:Trainer._issue_warnings_after_load
     training/trainer.py: not report tied weights as missing when a run resumes
 transformers.trainer:Trainer._load_from_checkpoint
     takes resume_from_checkpoint
-    training/common/run.py: load the weights of a run that was interrupted after its last step
+    training/common/train.py: load the weights of a run that was interrupted after its last step
 transformers.trainer:Trainer.callback_handler
     training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
     set by transformers.trainer:Trainer

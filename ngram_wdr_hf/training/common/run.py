@@ -13,11 +13,10 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
-    TrainerState,
     set_seed,
 )
 
+from ...data.errors import InputError
 from ...evaluation.gradients import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ..trainer import NgramTrainer
@@ -25,8 +24,9 @@ from .arguments import RunArguments
 from .hub import make_repository, push_run
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_model_card
-from .run_folder import RunFolder, check_checkpoint, final_checkpoint
+from .run_folder import SETTINGS, RunFolder, check_checkpoint
 from .settings import best_metric, check_together, comparison_runs, run_settings, with_data_of_run
+from .train import train_and_save
 
 
 def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
@@ -51,8 +51,9 @@ def all_runs(arguments: RunArguments) -> list["Run"]:
 
 class Run:
     r"""
-    The training and evaluation of one model, with a folder of its own. `settings` are the options that identify it,
-    `checkpoint` is the one to resume from, `None` to start anew.
+    The training and evaluation of one model, with a folder of its own. `settings` are the options that identify it.
+    `check` sets `needs_training`, whether the training is to begin or to go on, and `checkpoint`, the one to go on from;
+    `None` starts anew.
 
     Args:
         arguments (`RunArguments`): The options.
@@ -63,17 +64,13 @@ class Run:
         self.training = arguments.training
         self.folder = RunFolder(self.training.output_dir)
         self.settings = run_settings(arguments)
-        self.checkpoint: str | None = None
+        self.needs_training = False
+        self.checkpoint: Path | None = None
 
     @property
     def tokenizer_folder(self) -> Path | None:
         """The run's folder, which holds its tokenizer once it has begun; `None` without training."""
         return self.folder.path if self.training.do_train else None
-
-    @property
-    def needs_training(self) -> bool:
-        """Whether the run is to be trained, and its folder holds no completed training."""
-        return self.training.do_train and not self.folder.is_trained()
 
     @property
     def saves_results(self) -> bool:
@@ -91,19 +88,35 @@ class Run:
         set_seed(self.training.seed)
         with self.training.main_process_first(local=False, desc="preparing the data"):
             if self.training.do_train:
-                self.folder.check(self.settings)
-            if self.needs_training:
-                self.checkpoint = self._checkpoint_to_resume()
+                self.check()
             yield
 
-    def _checkpoint_to_resume(self) -> str | None:
-        checkpoint = self.training.resume_from_checkpoint
-        if checkpoint is None or checkpoint.lower() == "true":
+    def check(self) -> None:
+        """Check that the folder is free or holds this run, and find out how far the run came."""
+        self.folder.check(self.settings)
+        self.needs_training = not (self.folder.is_trained() and self.folder.has_length_of(self.settings))
+        if self.needs_training:
+            self.checkpoint = self._checkpoint_to_resume()
+
+    def _checkpoint_to_resume(self) -> Path | None:
+        requested = self.training.resume_from_checkpoint
+        if requested is None or requested.lower() == "true":
             return self.folder.last_checkpoint()
-        if checkpoint.lower() == "false":
+        if requested.lower() == "false":
             return None
-        check_checkpoint(Path(checkpoint))
-        return checkpoint
+        requested = Path(requested)
+        if (requested / SETTINGS).is_file() or (not requested.name.startswith("checkpoint-") and requested.is_dir()):
+            # A run's folder.
+            checkpoint = RunFolder(requested).last_checkpoint()
+            if checkpoint is None:
+                raise InputError(f"`--resume_from_checkpoint {requested}` has no checkpoint. Give another folder.")
+        else:
+            checkpoint = requested
+            check_checkpoint(checkpoint)
+        if checkpoint.absolute().parent == self.folder.path.absolute():
+            return checkpoint
+        # A run that began with another run's checkpoint, and was interrupted.
+        return self.folder.last_checkpoint() or checkpoint
 
     def claim(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write settings and tokenizer to a new run's folder, in the process that saves; nothing without training."""
@@ -117,7 +130,8 @@ class Run:
             trainer.add_callback(EarlyStoppingCallback(report.patience))
         if report.gradient_diversity_steps is not None:
             trainer.add_callback(GradientDiversityCallback(trainer, report.gradient_diversity_steps))
-        train_and_save(trainer, self.checkpoint, report.patience, self.arguments.model.train_mode == "lora")
+        merges_adapters = self.arguments.model.train_mode == "lora"
+        train_and_save(trainer, self.folder, self.settings, self.checkpoint, report.patience, merges_adapters)
 
     def load_trained(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the saved model, with λ = 0 until it is chosen; without training, `model` itself."""
@@ -176,40 +190,6 @@ class Run:
                 )
         # The other processes may read these files next.
         PartialState().wait_for_everyone()
-
-
-def train_and_save(
-    trainer: Trainer, checkpoint: str | None, patience: int | None = None, merges_adapters: bool = False
-) -> None:
-    """
-    Train and save the model in Trainer's output folder.
-
-    Args:
-        trainer (`Trainer`): The trainer.
-        checkpoint (`str`, *optional*): The checkpoint to resume from; `None` starts anew. If its training had ended,
-            by `max_steps` or `patience`, it is only saved.
-        patience (`int`, *optional*): The patience of early stopping; `None` without.
-        merges_adapters (`bool`, *optional*, defaults to `False`): Whether the model is a PEFT model, to be saved with
-            its adapters merged. The adapters are also saved, in the subfolder `adapter`.
-    """
-    training = trainer.args
-    result = None
-    if checkpoint is not None:
-        result = final_checkpoint(Path(checkpoint), patience, training.load_best_model_at_end)
-    if result is None:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    else:
-        # Interrupted after its last step: Trainer would take another step.
-        trainer._load_from_checkpoint(str(result))
-        trainer.state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
-    if not merges_adapters:
-        trainer.save_model()
-    elif training.should_save:
-        trainer.model.save_pretrained(Path(training.output_dir) / "adapter")
-        trainer.model.merge_and_unload().save_pretrained(training.output_dir)
-    # Written last: this file marks the training as complete.
-    trainer.save_state()
-    trainer.accelerator.wait_for_everyone()
 
 
 def _save_lambda(path: Path, ensemble_lambda: float) -> None:

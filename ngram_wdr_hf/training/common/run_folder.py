@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, its state, and the checkpoint to resume from."""
+"""The folder of a run: its settings, its state, and the checkpoint to go on from."""
 
 import json
 import re
@@ -8,11 +8,15 @@ from zipfile import is_zipfile
 
 import yaml
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ...data.errors import InputError
 
 SETTINGS = "run.yaml"
+# Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
+STATE = "trainer_state.json"
+# Settings that may change when a run goes on.
+LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
 
 class RunFolder:
@@ -22,7 +26,7 @@ class RunFolder:
         self.path = Path(path)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings."""
+        """Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings up to `LENGTHS`."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"`--output_dir {self.path}` is a file. Choose a folder.")
         if not (self.path / SETTINGS).exists():
@@ -32,7 +36,10 @@ class RunFolder:
                 )
             return
         saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
-        names = [name for name in {**saved, **settings} if saved.get(name) != settings.get(name)]
+        names = [name for name in self._differences(settings) if name not in LENGTHS]
+        # A training by steps has used no time, and one by the clock has no number of steps.
+        if (saved.get("budget_minutes") is None) != (settings.get("budget_minutes") is None):
+            names.append("budget_minutes")
         if names:
             differences = "; ".join(f"{name}: saved {saved.get(name)}, now {settings.get(name)}" for name in names[:3])
             raise InputError(
@@ -54,16 +61,33 @@ class RunFolder:
             )
         return settings
 
+    def has_length_of(self, settings: dict[str, Any]) -> bool:
+        """Return whether the run in the folder has the length of these settings."""
+        return not any(name in LENGTHS for name in self._differences(settings))
+
+    def _differences(self, settings: dict[str, Any]) -> list[str]:
+        """Return the names of the settings in which the run in the folder differs."""
+        saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
+        return [name for name in {**saved, **settings} if saved.get(name) != settings.get(name)]
+
     def claim(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the settings and the tokenizer of a new run. Do nothing if the folder has settings already."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if (self.path / SETTINGS).exists():
-            return
-        tokenizer.save_pretrained(self.path)
+        if not (self.path / SETTINGS).exists():
+            tokenizer.save_pretrained(self.path)
+            self.save_settings(settings)
+
+    def save_settings(self, settings: dict[str, Any]) -> None:
+        """Write the settings."""
         # Renamed when complete, so that an interrupted write leaves no damaged file.
         unfinished = self.path / f".{SETTINGS}"
         unfinished.write_text(_as_yaml(settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
+
+    def reopen(self, settings: dict[str, Any]) -> None:
+        """Write the settings of a run that trains, or goes on."""
+        (self.path / STATE).unlink(missing_ok=True)
+        self.save_settings(settings)
 
     def has_heads(self) -> bool:
         """Return whether the folder holds a checkpoint of a class with N-gram heads, by its `config.json`."""
@@ -72,24 +96,24 @@ class RunFolder:
 
     def is_trained(self) -> bool:
         """Return whether the folder holds a completed training."""
-        return _is_complete(self.path)
+        return read_state(self.path) is not None
 
     def history(self) -> list[dict[str, float]]:
         """Return Trainer's `log_history` of the completed training: a dictionary per log entry."""
-        return json.loads((self.path / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+        return read_state(self.path).log_history
 
-    def last_checkpoint(self) -> str | None:
+    def last_checkpoint(self) -> Path | None:
         """
         Return the path of the complete checkpoint with the most steps; `None` if there is none. Raise an `InputError`
         if its weights are missing or damaged.
         """
         checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-        complete = [path for path in checkpoints if _is_complete(path)]
+        complete = [path for path in checkpoints if read_state(path) is not None]
         if not complete:
             return None
         last = max(complete, key=lambda path: int(path.name.split("-")[1]))
         check_checkpoint(last)
-        return str(last)
+        return last
 
 
 def _is_left_over(path: Path) -> bool:
@@ -97,38 +121,24 @@ def _is_left_over(path: Path) -> bool:
     return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
 
 
-def final_checkpoint(checkpoint: Path, patience: int | None, keeps_best: bool) -> Path | None:
-    """
-    Return the checkpoint with the result of a training, given its last checkpoint: the best one if `keeps_best`, else
-    the last. `None` if training has to resume, because neither the last step nor early stopping (with `patience`) has
-    ended it.
-    """
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    stopping = state["stateful_callbacks"].get("EarlyStoppingCallback", {}).get("attributes", {})
-    is_stopped = patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
-    if not is_stopped and state["global_step"] < state["max_steps"]:
-        return None
-    best = state["best_model_checkpoint"] if keeps_best else None
-    return checkpoint.with_name(Path(best).name) if best else checkpoint
-
-
 def _as_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-def _is_complete(folder: Path) -> bool:
-    """Return whether the folder has a readable `trainer_state.json`, which Trainer writes last."""
+def read_state(folder: Path) -> TrainerState | None:
+    """Return Trainer's state in this folder; `None` if it is missing or damaged."""
     try:
-        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
+        state = TrainerState.load_from_json(folder / STATE)
+    except (OSError, ValueError, TypeError):
+        return None
+    is_whole = isinstance(state.global_step, int) and state.global_step > 0 and isinstance(state.log_history, list)
+    return state if is_whole else None
 
 
 def check_checkpoint(path: Path) -> None:
     """Raise an `InputError` if Trainer cannot resume from this checkpoint: missing, incomplete or damaged."""
     remedy = "Delete it to resume from the checkpoint before, or from the start"
-    if not _is_complete(path):
+    if read_state(path) is None:
         raise InputError(f"Checkpoint {path} is missing or incomplete. {remedy}.")
     weights = sorted(path.glob("*.safetensors"))
     if not (weights or any(path.glob("pytorch_model*"))):

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import evaluate
 import torch
-from transformers import EvalPrediction, PrinterCallback, ProgressCallback, Trainer
+from transformers import EvalPrediction, PrinterCallback, ProgressCallback
 
 from ...data.errors import InputError
 from ...data.glue import GLUE_TASKS, GlueTask
 from ...metrics import GLUE
 from ..common.arguments import RunArguments
-from ..common.run import Run, train_and_save
+from ..common.run import Run
+from ..common.train import train_and_save
+from ..run_trainer import RunTrainer
 from .data import Splits, encode, load_splits, padding_collator
 from .model import load_classifier
 from .report import EpochLines, GlueResult, ProgressWithEpochLines, print_counts, print_table, save_metrics, save_plot
@@ -28,7 +30,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
     with training.main_process_first(local=False, desc="reading the examples"):
         splits = {name: load_splits(arguments.data, GLUE_TASKS[name]) for name in arguments.data.task}
         for run in runs:
-            run.folder.check(run.settings)
+            run.check()
         results = {name: _empty_result(GLUE_TASKS[name], examples) for name, examples in splits.items()}
     is_main = training.process_index == 0
     if is_main:
@@ -79,7 +81,7 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
         max_length = run.arguments.data.max_length
         examples = {split: encode(texts, model, tokenizer, max_length) for split, texts in splits.items()}
     try:
-        trainer = Trainer(
+        trainer = RunTrainer(
             model,
             run.training,
             train_dataset=examples["train"],
@@ -98,7 +100,7 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
         trainer.add_callback(ProgressWithEpochLines(task, run.training.seed))
     elif trainer.pop_callback(PrinterCallback):
         trainer.add_callback(EpochLines(task, run.training.seed))
-    train_and_save(trainer, run.checkpoint)
+    train_and_save(trainer, run.folder, run.settings, run.checkpoint)
 
 
 def glue_metrics(task: GlueTask) -> Callable[[EvalPrediction], dict[str, float]]:

@@ -1,0 +1,103 @@
+"""The training of a run: from the start, or from a checkpoint, for as long as the options say."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState, TrainingArguments
+
+from ...data.errors import InputError
+from ..run_trainer import NewSchedule, RunTrainer
+from .run_folder import RunFolder, read_state
+
+
+def train_and_save(
+    trainer: RunTrainer,
+    folder: RunFolder,
+    settings: Mapping[str, Any],
+    checkpoint: Path | None,
+    patience: int | None = None,
+    merges_adapters: bool = False,
+) -> None:
+    """
+    Train for as long as the options say, and save the model in the run's folder. Raise an `InputError` if more is
+    trained already, or if the run is to go on and has no checkpoint.
+
+    Args:
+        trainer (`RunTrainer`): The trainer.
+        folder (`RunFolder`): The run's folder.
+        settings (`Mapping[str, Any]`): The run's settings, which the folder gets.
+        checkpoint (`Path`, *optional*): The checkpoint to go on from; `None` starts anew.
+        patience (`int`, *optional*): The patience of early stopping; `None` without.
+        merges_adapters (`bool`, *optional*, defaults to `False`): Whether the model is a PEFT model, to be saved with
+            its adapters merged. The adapters are also saved, in the subfolder `adapter`.
+    """
+    training = trainer.args
+    start = None if checkpoint is None else read_state(checkpoint)
+    finished = read_state(folder.path)
+    _check_length(trainer, start, finished)
+    if finished is not None and _has_ended(trainer, finished, patience):
+        if training.should_save:
+            folder.save_settings(settings)
+        return
+    if finished is not None and start is None:
+        raise InputError(
+            f"`--output_dir {folder.path}` has no checkpoint to go on from. Train its model in another folder, with "
+            f"`--model_name_or_path {folder.path}`."
+        )
+    if training.should_save:
+        folder.reopen(settings)
+    if start is not None and _has_ended(trainer, start, patience):
+        # Interrupted after its last step: Trainer would take another step.
+        trainer._load_from_checkpoint(str(_result_of(start, checkpoint, training)))
+        trainer.state = start
+    else:
+        if start is not None and not trainer.schedule_agrees(start):
+            _tell_new_schedule(trainer, start)
+            trainer.add_callback(NewSchedule)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if not merges_adapters:
+        trainer.save_model()
+    elif training.should_save:
+        trainer.model.save_pretrained(folder.path / "adapter")
+        trainer.model.merge_and_unload().save_pretrained(folder.path)
+    # Written last: this file marks the training as complete.
+    trainer.save_state()
+    trainer.accelerator.wait_for_everyone()
+
+
+def _check_length(trainer: RunTrainer, *states: TrainerState | None) -> None:
+    """Check that no more is trained already than the options ask for."""
+    trained = max((trainer.trained(state) for state in states if state is not None), default=0)
+    if trained > trainer.planned():
+        raise InputError(
+            f"`--{trainer.length_option}` asks for {trainer.length_text(trainer.planned())}, but "
+            f"{trainer.length_text(trained)} are trained already. Raise it, or choose another `--output_dir`."
+        )
+
+
+def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -> bool:
+    """Return whether a training in this state has its full length, or was stopped early."""
+    stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
+    is_stopped = patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
+    return is_stopped or trainer.trained(state) >= trainer.planned()
+
+
+def _result_of(state: TrainerState, checkpoint: Path, training: TrainingArguments) -> Path:
+    """Return the checkpoint with the result of a training that ended with `checkpoint`: the best one, or this one."""
+    if not training.load_best_model_at_end or state.best_model_checkpoint is None:
+        return checkpoint
+    best = Path(state.best_model_checkpoint)
+    # The folder may have been moved, or the best checkpoint be that of another run, from which this one went on.
+    beside = checkpoint.with_name(best.name)
+    return beside if beside.is_dir() else best
+
+
+def _tell_new_schedule(trainer: RunTrainer, start: TrainerState) -> None:
+    if trainer.is_world_process_zero():
+        lengths = [trainer.trained(start), trainer.planned_in(start), trainer.planned()]
+        trained, before, now = map(trainer.length_text, lengths)
+        print(
+            f"The learning rate depends on `--{trainer.length_option}`: the first {trained} had the rates of a "
+            f"training of {before}, the others get those of {now}. A training of {now} from the start would differ."
+        )

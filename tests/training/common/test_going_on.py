@@ -1,0 +1,159 @@
+"""Runs that go on after their end: for more steps, epochs or minutes."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ngram_wdr_hf
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.training.common.run_folder import read_state
+from ngram_wdr_hf.training.mlm import budget
+from tests.support import clm_runs, glue_runs, mlm_runs, nmt_runs
+from tests.support.errors import raises_naming
+from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
+
+CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2)
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch):
+    """Plots take longer than these trainings."""
+    for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
+        monkeypatch.setattr(ngram_wdr_hf.training.common.run, name, lambda results, path: False)
+    monkeypatch.setattr(ngram_wdr_hf.training.glue.run, "save_plot", lambda results, path: None)
+
+
+class Script:
+    """A script with its options, the folder of its run in an output folder, and two lengths."""
+
+    def __init__(self, run: Callable, options: list[str], lengths: tuple[str, str], subfolder: str = ""):
+        self.run, self.options, self.lengths, self.subfolder = run, options, lengths, subfolder
+
+    def __call__(self, folder: Path, length: str, *options: str) -> Path:
+        self.run(*self.options, *length.split(), *options, "--output_dir", str(folder))
+        return folder / self.subfolder
+
+
+@pytest.fixture
+def clm(checkpoint, files) -> Script:
+    options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, *CONSTANT, "--sample_tokens", "0"]
+    # The shorter run is also evaluated after its last step.
+    return Script(clm_runs.run, options, ("--max_steps 3", "--max_steps 6"))
+
+
+@pytest.fixture
+def nmt(marian, pairs) -> Script:
+    options = ["--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, *CONSTANT]
+    options += as_arguments(lr_scheduler_type="inverse_sqrt", warmup_steps=2)
+    return Script(nmt_runs.run, options, ("--max_steps 4", "--max_steps 6"))
+
+
+@pytest.fixture
+def mlm(files) -> Script:
+    options = [*files, *mlm_runs.QUICK, *CONSTANT, *as_arguments(max_steps=-1, eval_strategy="epoch")]
+    options += as_arguments(per_device_train_batch_size=64, num_examples=0)
+    return Script(mlm_runs.run, options, ("--num_train_epochs 1", "--num_train_epochs 2"))
+
+
+@pytest.fixture
+def glue(tmp_path) -> Script:
+    glue_runs.write_task(tmp_path, "sst2")
+    glue_runs.tiny_checkpoint("gpt2", tmp_path / "model")
+    options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "sst2", "--data_dir", str(tmp_path)]
+    options += [*glue_runs.QUICK, *CONSTANT, *as_arguments(logging_strategy="steps", logging_steps=1)]
+    # Seven steps are an epoch.
+    return Script(glue_runs.run, options, ("--max_steps 5", "--max_steps 9"), "sst2/seed-42")
+
+
+@pytest.mark.parametrize("name", ["clm", "nmt", "mlm", "glue"])
+def test_a_longer_run_equals_one_from_the_start(name, request, tmp_path):
+    script = request.getfixturevalue(name)
+    short, long = script.lengths
+    folder, expected = tmp_path / "parts", tmp_path / "whole"
+    run_folder = script(folder, short)
+    before = read_state(run_folder)
+    script(folder, long)
+    whole = script(expected, long)
+    assert weights_of(run_folder) == weights_of(whole)
+    assert (run_folder / "run.yaml").read_text() == (whole / "run.yaml").read_text()
+    after = read_state(run_folder)
+    assert before.global_step < after.global_step == read_state(whole).global_step
+    histories = [read_state(path).log_history for path in (run_folder, whole)]
+    losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
+    assert losses[0] == losses[1] and len(losses[0]) > before.global_step
+
+
+def test_from_a_checkpoint_or_folder_of_another_run(clm, tmp_path, capsys):
+    """The issue's first case: nothing was trained."""
+    first = clm(tmp_path / "first", "--max_steps 4")
+    before = contents(first)
+    whole = clm(tmp_path / "whole", "--max_steps 6")
+    for name, start in (("b", "first/checkpoint-4"), ("c", "first")):
+        folder = clm(tmp_path / name, "--max_steps 6", "--resume_from_checkpoint", str(tmp_path / start))
+        assert weights_of(folder) == weights_of(whole)
+    assert contents(first) == before
+    with raises_naming(InputError, "`--max_steps`", "3", "4"):
+        clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(first))
+    (tmp_path / "empty").mkdir()
+    with raises_naming(InputError, "`--resume_from_checkpoint"):
+        clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(tmp_path / "empty"))
+
+
+def test_lengths_that_do_not_fit(clm, tmp_path):
+    folder = clm(tmp_path / "run", "--max_steps 4")
+    before = contents(folder)
+    for shorter in ("--max_steps 3", "--max_steps -1 --num_train_epochs 0.01"):
+        with raises_naming(InputError, f"`{shorter.split()[-2]}`", "4 steps"):
+            clm(folder, shorter)
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path)
+    with raises_naming(InputError, f"`--output_dir {folder}`", "`--model_name_or_path"):
+        clm(folder, "--max_steps 6")
+    assert contents(folder) == {path: text for path, text in before.items() if "checkpoint-" not in path.parts[-2]}
+
+
+def test_a_schedule_that_depends_on_the_length(clm, tmp_path, capsys):
+    schedule = as_arguments(lr_scheduler_type="linear")
+    folder = clm(tmp_path / "run", "--max_steps 4", *schedule)
+    assert "`--max_steps`" not in capsys.readouterr().out
+    clm(folder, "--max_steps 8", *schedule)
+    assert "`--max_steps`" in capsys.readouterr().out
+    rates = [entry["learning_rate"] for entry in metrics_of(folder)["history"] if "learning_rate" in entry]
+    assert rates == pytest.approx([0.01 * share for share in (1, 3 / 4, 2 / 4, 1 / 4, 4 / 8, 3 / 8, 2 / 8, 1 / 8)])
+    assert yaml.safe_load((folder / "run.yaml").read_text())["max_steps"] == 8
+
+
+def test_early_stopping_ends_a_longer_run_as_well(clm, tmp_path, capsys):
+    options = as_arguments(learning_rate=0.3, patience=1)
+    folder = clm(tmp_path / "run", "--max_steps 20", *options)
+    step, weights = read_state(folder).global_step, weights_of(folder)
+    assert step < 20
+    clm(folder, "--max_steps 40", *options)
+    assert read_state(folder).global_step == step and weights_of(folder) == weights
+    assert metrics_of(folder)["settings"]["max_steps"] == 40
+
+
+def test_a_longer_time_budget(mlm, tmp_path, monkeypatch, capsys):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            self.now += 5.0
+            return self.now
+
+    monkeypatch.setattr(budget, "time", Clock())
+    # Ten seconds a step.
+    folder = mlm(tmp_path / "run", "--budget_minutes 0.5")
+    steps = read_state(folder).global_step
+    with raises_naming(InputError, "`--budget_minutes`"):
+        mlm(folder, "--budget_minutes 0.25")
+    mlm(folder, "--budget_minutes 1")
+    assert "`--budget_minutes`" in capsys.readouterr().out
+    state = read_state(folder)
+    assert steps == 4 and state.global_step == 7
+    assert state.stateful_callbacks["Budget"]["args"]["minutes"] == 1.0
+    with raises_naming(InputError, "budget_minutes"):
+        mlm(folder, "--num_train_epochs 9")
