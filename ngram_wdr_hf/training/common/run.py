@@ -52,8 +52,8 @@ def all_runs(arguments: RunArguments) -> list["Run"]:
 class Run:
     r"""
     The training and evaluation of one model, with a folder of its own. `settings` are the options that identify it.
-    `check` sets `needs_training`, whether the training is to begin or to go on, and `checkpoint`, the one to go on from;
-    `None` starts anew.
+    `check` sets `needs_training`, whether the training is to begin or go on, and `checkpoint`, the one to go on from,
+    `None` to start anew.
 
     Args:
         arguments (`RunArguments`): The options.

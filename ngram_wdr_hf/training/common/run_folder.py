@@ -26,7 +26,10 @@ class RunFolder:
         self.path = Path(path)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings up to `LENGTHS`."""
+        """
+        Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings. Its length may
+        differ.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"`--output_dir {self.path}` is a file. Choose a folder.")
         if not (self.path / SETTINGS).exists():
