@@ -31,6 +31,7 @@ from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixi
 from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
 from .checks import check_class
 from .t5 import NgramT5Mixin
+from .trunk import register_tasks
 
 PREFIX = "WDRNgram"
 TYPE_PREFIX = "wdr_ngram_"
@@ -150,6 +151,8 @@ def _register(model_class: type[PreTrainedModel], statements: ClassStatements | 
         issubclass(model_class, NgramSeq2SeqMixin), is_masked=issubclass(model_class, NgramMaskedMixin)
     )
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    if issubclass(model_class, NgramHeadsMixin):
+        register_tasks(model_class)
     auto_class.register(config_class, model_class, exist_ok=True)
     # The code of a third-party backbone may be missing where the checkpoint is loaded.
     if statements is None or all(

@@ -169,9 +169,14 @@ transformers.modeling_utils:PreTrainedModel.loss_function
 transformers.modeling_utils:PreTrainedModel.loss_type
     modeling/causal.py and backbones/tensorized_model.py: tell Trainer that the model shifts the labels
     set by transformers.modeling_utils:PreTrainedModel
+transformers.modeling_utils:PreTrainedModel._keys_to_ignore_on_load_unexpected
+    backbones/trunk.py: leave the heads out of a stock model without a report
+    set by transformers.modeling_utils:PreTrainedModel.post_init
 transformers.modeling_utils:slice_logits_to_keep
     takes hidden_states, logits_to_keep
     modeling/causal.py and backbones/tensorized_model.py: apply `logits_to_keep`
+transformers.models.auto:modeling_auto
+    backbones/trunk.py: find the stock classes of all tasks
 transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     backbones/checks.py and backbones/registry.py: list the supported backbones without importing them
 transformers.models.auto.modeling_auto:MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES

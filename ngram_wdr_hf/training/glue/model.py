@@ -16,16 +16,13 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ...backbones.trunk import stock_config
 from ...data.errors import InputError
 from ...data.glue import GlueTask
 from ...data.tokenizer import PADDING, load_tokenizer
 from ...evaluation.checkpoint import check_vocabulary
-from ...method.configuration import NgramConfigMixin
 
 logger = logging.get_logger(__name__)
-
-# Configuration fields that describe the class, not the model.
-CLASS_FIELDS = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
 
 
 def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -60,18 +57,6 @@ def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel,
     model = _load_trunk(name_or_path, config)
     _set_padding(model, tokenizer)
     return model, join_pairs(tokenizer) if len(task.sentences) > 1 else tokenizer
-
-
-def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the stock configuration of the same model, without N-gram fields."""
-    if not isinstance(config, NgramConfigMixin):
-        return config
-    config_class = type(config)
-    parents = (parent for parent in config_class.__mro__ if issubclass(parent, PreTrainedConfig))
-    stock = next(parent for parent in parents if not issubclass(parent, NgramConfigMixin))
-    own_fields = config_class.__dataclass_fields__.keys() - stock.__dataclass_fields__.keys()
-    excluded = {*CLASS_FIELDS, *own_fields}
-    return stock(**{name: value for name, value in config.to_dict().items() if name not in excluded})
 
 
 def _make_bidirectional(config: PreTrainedConfig) -> None:
