@@ -27,19 +27,19 @@ def main(arguments: Sequence[str]) -> None:
     parser = ArgumentParser(
         "python -m ngram_wdr_hf.analysis", description=__doc__, formatter_class=RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run, the `--output_dir` of its training")
     parser.add_argument("--output", metavar="FILE", help=f"HTML file to write (default: {REPORT} in the run's folder)")
     parser.add_argument(
         "--split",
         choices=("validation", "test"),
         default="validation",
-        help="split to measure on (default: validation)",
+        help="split of the run's data to measure on (default: validation)",
     )
     parser.add_argument(
         "--max_tokens",
         type=int,
         default=DEFAULT_TOKENS,
-        help=f"maximum number of tokens to measure on (default: {DEFAULT_TOKENS})",
+        help=f"maximum number of tokens to measure on, the first of the split (default: {DEFAULT_TOKENS})",
     )
     options = parser.parse_args(arguments)
     check_at_least("max_tokens", options.max_tokens, 2)

@@ -56,12 +56,12 @@ class HeadDiagnostics:
 
     @property
     def perplexities(self) -> list[float]:
-        """For each depth, the perplexity by token."""
+        """For each depth, the perplexity by token: `exp` of `nlls`, which are cut off at 700."""
         return [math.exp(min(nll, 700.0)) for nll in self.nlls]
 
     @property
     def acceptance(self) -> list[float]:
-        """For each head, the acceptance rate of its drafts after accepted ones."""
+        """For each head, the acceptance rate of its drafts where all earlier drafts were accepted; 0 without any."""
         return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafts, strict=True)]
 
     @property
@@ -100,7 +100,7 @@ def head_diagnostics(
         token_counts (`Sequence[int]`, *optional*):
             Count of each token in training, see [`count_tokens`]; by default, counts in `text`.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
-        on_batch (`Callable`, *optional*): Called after each batch.
+        on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
     """
     if not hasattr(model, "ngram_lambda"):
         raise ValueError(
@@ -156,10 +156,11 @@ def draft_statistics(
     model: PreTrainedModel, prompts: Iterable[Mapping[str, torch.Tensor]], max_new_tokens: int = 48
 ) -> SpeculationStatistics:
     r"""
-    Measure greedy generation in which all heads draft at every step, without prompt lookup.
+    Generate greedily after each prompt, with drafts by all heads at every step and without prompt lookup. Return the
+    statistics of all prompts together: tokens, forward passes, drafted and accepted tokens by depth.
 
     Args:
-        model (`PreTrainedModel`): With N-gram heads.
+        model (`PreTrainedModel`): A model with N-gram heads.
         prompts (`Iterable[Mapping[str, torch.Tensor]]`): Arguments of `generate`, with one batch row each.
         max_new_tokens (`int`, *optional*, defaults to 48):
             Maximum number of new tokens per prompt, also limited by the model's positions.
@@ -195,7 +196,7 @@ def _add(first: list[int], second: list[int]) -> list[int]:
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:
-    """Count each token in running text or in the targets of sentence pairs; returns `(vocab_size,)`."""
+    """Return the count of each token in running text or in the targets of sentence pairs, `(vocab_size,)`."""
     if isinstance(text, EvaluationWindows):
         text = text.stream
     counts = np.zeros(vocab_size, dtype=np.int64)
@@ -206,8 +207,9 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """
-    Return the tokens that end a sentence: the end-of-text token, line breaks, and `.`, `!` or `?` with closing marks
-    after it. (The single token `Mr.` does not end a sentence; the point in `3.5` does if it is a token.)
+    Return the ids of the tokens that end a sentence: the EOS token, tokens with a line break, and `.`, `!` or `?`,
+    also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence; the
+    point in `3.5` does if it is a token.)
     """
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
@@ -216,8 +218,10 @@ def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 class _BatchMeasurements(NamedTuple):
     """
-    Measurements of one batch. By depth: number of targets, sum of NLLs, number of correct predictions. By head: number
-    of drafts and of accepted drafts. `targets`: the next tokens, `(batch_size, T)`; `gains`: one per target.
+    Measurements of one batch. `num_targets`, `nll_sums` and `num_correct` (most likely tokens that equal the target)
+    have one entry per depth, `num_drafts` and `num_accepted` one per head. `targets` are the next tokens,
+    `(batch_size, T)`, -100 without a target. `gains` has one entry per target, row by row: NLL with λ = 0 minus NLL
+    with the ensemble.
     """
 
     num_targets: torch.Tensor
@@ -260,7 +264,10 @@ def _measure_batch(
 
 
 class _DepthMeasurements(NamedTuple):
-    """NLLs of the targets, in float64; the most likely token and the most likely draft, -1 without a target."""
+    """
+    Measurements of one depth. `nlls` has one entry per target, row by row, in float64. `best` and `draft` are the most
+    likely token of all and of those that may be drafted, `(batch_size, T)`, -1 without a target.
+    """
 
     nlls: torch.Tensor
     best: torch.LongTensor
@@ -273,7 +280,10 @@ def _measure_depth(
     targets: torch.LongTensor,
     draft_vocabulary: torch.LongTensor | None = None,
 ) -> _DepthMeasurements:
-    """Compute the logits at the targets, chunk by chunk."""
+    """
+    Measure the predictions of a depth at its targets, with logits chunk by chunk. `draft_vocabulary` holds the ids of
+    the tokens that may be drafted, `None` for all.
+    """
     is_target = targets != IGNORE_INDEX
     nlls, best = [], torch.full_like(targets, -1)
     best_rows, draft_rows = [], []
@@ -294,7 +304,10 @@ def _measure_depth(
 def _count_accepted(
     drafts: list[torch.LongTensor], model_choices: torch.LongTensor, targets: list[torch.LongTensor]
 ) -> tuple[list[int], list[int]]:
-    """For each head, count the drafts after accepted drafts, and those of them that are accepted."""
+    """
+    For each head, count the drafts whose earlier drafts were accepted and equal the text, and those of them that are
+    accepted. `model_choices` are the model's own next tokens, `(batch_size, T)`; `targets` begins with depth 0.
+    """
     num_drafts, num_accepted = [], []
     is_prefix_accepted = torch.ones_like(model_choices, dtype=torch.bool)
     for n, draft in enumerate(drafts, start=1):

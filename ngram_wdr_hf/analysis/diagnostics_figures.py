@@ -26,11 +26,11 @@ TOKENS_OF = {"place": "at position {} of a sentence", "frequency": "with count {
 
 def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None = None) -> Figure:
     r"""
-    Plot perplexity and accuracy by depth.
+    Plot perplexity and accuracy by depth, one curve per model, and return the figure.
 
     Args:
-        by_name (`Mapping[str, HeadDiagnostics]`): The diagnostics of each model, on the same text.
-        path (`str` or `Path`, *optional*): Where to save the picture.
+        by_name (`Mapping[str, HeadDiagnostics]`): The diagnostics of each model by its name, on the same text.
+        path (`str` or `Path`, *optional*): Where to save the figure; not saved by default.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -52,10 +52,11 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None =
 
 def plot_levels(perplexities: Mapping[str, Sequence[float]]) -> Figure:
     r"""
-    Plot the perplexity of masked words by level, for masked language models.
+    Plot the perplexity of masked tokens by level, for masked language models, and return the figure.
 
     Args:
-        perplexities (`Mapping[str, Sequence[float]]`): For each model, its own and its heads'.
+        perplexities (`Mapping[str, Sequence[float]]`): For each model by name, the perplexity of its own prediction,
+            then that of each head.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -75,12 +76,14 @@ def plot_acceptance(
     path: str | Path | None = None,
 ) -> Figure:
     r"""
-    Plot the acceptance rate of each head's drafts after accepted ones, on the text and in generation.
+    Plot the acceptance rate of each head's drafts after accepted ones, on the text and in generation, with error bars
+    of two standard errors. Return the figure.
 
     Args:
         by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        generated (`Mapping[str, SpeculationStatistics]`, *optional*): Results of [`draft_statistics`].
-        path (`str` or `Path`, *optional*): Where to save the picture.
+        generated (`Mapping[str, SpeculationStatistics]`, *optional*): Results of [`draft_statistics`] by model name;
+            by default, only the text is shown.
+        path (`str` or `Path`, *optional*): Where to save the figure; not saved by default.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -103,7 +106,10 @@ def plot_acceptance(
 
 
 def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[int]]:
-    """Return each head's acceptance rate in generation after accepted drafts, and the number of such drafts."""
+    """
+    Return, for each head in generation, the acceptance rate of its drafts where all earlier drafts were accepted (0 if
+    there are none), and the number of such drafts.
+    """
     # From rates, not counts, because fewer heads draft near the end of a text.
     before = [1.0, *statistics.acceptance]
     shares = [now / last if last else 0.0 for last, now in itertools.pairwise(before)]
@@ -113,12 +119,12 @@ def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[
 
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str, path: str | Path | None = None) -> Figure:
     r"""
-    Plot the ensemble's gain, with error bars of two standard errors.
+    Plot the ensemble's gain by group of tokens, with error bars of two standard errors, and return the figure.
 
     Args:
         by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        by (`str`): `"place"`, the position in the sentence, or `"frequency"`.
-        path (`str` or `Path`, *optional*): Where to save the picture.
+        by (`str`): The groups: `"place"`, by position in the sentence, or `"frequency"`, by count of the token.
+        path (`str` or `Path`, *optional*): Where to save the figure; not saved by default.
     """
     figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.subplots()
@@ -149,7 +155,10 @@ def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str, path: str | Path 
 
 
 def gains_by(diagnostics: HeadDiagnostics, by: str) -> list[GainBin]:
-    """Return the gains by `"place"` or `"frequency"`, without bins of few tokens."""
+    """
+    Return the gains by `"place"` (position in the sentence) or `"frequency"` (count of the token), without bins of
+    fewer than 0.5% of the tokens.
+    """
     if by not in AXIS_OF:
         raise ValueError(f"`by` must be one of {', '.join(AXIS_OF)}, got {by!r}.")
     bins = {"place": diagnostics.gain_by_place, "frequency": diagnostics.gain_by_frequency}[by]
@@ -157,7 +166,7 @@ def gains_by(diagnostics: HeadDiagnostics, by: str) -> list[GainBin]:
 
 
 def describe_heads(name: str, diagnostics: HeadDiagnostics) -> str:
-    """Summarize [`plot_heads`] for one model."""
+    """Return a sentence on [`plot_heads`] for one model: accuracy and perplexity of depth 0 and of the last head."""
     first = (
         f"{name}: next token with accuracy {diagnostics.accuracies[0]:.1%} and perplexity {_number(diagnostics, 0)}"
     )
@@ -174,7 +183,10 @@ def describe_heads(name: str, diagnostics: HeadDiagnostics) -> str:
 def describe_acceptance(
     name: str, diagnostics: HeadDiagnostics, generated: SpeculationStatistics | None = None
 ) -> str:
-    """Summarize [`plot_acceptance`] for one model with heads."""
+    """
+    Return a sentence on [`plot_acceptance`] for one model with heads: acceptance rates and tokens per forward pass.
+    `generated=None` leaves out the measurement in generation.
+    """
     shares = ", ".join(f"{share:.0%}" for share in diagnostics.acceptance)
     sentence = (
         f"{name}: on the text, the acceptance rate of {_heads(len(diagnostics.acceptance))} after accepted drafts is "
@@ -186,7 +198,10 @@ def describe_acceptance(
 
 
 def describe_gain(name: str, diagnostics: HeadDiagnostics, by: str) -> str:
-    """Summarize [`plot_gain`] for one model with heads."""
+    """
+    Return a sentence on [`plot_gain`] for one model with heads: the overall gain, and the groups of tokens where the
+    ensemble significantly helps most and hurts most. `by` is `"place"` or `"frequency"`.
+    """
     if diagnostics.ensemble_lambda == 0:
         return f"{name}: λ is 0, so there is no ensemble and no gain."
     overall = diagnostics.gain
@@ -217,7 +232,7 @@ def _plot_shares(axes: Axes, shares: Sequence[float], num_checked: Sequence[int]
 
 
 def _set_perplexity_axis(axes: Axes) -> None:
-    """Use a logarithmic axis with labels like 200 instead of 2 x 10^2."""
+    """Make the y axis logarithmic, with labels like 200 instead of 2 x 10^2."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
@@ -236,7 +251,7 @@ def _save(figure: Figure, path: str | Path | None) -> Figure:
 
 
 def _short(count: int) -> str:
-    """Format 1,234 as 1.2k, to fit under a bar."""
+    """Return a short text for a count, to fit under a bar: 1,234 as `1.2k`; below 1,000, the count itself."""
     return f"{count}" if count < 1000 else f"{count / 1000:.2g}k" if count < 10_000 else f"{count / 1000:,.0f}k"
 
 

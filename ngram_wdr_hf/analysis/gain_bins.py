@@ -18,7 +18,7 @@ class GainBin:
     The ensemble's gain on a group of tokens.
 
     Args:
-        label (`str`): The name of the group.
+        label (`str`): The name of the group: its range of positions or counts, such as `5–8`.
         num_tokens (`int`): Number of tokens.
         mean (`float`): The mean NLL without the ensemble minus the mean NLL with it, in nats; above 0, it helps.
         standard_error (`float`):
@@ -32,7 +32,10 @@ class GainBin:
 
 
 class SentencePositions:
-    """Positions in the sentence, counted from 1 and continued over batches."""
+    """
+    Positions of tokens in their sentence, counted from 1. With `row_is_sentence`, every row is a sentence. Otherwise
+    the rows are one running text, continued over batches, and each of `sentence_ends` (token ids) ends a sentence.
+    """
 
     def __init__(self, sentence_ends: Collection[int], row_is_sentence: bool):
         self.ends = torch.tensor(sorted(sentence_ends), dtype=torch.long)
@@ -40,7 +43,10 @@ class SentencePositions:
         self.num_before = 0
 
     def of(self, tokens: torch.LongTensor, is_target: torch.BoolTensor) -> torch.LongTensor:
-        """Return the positions of the target tokens, row by row."""
+        """
+        Return the positions in the sentence of the next batch's target tokens, `(num_targets,)`, row by row. Running
+        text has to be passed in order, batch by batch.
+        """
         if self.row_is_sentence:
             return is_target.cumsum(1)[is_target]
         running = tokens[is_target]
@@ -53,7 +59,7 @@ class SentencePositions:
 
 
 class GainTally:
-    """Sums of gains in bins with the lower bounds `firsts`."""
+    """Sums of gains in bins. `firsts` are the bins' lower bounds, in ascending order; the last bin is open."""
 
     def __init__(self, firsts: Sequence[int]):
         self.firsts = firsts
@@ -61,14 +67,14 @@ class GainTally:
         self.sums, self.squares = torch.zeros(2, len(firsts), dtype=torch.double)
 
     def add(self, gains: torch.Tensor, values: torch.LongTensor) -> None:
-        """Add each gain to the bin of its value."""
+        """Add each gain to the bin of its value, a position or a count; both have one entry per token."""
         bins = torch.bucketize(values, torch.tensor(self.firsts[1:], dtype=values.dtype), right=True)
         self.counts += torch.bincount(bins, minlength=len(self.firsts))
         self.sums.index_add_(0, bins, gains)
         self.squares.index_add_(0, bins, gains**2)
 
     def bins(self) -> list[GainBin]:
-        """Return the bins that are not empty."""
+        """Return mean and standard error of each bin that is not empty, in ascending order."""
         bins = []
         for i, (first, end) in enumerate(itertools.zip_longest(self.firsts, self.firsts[1:])):
             count = int(self.counts[i])

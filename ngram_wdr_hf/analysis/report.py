@@ -31,13 +31,14 @@ def write_report(
     notify: Callable[[str], None] = print,
 ) -> Path:
     r"""
-    Analyze a trained run, together with the runs of its `--compare`, and write a self-contained HTML file.
+    Analyze a finished run, together with the runs of its `--compare`, and write a self-contained HTML file. Unfinished
+    compared runs are skipped. A section that fails shows its error.
 
     Args:
         run (`str` or `Path`): The folder of the run.
         output (`str` or `Path`, *optional*): The file to write; `analysis.html` in the run's folder by default.
         split (`str`, *optional*, defaults to `"validation"`): The text to measure on, `"validation"` or `"test"`.
-        max_tokens (`int`, *optional*, defaults to 30,000): Maximum number of tokens to measure on.
+        max_tokens (`int`, *optional*, defaults to 30,000): Maximum number of tokens to measure on, the first ones.
         notify (`Callable[[str], None]`, *optional*): Called with progress messages; prints them by default.
 
     Returns:
@@ -46,10 +47,10 @@ def write_report(
     folders, unfinished = find_runs(run)
     output = folders[0] / REPORT if output is None else Path(output)
     if output.is_dir() or not output.parent.is_dir():
-        raise InputError(f"`--output` cannot be written to {output}: choose a file in an existing folder.")
+        raise InputError(f"`--output` {output} cannot be written: choose a file in an existing folder.")
     notify(f"Reading the run in {folders[0]}")
     for folder in unfinished:
-        notify(f"Skipped, because it is not finished: {folder}")
+        notify(f"Skipped a compared run that is not finished: {folder}")
     runs = [load_run(folder) for folder in folders]
     analysis = Analysis(runs, split, load_text(runs[0], split, max_tokens), notify)
     sections = [_attempt(title, make, analysis) for title, make in SECTIONS.items()]
@@ -62,7 +63,7 @@ def write_report(
 
 
 def _attempt(title: str, make: Callable[[Analysis], list[str]], analysis: Analysis) -> Section:
-    """Make a section; if that fails, the section shows the error."""
+    """Return the section that `make` fills; if that fails, a section with the error, which `notify` also gets."""
     try:
         return Section(title, make(analysis))
     except Exception as error:  # any error, so that the other sections are still written

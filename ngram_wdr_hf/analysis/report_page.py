@@ -53,7 +53,7 @@ class Section:
 
     Args:
         title (`str`): The heading.
-        parts (`list[str]`): Pieces of HTML.
+        parts (`list[str]`): Its content, in pieces of HTML.
     """
 
     title: str
@@ -65,7 +65,7 @@ class Section:
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """Return the HTML of the page."""
+    """Return the HTML of a complete page: title, subtitle, table of contents, sections. No other file is needed."""
     contents = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in sections)
     body = "\n".join(
         f'<section id="{part.anchor}">\n<h2>{escape(part.title)}</h2>\n{"".join(part.parts)}</section>'
@@ -103,7 +103,7 @@ def heading(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first row is the header. Columns of numbers are right-aligned."""
+    """Return the HTML of a table whose first row is the header. Columns of numbers are right-aligned."""
     kinds = [' class="number"' if all(map(_is_number, column[1:])) else "" for column in zip(*rows, strict=True)]
 
     def row_of(cells: Sequence[str], tag: str) -> str:
@@ -119,7 +119,7 @@ def _is_number(cell: str) -> bool:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return content that is hidden until its summary is clicked."""
+    """Return HTML that hides `content` until the summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>\n"
 
 
@@ -131,12 +131,12 @@ def picture(
     is_wide: bool = False,
 ) -> str:
     r"""
-    Return a plot with its caption.
+    Return the HTML of a plot with its caption; the picture is part of it.
 
     Args:
         drawing (`Figure` or `Callable`): The plot, or a function that saves it as PNG to a file.
         description (`str`): The alternative text.
-        sentences (`Sequence[str]`, *optional*): The paragraphs of the caption.
+        sentences (`Sequence[str]`, *optional*): The paragraphs of the caption, none by default.
         dpi (`int`, *optional*, defaults to 120): Resolution of a `Figure`.
         is_wide (`bool`, *optional*, defaults to `False`): Whether small screens scroll instead of shrinking it.
     """
@@ -153,5 +153,5 @@ def picture(
 
 
 def side_by_side(figures: Sequence[str]) -> str:
-    """Return figures in a row, if the screen is wide enough."""
+    """Return HTML that shows figures, given as HTML, in a row if the screen is wide enough, else below each other."""
     return f'<div class="figures">{"".join(figures)}</div>\n'

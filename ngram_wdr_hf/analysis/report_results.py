@@ -22,7 +22,7 @@ HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy")
 
 
 def models(runs: list[TrainedRun]) -> list[str]:
-    """Return the section on the models and their settings."""
+    """Return the HTML pieces of the section on the models: classes, sizes, λ, and the first run's settings."""
     rows = [["model", "class", "parameters", "in heads", "N", "λ"]]
     for run in runs:
         result = run.result
@@ -46,7 +46,10 @@ def models(runs: list[TrainedRun]) -> list[str]:
 
 
 def results(runs: list[TrainedRun]) -> list[str]:
-    """Return the section on the results by λ."""
+    """
+    Return the HTML pieces of the section on the results: a table per metric, by split and λ, and a plot over λ if a
+    model has an ensemble.
+    """
     parts = []
     metrics = _metrics(runs)
     for metric, label in metrics.items():
@@ -58,7 +61,7 @@ def results(runs: list[TrainedRun]) -> list[str]:
 
 
 def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
-    """Return the metrics of these runs and their titles."""
+    """Return the titles of the metrics that any of these runs has, by metric. Equal perplexities are listed once."""
     metrics = {
         metric: label
         for metric, label in METRICS.items()
@@ -122,7 +125,7 @@ def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
 
 
 def training(runs: list[TrainedRun]) -> list[str]:
-    """Return the section on losses and validation perplexity over the steps."""
+    """Return the HTML pieces of the section on training: losses and validation perplexity over the steps."""
     sentences = []
     for run in runs:
         evaluations = {
@@ -147,7 +150,10 @@ def training(runs: list[TrainedRun]) -> list[str]:
 
 
 def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
-    """Return the section on masked language models: perplexity of masked words by the model and by each head."""
+    """
+    Return the HTML pieces of the section on heads for masked language models: perplexity of the masked tokens of a
+    split by the model's own prediction and by each head.
+    """
     rows, perplexities = [["model", "level", "perplexity", "masked words"]], {}
     for run in runs:
         metrics = run.splits[split]

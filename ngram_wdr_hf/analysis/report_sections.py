@@ -32,7 +32,8 @@ class Analysis:
         runs (`list[TrainedRun]`): The run, then the runs it is compared with.
         split (`str`): The name of the split.
         text ([`RunText`]): The text to measure on.
-        notify (`Callable[[str], None]`): Called with progress messages.
+        notify (`Callable[[str], None]`): Function called with progress messages.
+        cached_diagnostics (`dict[str, HeadDiagnostics]`, *optional*): The diagnostics computed so far, by model name.
     """
 
     runs: list[TrainedRun]
@@ -59,7 +60,10 @@ class Analysis:
 
 
 def heads(analysis: Analysis) -> list[str]:
-    """Return the section on perplexity and accuracy by depth."""
+    """
+    Return the HTML pieces of the section on perplexity and accuracy by depth; for masked language models, those of
+    `masked_heads`.
+    """
     by_name = analysis.diagnostics
     if not by_name:
         return masked_heads(analysis.runs, analysis.split)
@@ -82,7 +86,10 @@ def heads(analysis: Analysis) -> list[str]:
 
 
 def drafts(analysis: Analysis) -> list[str]:
-    """Return the section on the acceptance rate, on the text and in generation."""
+    """
+    Return the HTML pieces of the section on acceptance rates, on the text and in generation; empty if no model has
+    drafting heads.
+    """
     runs = analysis.with_ensemble
     if not runs:
         return []
@@ -117,7 +124,9 @@ def drafts(analysis: Analysis) -> list[str]:
 
 
 def gains(analysis: Analysis) -> list[str]:
-    """Return the section on the gain of the ensemble by group of tokens."""
+    """
+    Return the HTML pieces of the section on the ensemble's gain by group of tokens; empty if no model has an ensemble.
+    """
     runs = analysis.with_ensemble
     if not runs:
         return []
@@ -171,7 +180,10 @@ def _gain_cells(gain: GainBin) -> list[str]:
 
 
 def gradients(analysis: Analysis) -> list[str]:
-    """Return the section on gradient diversity, from the training log or measured now."""
+    """
+    Return the HTML pieces of the section on gradient diversity: over the steps, of the runs that logged it, or, if
+    none did, measured now on the trained models.
+    """
     logged = {
         run.name: run.result.history
         for run in analysis.runs
@@ -207,7 +219,7 @@ def gradients(analysis: Analysis) -> list[str]:
 
 
 def targets(analysis: Analysis) -> list[str]:
-    """Return the section with the map of embeddings and word differences."""
+    """Return the HTML pieces of the section with the first run's map of embeddings and word differences."""
     run = analysis.runs[0]
     analysis.notify(f"{run.name}: map of the targets")
     target_map = wdr_map(run.model, analysis.text.documents, run.tokenizer)

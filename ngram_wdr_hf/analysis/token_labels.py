@@ -16,14 +16,14 @@ VISIBLE = str.maketrans({"\n": "⏎", "\r": "⏎", "\t": "⇥", " ": "␣"})
 def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """
     Return labels without the tokenizer's marks: `to` for `Ġto` and `▁to`, `⏎` for a line break, and `·ing` for a
-    piece inside a word. Different tokens have different labels.
+    piece inside a word. Different tokens have different labels, if need be with their id: `to#42`.
 
     Args:
         ids (`Sequence[int]`): The token ids of a text, in order.
         tokenizer (`PreTrainedTokenizerBase`): Their tokenizer.
 
     Returns:
-        `list[str]`: A label for each token.
+        `list[str]`: A label for each token of the text, in order.
     """
     pieces = {token: tokenizer.convert_ids_to_tokens(token) for token in set(ids)}
     labels = {token: _readable(token, piece, tokenizer) for token, piece in pieces.items()}

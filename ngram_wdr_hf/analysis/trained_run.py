@@ -30,7 +30,7 @@ from ..training.nmt.data import load_pairs, tokenize_nmt
 from .diagnostics import count_tokens
 
 METRICS = "metrics.json"
-# Rows for gradient diversity, and prompts for generation, with their lengths and numbers of new tokens.
+# Rows for gradient diversity; prompts for generation, their length in tokens, and the new tokens after each.
 NUM_ROWS, NUM_PROMPTS = 16, 16
 PROMPT_TOKENS, NEW_TOKENS = 32, 48
 Arguments = TypeVar("Arguments")
@@ -66,7 +66,10 @@ class TrainedRun:
         return bool(self.result.head_parameters) and self.result.ensemble_lambda is not None
 
     def by_lambda(self, split: str, metric: str) -> dict[float, float]:
-        """Return a metric by λ, with λ = 0 for a single value; empty if the split does not have it."""
+        """
+        Return a metric of a split by λ; a metric that does not depend on λ has the key 0. Empty if there is no such
+        split or metric.
+        """
         metrics = self.splits.get(split, {})
         values = metrics.get(metric)
         if values is None:
@@ -78,7 +81,10 @@ class TrainedRun:
         return {at: math.inf if value is None else value for at, value in zip(grid, values, strict=True)}
 
     def tried_lambda(self) -> float:
-        """Return the λ that the run chose; if that is 0, the best of its values above 0."""
+        """
+        Return the λ that the run chose; if that is 0, the evaluated λ above 0 with the lowest perplexity. 0 if there
+        is none.
+        """
         if self.result.ensemble_lambda:
             return self.result.ensemble_lambda
         by_lambda = next(
@@ -96,10 +102,12 @@ class RunText:
     Args:
         predicted (`EvaluationWindows` or `PairBatches`, *optional*): The text to predict; `None` for a masked
             language model.
-        documents (`list[list[int]]`): The tokens of each document.
+        documents (`list[list[int]]`): The token ids of each document: the whole running text, or each target sentence.
         token_counts (`np.ndarray`, *optional*): Count of each token in the training text; `None` if it is streamed.
-        batch (`dict[str, torch.Tensor]`): Rows of the training data.
-        prompts (`list[dict[str, torch.Tensor]]`): Prompts for generation.
+        batch (`dict[str, torch.Tensor]`): A batch of the training data; of the split, if the training text is
+            streamed.
+        prompts (`list[dict[str, torch.Tensor]]`): Prompts for generation, each of one row; empty for a masked language
+            model.
     """
 
     predicted: EvaluationWindows | PairBatches | None
@@ -114,7 +122,10 @@ class RunText:
 
 
 def find_runs(path: str | Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders of a run and of its finished `--compare` runs, and of the unfinished ones."""
+    """
+    Return the folders of a run and its finished `--compare` runs, the run first, and those of the unfinished ones.
+    Raise an `InputError` if `path` holds no finished run.
+    """
     folder = Path(path)
     if not (folder / SETTINGS).is_file():
         raise InputError(
@@ -132,7 +143,9 @@ def _is_finished(folder: Path) -> bool:
 
 
 def load_run(folder: Path) -> TrainedRun:
-    """Load a finished run."""
+    """
+    Load a finished run from its folder, with its model in evaluation mode. Raise an `InputError` if a file is damaged.
+    """
     try:
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         config = AutoConfig.from_pretrained(folder)
@@ -154,12 +167,13 @@ def load_run(folder: Path) -> TrainedRun:
 
 def load_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     r"""
-    Load a split of the run's data.
+    Load a split of the run's data, as its settings name it; relative paths start at the current directory. Raise an
+    `InputError` if the run has no such split, or its data cannot be loaded.
 
     Args:
         run ([`TrainedRun`]): The run.
         split (`str`): `"validation"` or `"test"`.
-        max_tokens (`int`): Maximum number of tokens.
+        max_tokens (`int`): Maximum number of tokens, from the start of the split; of pairs, target tokens.
     """
     if split not in run.splits:
         raise InputError(
@@ -169,12 +183,13 @@ def load_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         return (_pairs if run.model.config.is_encoder_decoder else _running_text)(run, split, max_tokens)
     except InputError as error:
         raise InputError(
-            f"The data of the run in {run.folder} cannot be loaded from this directory: {error}"
+            f"The data of the run in {run.folder} cannot be loaded; start in the directory where it was trained: "
+            f"{error}"
         ) from error
 
 
 def _arguments(kind: type[Arguments], settings: dict[str, Any]) -> Arguments:
-    """Return the data options of the run."""
+    """Return the data options of a run, of the class `kind`, from its settings; others keep their defaults."""
     return kind(**{field.name: settings[field.name] for field in fields(kind) if field.name in settings})
 
 
@@ -204,13 +219,16 @@ def _blocks(
 
 
 def _rows_of(blocks: TorchDataset) -> dict[str, torch.Tensor]:
-    """Return random rows, the same for the same text."""
+    """Return a batch of up to `NUM_ROWS` random blocks, always the same for the same text."""
     indices = random.Random(0).sample(range(len(blocks)), min(NUM_ROWS, len(blocks)))
     return default_data_collator([blocks[i] for i in indices])
 
 
 def _prompts(model: PreTrainedModel, stream: TokenStream) -> list[dict[str, torch.Tensor]]:
-    """Return evenly spaced pieces of the text, short enough to leave room for new tokens."""
+    """
+    Return up to `NUM_PROMPTS` evenly spaced pieces of the text as arguments of `generate`, at most half as long as the
+    model's context.
+    """
     length = max(1, min(PROMPT_TOKENS, (max_positions(model) or math.inf) // 2, len(stream)))
     begins = np.linspace(0, len(stream) - length, NUM_PROMPTS).astype(int)
     pieces = [stream[begin : begin + length][None] for begin in sorted(set(begins.tolist()))]
@@ -243,7 +261,10 @@ def _row(tokens: Sequence[int]) -> torch.LongTensor:
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:
-    """Return the first pairs with at most `max_tokens` target tokens, at least one pair."""
+    """
+    Return batches of the first pairs with at most `max_tokens` target tokens in all, at least one pair. `batch_tokens`
+    is the size of a batch, as in `PairBatches`.
+    """
     totals = side_lengths(batches.rows)[:, 1].cumsum()
     count = max(1, int(np.searchsorted(totals, max_tokens, side="right")))
     if count >= len(batches.rows):

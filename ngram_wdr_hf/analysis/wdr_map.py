@@ -53,7 +53,7 @@ class TargetDiversity:
 
     @property
     def targets_per_word(self) -> float:
-        """The average number of different targets of a word."""
+        """The average number of different targets of a word, `num_distinct / num_words`."""
         return self.num_distinct / self.num_words
 
 
@@ -81,31 +81,33 @@ class WDRMap:
 
     @property
     def counts(self) -> Counter[str]:
-        """The count of each word in the text."""
+        """The number of occurrences of each word (label) in the text."""
         return Counter(self.tokens)
 
     @property
     def words(self) -> np.ndarray:
-        """The word that each point is a target of, `(P,)`."""
+        """The word (label) that each point is a target of, an array of shape `(P,)`."""
         return np.array(self.tokens, dtype=object)[self.positions]
 
     def frequent_words(self, count: int) -> list[str]:
-        """Return the most frequent words, purely alphabetic ones first."""
+        """
+        Return up to `count` words, the most frequent first; but all purely alphabetic ones come before the others.
+        """
         by_count = sorted(self.counts.items(), key=lambda item: (not item[0].isalpha(), -item[1], item[0]))
         return [word for word, _ in by_count[:count]]
 
     def formula(self, point: int) -> str:
-        """Return the formula of a point, as in `to − 2 want + we`."""
+        """Return the word difference of a point (given by its index) as text: `to − 2 want + we` at level 2."""
         position = self.positions[point]
         terms = enumerate(signs(int(self.levels[point])), start=1)
         return self.tokens[position] + "".join(f"{sign}{self.tokens[position - i]}" for i, sign in terms)
 
     def figure(self, word: str | None = None) -> Figure:
         """
-        Draw the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of one word.
+        Return the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of one word.
 
         Args:
-            word (`str`, *optional*): The word to enlarge; the most frequent one by default.
+            word (`str`, *optional*): The word to enlarge, a label in `tokens`; the most frequent one by default.
         """
         from .wdr_map_figure import draw_map
 
@@ -124,7 +126,7 @@ class WDRMap:
         return map_page(self)
 
     def page(self, path: str | Path) -> Path:
-        """Write the interactive map to a self-contained HTML file."""
+        """Write the interactive map to a self-contained HTML file, and return its path."""
         path = Path(path)
         path.write_text(self.to_html(), encoding="utf-8")
         return path
@@ -148,8 +150,8 @@ def wdr_map(
         model (`PreTrainedModel`): Any model with an output embedding.
         text_or_ids (`str`, `Sequence` or `torch.Tensor`): A text or its token ids, or a list of such documents.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        levels (`int`, *optional*, defaults to 2): The highest level.
-        max_tokens (`int`, *optional*, defaults to 1270): Maximum number of tokens.
+        levels (`int`, *optional*, defaults to 2): The highest level n, at least 1.
+        max_tokens (`int`, *optional*, defaults to 1270): Maximum number of tokens, the first ones of the text.
         perplexity (`float`, *optional*): The perplexity of t-SNE; by default 30, or a third of the number of points if
             that is less.
         seed (`int`, *optional*, defaults to 0): The seed of t-SNE.
@@ -188,8 +190,8 @@ def wdr_map(
 
 def signs(level: int) -> list[str]:
     """
-    Return the text to print before each earlier word of a difference, its sign and factor, the latest word first:
-    `[" − 2 ", " + "]` for level 2.
+    Return what a formula prints before each earlier word of a word difference: its sign and its factor, unless 1. The
+    latest word comes first: `[" − 2 ", " + "]` for level 2, an empty list for level 0.
     """
     return [
         f" {'−' if i % 2 else '+'} {'' if comb(level, i) == 1 else f'{comb(level, i)} '}" for i in range(1, level + 1)
@@ -198,7 +200,7 @@ def signs(level: int) -> list[str]:
 
 def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[int], level: int) -> TargetDiversity:
     """
-    Compute the diversity of the targets of one level.
+    Compute the diversity of the targets of one level. Raise a `ValueError` if no token has two targets.
 
     Args:
         vectors (`np.ndarray` of shape `(T, d)`): The targets.
@@ -228,7 +230,10 @@ def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[i
 
 
 def _documents(text_or_ids: Any, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> list[list[int]]:
-    """Return the tokens of each document, up to `max_tokens` in all."""
+    """
+    Return the token ids of each document, the first `max_tokens` in all. Raise a `ValueError` if a document is neither
+    text nor ids.
+    """
     rows = _as_list(text_or_ids)
     rows = [rows] if _are_ids(rows) else rows
     kept = []
@@ -239,7 +244,10 @@ def _documents(text_or_ids: Any, tokenizer: PreTrainedTokenizerBase, max_tokens:
             else _as_list(row)
         )
         if not _are_ids(ids):
-            raise ValueError("`text_or_ids` must be a string, a list of token ids, or a list of either.")
+            raise ValueError(
+                f"`text_or_ids` must be a string, a list of token ids, or a list of either, got {type(row)}: tokenize "
+                "or convert it."
+            )
         kept.append(ids[:max_tokens])
         max_tokens -= len(kept[-1])
         if not max_tokens:
@@ -273,7 +281,10 @@ def _check_ids(ids: list[int], num_rows: int, tokenizer: PreTrainedTokenizerBase
 
 
 def _targets(embeddings: list[torch.Tensor], level: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the targets of a level, `(T, d)`, and the index of the token of each, `(T,)`."""
+    """
+    Return the targets of a level, `(T, d)`, and for each the index in the text of its token, `(T,)`. `embeddings` are
+    those of each document; the first `level` tokens of a document have no target.
+    """
     vectors, positions, begin = [], [], 0
     for row in embeddings:
         # The values at the end are carried over, not differences.
@@ -285,7 +296,10 @@ def _targets(embeddings: list[torch.Tensor], level: int) -> tuple[np.ndarray, np
 
 
 def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.ndarray:
-    """Project to two dimensions; equal targets become one point, because t-SNE would separate copies."""
+    """
+    Project the targets `(P, d)` to two dimensions with t-SNE, `(P, 2)`. Equal targets get the same point, because
+    t-SNE would separate copies. `perplexity=None` means 30, or a third of the number of different targets if less.
+    """
     # Imported here, because training does not need scikit-learn.
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -296,7 +310,7 @@ def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.nda
     if not 0 < perplexity < len(distinct):
         raise ValueError(
             f"`perplexity` of t-SNE must be positive and below {len(distinct)}, the number of different target "
-            f"vectors, got {perplexity}. Lower it, or give a longer text."
+            f"vectors, got {perplexity}: choose such a value, or give a longer text."
         )
     projection = TSNE(perplexity=perplexity, init="pca", max_iter=ITERATIONS, random_state=seed)
     # With several threads, results are not reproducible.

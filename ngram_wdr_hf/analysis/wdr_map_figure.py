@@ -69,11 +69,12 @@ class Label(NamedTuple):
 
 def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
     """
-    Draw the map with the installed fonts.
+    Return the map as a figure: a panel per level, and an enlarged panel of the 1-level targets of one word. Other
+    installed fonts are used for characters that matplotlib's font lacks.
 
     Args:
         wdr_map (`WDRMap`): The map.
-        word (`str`, *optional*): The word to enlarge; the most frequent one by default.
+        word (`str`, *optional*): The word to enlarge, a label of the map; the most frequent one by default.
     """
     installed = set(get_font_names())
     with rc_context({"font.family": ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]}):
@@ -82,8 +83,9 @@ def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
 
 def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
     """
-    Draw a panel per level on the same axes, with target diversity in the title and frequent words in colour. After the
-    1-level panel comes an enlarged panel for the targets of one word.
+    Return a figure with a panel per level on the same axes, with target diversity in the title and frequent words in
+    colour. After the 1-level panel comes an enlarged panel for the targets of `word`, the most frequent one for
+    `None`. Raise a `ValueError` if the word has no 1-level target.
     """
     frequent = wdr_map.frequent_words(len(COLORS))
     word = frequent[0] if word is None else word
@@ -138,7 +140,10 @@ def _title(diversity: TargetDiversity) -> str:
 
 
 def _dots(wdr_map: WDRMap, level: int, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of each group of equal targets, and the size of the group."""
+    """
+    Return the dots of a level for some words: the index of one point for each group of equal targets, and the size of
+    each group.
+    """
     points = np.flatnonzero((wdr_map.levels == level) & np.isin(wdr_map.words, list(words)))
     _, first, counts = np.unique(wdr_map.coordinates[points], axis=0, return_index=True, return_counts=True)
     return points[first], counts
@@ -160,7 +165,10 @@ def _set_limits(axes: Axes, coordinates: np.ndarray) -> None:
 
 
 def _densest_square(wdr_map: WDRMap, word: str) -> np.ndarray:
-    """Return the corners of the smallest square in the panel that holds `CLOSE_SHARE` of a word's targets."""
+    """
+    Return the lower left and upper right corner, `(2, 2)`, of the smallest square around a word's 1-level target that
+    holds half of them. It is square in the panel, and not smaller than a tenth of it.
+    """
     size = np.ptp(wdr_map.coordinates, axis=0)
     targets = wdr_map.coordinates[_dots(wdr_map, 1, [word])[0]] / size
     distances = np.abs(targets[:, None] - targets).max(-1)
@@ -175,7 +183,9 @@ def _densest_square(wdr_map: WDRMap, word: str) -> np.ndarray:
 
 
 def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[Label]:
-    """Return a label for each word at its most central target, frequent words first."""
+    """
+    Return a label for each word at its most central target of a level: words with a colour first, then by frequency.
+    """
     labels = []
     for word in dict.fromkeys([*colors, *wdr_map.frequent_words(len(wdr_map.counts))]):
         targets = wdr_map.coordinates[(wdr_map.levels == level) & (wdr_map.words == word)]
@@ -187,7 +197,7 @@ def _word_labels(wdr_map: WDRMap, level: int, colors: dict[str, str]) -> list[La
 
 
 def _formula_labels(wdr_map: WDRMap, word: str, color: str) -> list[Label]:
-    """Return a label for each 1-level target, those of one word first."""
+    """Return a label with the formula of each 1-level target: those of `word` first, in `color`, then the others."""
     word_points, other_points = (_dots(wdr_map, 1, words)[0] for words in ([word], wdr_map.counts.keys() - [word]))
     styles = [(point, color, LARGE_LABEL) for point in word_points] + [
         (point, RARE_LABEL, SMALL_LABEL) for point in other_points
@@ -196,7 +206,10 @@ def _formula_labels(wdr_map: WDRMap, word: str, color: str) -> list[Label]:
 
 
 def _add_labels(axes: Axes, labels: Sequence[Label]) -> None:
-    """Add labels in order where there is room beside their dots, up to `MOST_LABELS`."""
+    """
+    Add labels to a panel in their order, up to `MOST_LABELS`. A label without room beside its dot, or with a dot
+    outside the panel, is left out.
+    """
     panel = axes.get_window_extent()
     # The radii of coloured dots in points, by center.
     radii = {

@@ -30,7 +30,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def map_fragment(wdr_map: WDRMap) -> str:
-    """Return a `div` with data, style and script, which follows the page's `color-scheme`."""
+    """Return the interactive map as a `div` with data, style and script. It follows the page's `color-scheme`."""
     low, high = wdr_map.coordinates.min(0), wdr_map.coordinates.max(0)
     # Scale to the unit square, with the margin.
     scaled = (wdr_map.coordinates - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
@@ -53,5 +53,5 @@ def map_fragment(wdr_map: WDRMap) -> str:
 
 
 def map_page(wdr_map: WDRMap) -> str:
-    """Return the map as an HTML page."""
+    """Return the interactive map as a self-contained HTML page."""
     return PAGE.format(fragment=map_fragment(wdr_map))

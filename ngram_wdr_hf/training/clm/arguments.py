@@ -23,14 +23,14 @@ from .presets import CLM_PRESETS
 
 @dataclass
 class ClmDataArguments(TextDataArguments):
-    """Options for the text and its tokenizer."""
+    """Options for the text, its tokenizer, and the evaluation windows over it."""
 
     tokenizer: str | None = HfArg(
         default=None,
-        help="`word`: the words of the training text, split at whitespace, with <unk> and an <eos> per line, as is "
-        "usual "
-        "for PTB and WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a pretrained tokenizer's name "
-        "or folder. Default: the checkpoint's with `--model_name_or_path`, `bpe` for Python's English, else `word`.",
+        help="`word`: the words of the training text, split at white space, with <unk> and an <eos> per line, as is "
+        "usual for PTB and WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a pretrained tokenizer's "
+        "name or folder. Default: the checkpoint's with `--model_name_or_path`, `bpe` for Python's English, else "
+        "`word`.",
     )
     stride: int | None = HfArg(
         default=None,
@@ -54,12 +54,16 @@ class ClmModelArguments(GenerativeModelArguments):
 
 @dataclass
 class ClmReportArguments(GenerativeReportArguments):
-    """Options for evaluation and reports."""
+    """Options for evaluation and reports, with those for the sample text."""
 
     prompt: str | None = HfArg(
-        default=None, help="Prompt of the sample text. Default: the beginning of the validation text."
+        default=None, help="Prompt of the sample texts. Default: the first 16 tokens of the validation text."
     )
-    sample_tokens: int = HfArg(default=60, help="Number of tokens to generate as sample text; 0 generates none.")
+    sample_tokens: int = HfArg(
+        default=60,
+        help="Maximum number of tokens to generate as sample text after training, without and with the ensemble; 0 "
+        "generates none.",
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -68,12 +72,12 @@ class ClmReportArguments(GenerativeReportArguments):
 
 @dataclass
 class ClmTrainingArguments(RunTrainingArguments):
-    """Options for training: those of Trainer."""
+    """Options for training: those of `RunTrainingArguments`, with a default folder."""
 
     output_dir: str | None = output_dir_field("runs/clm")
 
 
 def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_clm.py`."""
+    """Parse the command line of `train_clm.py`; `description` heads the text of `--help`."""
     classes = (ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments)
     return parse_arguments(classes, arguments, description)

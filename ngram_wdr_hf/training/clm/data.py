@@ -15,16 +15,19 @@ from .presets import CLM_PRESETS
 
 
 class ClmData(TextData):
-    """Tokenized text for causal language modeling."""
+    """Tokenized text for causal language modeling, with its training blocks and evaluation windows."""
 
     def blocks(self) -> TrainingBlocks | StreamedBlocks:
-        """Return the blocks to train on."""
+        """Return the training text in blocks of `block_size` tokens, streamed if the text is."""
         if self.streamed is not None:
             return StreamedBlocks(self.streamed, self.block_size)
         return TrainingBlocks(self.streams["train"], self.block_size)
 
     def windows(self, stride: int | None) -> dict[str, EvaluationWindows]:
-        """Return the evaluation windows by split."""
+        """
+        Return the evaluation windows of `block_size` tokens by split, without `train`. `stride=None` means
+        `block_size`.
+        """
         return {
             split: evaluation_windows(stream, self.tokenizer, self.block_size, stride)
             for split, stream in self.streams.items()
@@ -35,7 +38,10 @@ class ClmData(TextData):
 def find_clm_tokenizer(
     splits: Splits, data: ClmDataArguments, model: ModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
+    """
+    Return the tokenizer in the run's `folder`, if there is one; else load or train the one that `--tokenizer` selects,
+    by default the checkpoint's, `bpe` for Python's English, or `word`. `folder=None` means that there is no run.
+    """
     is_default_text = data.train_file is None and data.dataset_name is None
     subwords = data.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
     trainers = {
@@ -47,6 +53,6 @@ def find_clm_tokenizer(
 
 
 def check_prompt(prompt: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that a prompt has at least one token."""
+    """Raise an `InputError` if a prompt has no tokens. `None`, the default prompt, is fine."""
     if prompt is not None and not tokenizer(prompt, add_special_tokens=False).input_ids:
         raise InputError(f"`--prompt` must have at least one token, got {prompt!r}. Give it a word.")

@@ -27,7 +27,10 @@ LANGUAGE_MODELS = {
 def build_clm_model(
     arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> NgramMixin:
-    """Return a new model by preset, for blocks of `block_size` tokens, or a causal language model's checkpoint."""
+    """
+    Return the checkpoint of `--model_name_or_path` with heads, or a new model by preset, for up to `block_size`
+    tokens. A plain checkpoint gets new heads if `do_train`, else none. `block_size` is ignored for a checkpoint.
+    """
     fields = config_fields(arguments, do_train)
     if arguments.model_name_or_path is not None:
         default_size = DEFAULT_NGRAM_SIZE if do_train else 1
@@ -47,7 +50,10 @@ def build_clm_model(
 
 
 def _length_fields(backbone: str, block_size: int, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration fields that set the maximum length to `block_size` tokens."""
+    """
+    Return the configuration fields that set the maximum length to `block_size` tokens; for a Reformer, to the next
+    multiple of its chunk length. `sizes` holds the configuration fields so far.
+    """
     if backbone != "reformer":
         return {"max_position_embeddings": block_size}
     defaults = WDRNgramReformerConfig()

@@ -6,7 +6,7 @@ from ..common.presets import Preset
 
 
 def _dropout(probability: float) -> dict[str, float]:
-    """Return GPT-2's three dropout fields."""
+    """Return GPT-2's three dropout fields, all with this probability."""
     return {"resid_pdrop": probability, "embd_pdrop": probability, "attn_pdrop": probability}
 
 
@@ -39,7 +39,10 @@ def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
 def _tensorized(
     dataset: str, ngram_size: int, simple: float, wdr: float, config: dict[str, Any], **arguments: Any
 ) -> Preset:
-    """Return the paper's TT: sizes and steps of the original TT, all else from the paper."""
+    """
+    Return the preset of the paper's TT (Tensorized Transformer) for a dataset: sizes and steps of the original TT, all
+    else from the paper. `simple` and `wdr` are the paper's λ for these targets.
+    """
     sizes = {"hidden_size": 256, "attention_rank": 40, "intermediate_size": 2100, "ngram_size": ngram_size, **config}
     return Preset(
         f"the paper's Tensorized Transformer for {dataset}, N = {ngram_size}",
@@ -52,8 +55,8 @@ def _tensorized(
 
 def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
     """
-    Return the paper's RF. The paper does not give its size: these are the defaults of Transformers, with heads of the
-    paper's size.
+    Return the preset of the paper's RF (Reformer) for a dataset. The paper does not give its size: these are the
+    defaults of Transformers, with heads of the paper's size. `simple` and `wdr` are the paper's λ for these targets.
     """
     return Preset(
         f"the paper's Reformer for {dataset}, N = {ngram_size}",

@@ -21,7 +21,8 @@ class ClmResult(TaskResult):
 
     Args:
         scores (`dict[str, Scores]`): Perplexities and head losses by split.
-        samples (`dict[str, str]`): Generated text by label, which starts with λ.
+        samples (`dict[str, str]`): Generated texts, prompt included, by label: λ, with `use_mtp` also the tokens per
+            forward pass.
     """
 
     kind = "A language model"
@@ -58,7 +59,10 @@ class ClmResult(TaskResult):
 
 
 def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]:
-    """Return the perplexity by `"word"` or `"token"` for every model, split and λ; a star marks the chosen λ."""
+    """
+    Return a table of perplexities by `unit`, `"word"` or `"token"`: a row per model and split, a column per λ. An
+    asterisk marks the chosen λ.
+    """
     figures = [
         {split: (scores.count(unit), scores.by_lambda(unit)) for split, scores in result.scores.items()}
         for result in results
@@ -67,19 +71,19 @@ def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]
 
 
 def units_of(results: Sequence[ClmResult]) -> list[str]:
-    """Return `["word"]`, and also `"token"` if tokens are not words."""
+    """Return the units of perplexity to show: `["word"]` if every token is a word, else `["word", "token"]`."""
     all_scores = [scores for result in results for scores in result.scores.values()]
     is_same = all(scores.num_words == scores.num_tokens for scores in all_scores)
     return ["word"] if is_same else ["word", "token"]
 
 
 def print_tables(results: Sequence[ClmResult]) -> None:
-    """Print the perplexities of all models side by side."""
+    """Print the perplexities of all models in one table per unit."""
     for unit in units_of(results):
         print(f"\nPerplexity by {unit} (* the λ chosen on validation)\n\n{as_text(perplexity_table(results, unit))}")
 
 
 def print_samples(result: ClmResult) -> None:
-    """Print the generated texts of one model."""
+    """Print the generated texts of one model, if any."""
     for label, text in result.samples.items():
         print(f"\n--- {result.name}, λ={label}\n{text}")

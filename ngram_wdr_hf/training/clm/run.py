@@ -24,7 +24,10 @@ SAMPLE_LAMBDA = 0.4
 
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
-    """Train (unless `--do_train false`), evaluate and report; with `--compare`, every kind of model."""
+    """
+    Train (unless `--do_train false`), choose λ on the validation text, evaluate, print and save. Return the result;
+    with `--compare`, those of all kinds of model, the requested one first.
+    """
     check_streaming(arguments)
     arguments, repository = begin(arguments)
     results = []
@@ -51,7 +54,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
 
 
 def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
-    """Load and tokenize the text, and load or create the model."""
+    """Load and tokenize the text, and load or create the model; check that they fit each other and the options."""
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_clm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
@@ -60,7 +63,8 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
     if arguments.report.use_mtp and model._is_stateful:
         raise InputError(
-            f"`--use_mtp` cannot drop rejected drafts from the state of a {type(model).__name__}. Remove the option."
+            f"`--use_mtp` does not work with {type(model).__name__}, whose state cannot drop rejected drafts: remove "
+            "the option."
         )
     check_train_mode(model, arguments)
     check_lengths(data, model.config.ngram_size)
@@ -84,7 +88,10 @@ def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
 
 @torch.no_grad()
 def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float) -> dict[str, str]:
-    """Generate text from one prompt and seed, without and with the ensemble."""
+    """
+    Sample texts from one prompt with the same seed: one with λ = 0 and, if the model has heads, one with
+    `ensemble_lambda` (`SAMPLE_LAMBDA` if that is 0). Return them by label, as in `ClmResult`.
+    """
     report = run.arguments.report
     if report.sample_tokens == 0:
         return {}

@@ -21,26 +21,29 @@ from ..common.presets import Preset
 
 @dataclass
 class GlueDataArguments:
-    """Options for the tasks: their names, the files or the dataset of their examples, the maximum length."""
+    """Options for the tasks and their examples: GLUE's files or a dataset."""
 
     task: list[str] | None = HfArg(
         default=None,
         help=f"Tasks to fine-tune on: one or more of {', '.join(GLUE_TASKS)}. Case and hyphens are ignored. Required.",
     )
     train_file: str | None = HfArg(
-        default=None, help="Training examples of a single task, in GLUE's file format (train.tsv)."
+        default=None,
+        help="Training examples of a single task, in GLUE's file format (train.tsv); needs `--validation_file`.",
     )
     validation_file: str | None = HfArg(
-        default=None, help="Validation examples of a single task, in GLUE's file format (dev.tsv)."
+        default=None,
+        help="Validation examples of a single task, in GLUE's file format (dev.tsv); needs `--train_file`.",
     )
     data_dir: str | None = HfArg(
         default=None,
-        help="Folder with subfolders SST-2, CoLA and RTE, each with train.tsv and dev.tsv; instead of files.",
+        help="Folder with a subfolder for each task (SST-2, CoLA, RTE) with train.tsv and dev.tsv; instead of "
+        "`--train_file` and `--validation_file`.",
     )
     dataset_name: str | None = HfArg(
         default=None,
-        help="Dataset with a configuration per task, instead of files: a name on the Hub, such as `glue`, or a "
-        "folder.",
+        help="Dataset instead of files, with a configuration per task: a name on the Hub, such as `glue`, or a "
+        "folder. For a single task, it need not have configurations.",
     )
     max_length: int | None = HfArg(
         default=None,
@@ -55,13 +58,12 @@ class GlueDataArguments:
         if [any(files), self.data_dir is not None, self.dataset_name is not None].count(True) != 1:
             raise InputError(
                 "`--data_dir`, `--dataset_name`, or `--train_file` with `--validation_file` is required: give exactly "
-                "one "
-                "of these."
+                "one of these."
             )
         if any(files) and (not all(files) or len(self.task) > 1):
             raise InputError(
-                "`--train_file` and `--validation_file` must be given together, for one `--task`. For several, use "
-                "`--data_dir`."
+                "`--train_file` and `--validation_file` must be given together, for one `--task`: give both, or use "
+                "`--data_dir` for several tasks."
             )
         # Leaves room for text besides the special tokens.
         check_at_least("max_length", self.max_length, 8)
@@ -69,7 +71,7 @@ class GlueDataArguments:
 
 @dataclass
 class GlueModelArguments:
-    """Options for the model."""
+    """Options for the model: the checkpoint to fine-tune."""
 
     # Only checkpoints are fine-tuned.
     presets: ClassVar[dict[str, Preset]] = {}
@@ -88,7 +90,7 @@ class GlueModelArguments:
 
 @dataclass
 class GlueReportArguments:
-    """Options for repetitions."""
+    """Options for repetitions of a run with several seeds."""
 
     seeds: list[int] | None = HfArg(
         default=None, help="Fine-tune once per seed, and report mean and standard deviation. Default: only `--seed`."
@@ -100,7 +102,10 @@ class GlueReportArguments:
 
 @dataclass
 class GlueTrainingArguments(RunTrainingArguments):
-    """Trainer's options, with defaults from the recipe of Cramming (hf.co/papers/2212.14034)."""
+    """
+    Trainer's options, with defaults from the recipe of Cramming (hf.co/papers/2212.14034). Some options are refused:
+    each run trains, evaluates after every epoch, and resumes by itself.
+    """
 
     output_dir: str | None = output_dir_field("runs/glue")
     num_train_epochs: float = HfArg(default=5.0, help="Number of epochs.")
@@ -113,15 +118,16 @@ class GlueTrainingArguments(RunTrainingArguments):
         default=None,
         metadata={
             "help": "Order of the training examples. Default: `group_by_length`, which batches texts of similar "
-            "length "
-            "and takes half the time; with several processes, `random`.",
+            "length and takes half the time; with several processes, `random`.",
             "choices": TrainingArguments.__dataclass_fields__["train_sampling_strategy"].metadata["choices"],
         },
     )
-    logging_strategy: str = HfArg(default="epoch", help="When to log the loss.")
+    logging_strategy: str = HfArg(default="epoch", help="When to log the training loss: `epoch`, `steps` or `no`.")
     save_total_limit: int | None = HfArg(default=1, help="Number of checkpoints to keep for resuming.")
     load_best_model_at_end: bool = HfArg(
-        default=False, help="Save the model of the best epoch instead of the last. The report shows both."
+        default=False,
+        help="Save the model of the epoch with the best validation metric instead of the last. The report shows the "
+        "scores of both.",
     )
 
     def __post_init__(self):
@@ -134,21 +140,23 @@ class GlueTrainingArguments(RunTrainingArguments):
         }
         for option in [option for option, is_given in unsupported.items() if is_given]:
             raise InputError(
-                f"`{option}` is not supported: each run trains, evaluates GLUE's metric after every epoch, and "
-                "resumes "
-                "from its own last checkpoint. Remove the option."
+                f"`{option}` is not supported, as each run trains, evaluates GLUE's metric after every epoch, and "
+                "resumes from its own last checkpoint: remove the option."
             )
         requested = self.train_sampling_strategy
         self.train_sampling_strategy = requested or "random"
         super().__post_init__()
         # Each process would group in its own order, so that some examples are read twice and others never.
         if self.world_size > 1 and requested == "group_by_length":
-            raise InputError("`--train_sampling_strategy group_by_length` needs a single process. Remove the option.")
+            raise InputError(
+                "`--train_sampling_strategy group_by_length` needs a single process: remove the option, or train with "
+                "one process."
+            )
         if self.world_size == 1 and requested is None:
             self.train_sampling_strategy = "group_by_length"
 
 
 def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `finetune_glue.py`."""
+    """Parse the command line of `finetune_glue.py`; `description` heads the text of `--help`."""
     classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -22,7 +22,7 @@ Splits = dict[str, GlueExamples]
 
 
 def load_splits(data: GlueDataArguments, task: GlueTask) -> Splits:
-    """Load the training and validation examples of a task."""
+    """Load the examples of a task by split, `train` and `validation`, from the files or the dataset of the options."""
     if data.dataset_name is not None:
         return load_glue_dataset(data.dataset_name, task, is_only_task=len(data.task) == 1)
     files = {"train": data.train_file, "validation": data.validation_file}
@@ -39,14 +39,15 @@ def encode(
     max_length: int | None = None,
 ) -> list[dict[str, list[int] | int]]:
     r"""
-    Return the model's inputs, example by example.
+    Return the model's inputs, a dictionary per example, with its label in `labels`. Raise an `InputError` if the
+    tokenizer does not fit the examples.
 
     Args:
         examples (`GlueExamples`): Texts and labels.
         model (`PreTrainedModel`): The classifier.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        max_length (`int`, *optional*): Examples are truncated to this many tokens, starting with the longer text of
-            a pair. Defaults to 128, or the model's maximum if that is less.
+        max_length (`int`, *optional*): Examples are truncated to this many tokens; of a pair, the longer text first.
+            Defaults to 128, or the model's maximum if that is less.
     """
     longest = min(max_positions(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if max_length is not None and max_length > longest:
@@ -64,28 +65,30 @@ def encode(
 
 
 def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tokenizer fits the text: without its files, Transformers may create an empty one."""
+    """
+    Raise an `InputError` if an example has no tokens, if half of all tokens are unknown (without its files,
+    Transformers may create an empty tokenizer), or if an encoder-decoder model would find no end token to classify at.
+    Warn from a tenth of unknown tokens on.
+    """
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     num_tokens = num_unknown = 0
     for i, row in enumerate(rows):
         tokens = [token for token in row["input_ids"] if token not in special]
         if not tokens:
             raise InputError(
-                f"The tokenizer of `--model_name_or_path` gives no tokens for example {i + 1}. Remove the example, or "
-                "use "
-                "another checkpoint."
+                f"The tokenizer of `--model_name_or_path` gives no tokens for example {i + 1}: remove the example, or "
+                "use another checkpoint."
             )
         num_tokens += len(tokens)
         num_unknown += tokens.count(tokenizer.unk_token_id)
     if num_unknown >= MAX_UNKNOWN * num_tokens:
         raise InputError(
-            f"The tokenizer of `--model_name_or_path` does not fit the examples: {num_unknown / num_tokens:.0%} of "
-            "the "
-            "tokens are unknown. Use a checkpoint with the tokenizer of its training."
+            f"The tokenizer of `--model_name_or_path` does not fit the examples, as {num_unknown / num_tokens:.0%} of "
+            "the tokens are unknown: use a checkpoint with the tokenizer of its training."
         )
     if num_unknown >= MANY_UNKNOWN * num_tokens:
         logger.warning_once(
-            f"{num_unknown / num_tokens:.0%} of the tokens in the examples are unknown to the tokenizer."
+            f"The tokenizer does not know {num_unknown / num_tokens:.0%} of the tokens in the examples."
         )
     # Encoder-decoder models classify at the last end token and need equally many in every row.
     if config.is_encoder_decoder and len({row["input_ids"].count(config.eos_token_id) for row in rows} | {0}) != 2:
@@ -96,7 +99,10 @@ def _check_tokens(rows: list[dict], config: PreTrainedConfig, tokenizer: PreTrai
 
 
 def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """Return a collator that pads to the longest example; for a Reformer, to a length it can be trained with."""
+    """
+    Return a collator that pads a batch to its longest example; for a Reformer, to its fixed length or to a multiple of
+    its chunk length.
+    """
     config, options = model.config, {}
     if config.model_type == "reformer" and config.axial_pos_embds:
         options = {"padding": "max_length", "max_length": prod(config.axial_pos_shape)}

@@ -43,12 +43,13 @@ def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel,
         config = stock_config(AutoConfig.from_pretrained(name_or_path))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"`--model_name_or_path {name_or_path}` is no usable model: {' '.join(str(error).split())}"
+            f"`--model_name_or_path {name_or_path}` has no usable configuration ({' '.join(str(error).split())}): "
+            "choose a checkpoint."
         ) from error
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise InputError(
             f"`--model_name_or_path {name_or_path}` has type {config.model_type}, for which Transformers has no "
-            "classifier. Use another, such as GPT-2, Llama, BART, T5 or BERT, with or without heads."
+            "classifier: use another, such as GPT-2, Llama, BART, T5 or BERT, with or without heads."
         )
     check_vocabulary(tokenizer, config.get_text_config().vocab_size, name_or_path)
     config.id2label = dict(enumerate(task.labels))
@@ -60,7 +61,10 @@ def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel,
 
 
 def _make_bidirectional(config: PreTrainedConfig) -> None:
-    """Switch off causal attention in models that classify at their first token (those with `is_decoder`)."""
+    """
+    Switch off causal attention, in place and with a warning, in models that classify at their first token (those with
+    `is_decoder`, such as a causal BERT or Reformer). Other models stay as they are.
+    """
     if not getattr(config, "is_decoder", False):
         return
     logger.warning(
@@ -87,7 +91,8 @@ def _load_trunk(name_or_path: str, config: PreTrainedConfig) -> PreTrainedModel:
     except Exception as error:  # no weights, truncated, other shapes: many classes
         reason = " ".join(str(error).split())
         raise InputError(
-            f"`--model_name_or_path {name_or_path}`: the weights cannot be loaded ({reason}). Save them again."
+            f"`--model_name_or_path {name_or_path}` has weights that cannot be loaded ({reason}): save it again, or "
+            "choose another checkpoint."
         ) from error
     missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
     trunk = f"{model.base_model_prefix}."
@@ -96,7 +101,7 @@ def _load_trunk(name_or_path: str, config: PreTrainedConfig) -> PreTrainedModel:
     if missing:
         raise InputError(
             f"`--model_name_or_path {name_or_path}` is an incomplete {config.model_type}: `{missing[0]}` and "
-            f"{len(missing) - 1} more weights are missing or have another shape. Use a complete checkpoint."
+            f"{len(missing) - 1} more weights are missing or have another shape; use a complete checkpoint."
         )
     return model
 
@@ -113,8 +118,8 @@ def _errors_only() -> Iterator[None]:
 
 def _set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Give the tokenizer a padding token that is not the end token. A causal model classifies at the last token that is
-    not padding, and a text may end with the end token.
+    Give the tokenizer a padding token that is not the end token, and the model its id and an embedding, in place. A
+    causal model classifies at the last token that is not padding, and a text may end with the end token.
     """
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         tokenizer.add_special_tokens({"pad_token": PADDING})
@@ -126,12 +131,18 @@ def _set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def join_pairs(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return the tokenizer, or a copy with a separator between the texts of a pair if it adds none."""
+    """
+    Return a tokenizer that separates the two texts of a pair: the same one, or, if it adds no separator, a copy that
+    puts its SEP or EOS token between them. Raise an `InputError` if it has neither, or is not a fast tokenizer.
+    """
     if tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False):
         return tokenizer
     separator = tokenizer.sep_token or tokenizer.eos_token
     if separator is None or not tokenizer.is_fast:
-        raise InputError("The tokenizer of `--model_name_or_path` cannot join two sentences. Set its `eos_token`.")
+        raise InputError(
+            "The tokenizer of `--model_name_or_path` cannot join two sentences: use a fast tokenizer with an "
+            "`eos_token` or `sep_token`."
+        )
     # The special tokens around a single text also go around a pair.
     encoded = tokenizer("a", return_special_tokens_mask=True)
     tokens, is_special = tokenizer.convert_ids_to_tokens(encoded.input_ids), encoded.special_tokens_mask

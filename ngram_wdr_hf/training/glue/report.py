@@ -36,12 +36,15 @@ class GlueResult:
 
     @property
     def last(self) -> list[float]:
-        """The scores after the last epoch, one per seed."""
+        """The validation metric after the last epoch, one value per seed."""
         return [scores[-1] for scores in self.scores.values()]
 
     @property
     def best(self) -> list[float]:
-        """The scores of the best epoch, one per seed; optimistic, as the epoch is chosen by the reported metric."""
+        """
+        The validation metric of the best epoch, one value per seed. It is optimistic, as the epoch is chosen by the
+        reported metric.
+        """
         return [max(scores) for scores in self.scores.values()]
 
 
@@ -51,7 +54,10 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 
 
 def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
-    """Return a table with a row per task; scores are multiplied by 100, as in GLUE."""
+    """
+    Return a table with a row per task: mean ± standard deviation over the seeds, after the last and the best epoch,
+    and the metric of the majority class. All are multiplied by 100, as in GLUE.
+    """
     rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
     for result in results:
         cells = []
@@ -71,13 +77,13 @@ def result_table(results: Sequence[GlueResult]) -> list[list[str]]:
 
 
 def print_counts(results: Iterable[GlueResult]) -> None:
-    """Print the number of examples of each task."""
+    """Print a line per task with the numbers of training and validation examples."""
     for result in results:
         print(f"{result.task.title}: {result.num_train:,} training and {result.num_validation:,} validation examples")
 
 
 def print_table(results: Sequence[GlueResult]) -> None:
-    """Print the results of all tasks."""
+    """Print the table of results, a row per task, and which of its columns to report."""
     print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(result_table(results))}")
     print(
         "\nReport the last epoch: the best one is chosen per seed by the validation score itself, which is optimistic."
@@ -85,7 +91,7 @@ def print_table(results: Sequence[GlueResult]) -> None:
 
 
 def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
-    """Write the results of all tasks as JSON."""
+    """Write the results of all tasks as JSON, with the name of the fine-tuned checkpoint, `model`."""
     tasks = {
         result.task.name: {
             "metric": result.task.metric,
@@ -107,7 +113,10 @@ def _summary(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def save_plot(results: Sequence[GlueResult], path: Path) -> None:
-    """Plot the metric over the epochs, one panel per task and one line per seed, and that of the majority class."""
+    """
+    Plot the metric over the epochs, one panel per task and one line per seed, with a dashed line for the majority
+    class, and save it to `path`.
+    """
     figure = Figure(figsize=(4.5 * len(results), 3.6), layout="constrained")
     for axes, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
         for seed, scores in result.scores.items():
@@ -122,7 +131,7 @@ def save_plot(results: Sequence[GlueResult], path: Path) -> None:
 
 
 class EpochLines(TrainerCallback):
-    """Callback that prints a line per evaluation."""
+    """Callback that prints epoch, losses and metric after each evaluation, in the first process."""
 
     def __init__(self, task: GlueTask, seed: int):
         super().__init__()
@@ -141,4 +150,4 @@ class EpochLines(TrainerCallback):
 
 
 class ProgressWithEpochLines(EpochLines, ProgressCallback):
-    """`EpochLines` above Trainer's progress bars."""
+    """Callback that prints the lines of `EpochLines` above Trainer's progress bars."""

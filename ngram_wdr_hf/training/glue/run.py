@@ -23,7 +23,10 @@ from .report import EpochLines, GlueResult, ProgressWithEpochLines, print_counts
 
 
 def run_glue(arguments: RunArguments) -> list[GlueResult]:
-    """Fine-tune a checkpoint on every task with every seed, skipping finished runs, and report."""
+    """
+    Fine-tune a checkpoint on every task with every seed, skipping finished runs; print, plot and save the results.
+    Return one result per task.
+    """
     training = arguments.training
     runs = [Run(options) for options in _single_runs(arguments)]
     # Read all files and check all folders before hours of training.
@@ -53,7 +56,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
 
 
 def _single_runs(arguments: RunArguments) -> Iterator[RunArguments]:
-    """Yield the options of each run: one task and one seed, in a subfolder."""
+    """Yield the options of each run: one task and one seed, in the subfolder `TASK/seed-SEED`."""
     for name in arguments.data.task:
         for seed in arguments.report.seeds or [arguments.training.seed]:
             # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
@@ -67,7 +70,7 @@ def _single_runs(arguments: RunArguments) -> Iterator[RunArguments]:
 
 
 def _empty_result(task: GlueTask, splits: Splits) -> GlueResult:
-    """Return the result of a task without runs: the majority class and the numbers of examples."""
+    """Return the result of a task before its runs, without scores: the majority class and the numbers of examples."""
     train, validation = splits["train"], splits["validation"]
     ((majority, _),) = Counter(train.labels).most_common(1)
     guess = EvalPrediction(predictions=[majority] * len(validation), label_ids=validation.labels)
@@ -75,7 +78,7 @@ def _empty_result(task: GlueTask, splits: Splits) -> GlueResult:
 
 
 def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
-    """Train a classifier; the seed also initializes its new weights."""
+    """Train a new classifier on a task and save it in the run's folder. The seed also initializes its new weights."""
     with run.preparing():
         model, tokenizer = load_classifier(run.arguments.model.model_name_or_path, task)
         max_length = run.arguments.data.max_length
@@ -92,7 +95,9 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
             preprocess_logits_for_metrics=_predicted_labels,
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(f"Trainer rejects the options: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"Trainer does not accept the options ({' '.join(str(error).split())}): change those that it names."
+        ) from error
     run.claim(tokenizer)
     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
     trainer.model_accepts_loss_kwargs = False
@@ -104,12 +109,15 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
 
 
 def glue_metrics(task: GlueTask) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return the `compute_metrics` function of a task."""
+    """Return the `compute_metrics` function of a task, which takes predicted label ids and returns its metric."""
     # In memory: processes would lock each other's files.
     metric = evaluate.load(GLUE, task.name, keep_in_memory=True)
     return lambda output: metric.compute(predictions=output.predictions, references=output.label_ids)
 
 
 def _predicted_labels(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """Return the predicted labels; an encoder-decoder model also returns its encoder's hidden states."""
+    """
+    Return the predicted label ids, so that Trainer need not keep the logits. For an encoder-decoder model, `logits` is
+    a tuple of the logits and its encoder's hidden states.
+    """
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)

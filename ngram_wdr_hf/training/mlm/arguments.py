@@ -42,12 +42,12 @@ class MlmDataArguments(TextDataArguments):
     masking: str | None = HfArg(
         default=None,
         help="What to mask: `token`, single tokens; `span`, spans of up to ten tokens, as in SpanBERT. Default: "
-        "`token`; "
-        "in evaluation, as in the run's training.",
+        "`token`; in evaluation, as in the run's training.",
     )
     mlm_probability: float | None = HfArg(
         default=None,
-        help="Share of tokens to mask. Default: the preset's, else 0.15; in evaluation, as in the run's training.",
+        help="Share of tokens to mask, between 0 and 1. Default: the preset's, else 0.15; in evaluation, as in the "
+        "run's training.",
     )
 
     def __post_init__(self):
@@ -60,14 +60,17 @@ class MlmDataArguments(TextDataArguments):
             )
 
     def masking_for(self, tokenizer: PreTrainedTokenizerBase) -> Masking:
-        """Return the masking for a tokenizer."""
+        """
+        Return the masking that the options select, for a tokenizer. Raise an `InputError` if it lacks a mask, CLS, SEP
+        or padding token.
+        """
         options = {"kind": self.masking, "probability": self.mlm_probability}
         return Masking(tokenizer, **{name: value for name, value in options.items() if value is not None})
 
 
 @dataclass
 class MlmModelArguments(ModelArguments):
-    """Options for the model: a new one by preset, or a BERT or ModernBERT."""
+    """Options for the model: a new BERT or ModernBERT by preset, or a checkpoint of one."""
 
     presets: ClassVar[dict[str, Preset]] = MLM_PRESETS
     targets: ClassVar[tuple[str, ...]] = ("wdr", "none")
@@ -85,12 +88,15 @@ class MlmModelArguments(ModelArguments):
         "Default: the checkpoint's, else 3.",
     )
     ngram_target: str | None = HfArg(
-        default=None, help="What the heads predict: `wdr`, word differences; `none`, no heads. Default: `wdr`."
+        default=None,
+        help="What the heads predict: `wdr`, word differences; `none`, no heads. Default: the checkpoint's, else "
+        "`wdr`.",
     )
     wdr_compose: str | None = HfArg(
         default=None,
-        help="Which words a masked word's differences are composed with: `all` following words, or only `masked` "
-        "ones. Default: the checkpoint's, else `all`.",
+        help="Which tokens head n composes a masked token with: `all`, the next n tokens, masked or not; `masked`, "
+        "the next n tokens only if all of them are masked, too (head n has no target elsewhere). Default: the "
+        "checkpoint's, else `all`.",
     )
 
     def __post_init__(self):
@@ -105,9 +111,11 @@ class MlmModelArguments(ModelArguments):
 
 @dataclass
 class MlmReportArguments(ReportArguments):
-    """Options for evaluation and reports."""
+    """Options for evaluation and reports, with the number of examples."""
 
-    num_examples: int = HfArg(default=8, help="Number of masked words to show with the model's predictions.")
+    num_examples: int = HfArg(
+        default=8, help="Number of masked tokens to show with the model's predictions; 0 shows none."
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -116,7 +124,7 @@ class MlmReportArguments(ReportArguments):
 
 @dataclass
 class MlmTrainingArguments(RunTrainingArguments):
-    """Options for training: those of Trainer, and a time budget."""
+    """Options for training: those of `RunTrainingArguments`, with a time budget and a default folder."""
 
     output_dir: str | None = output_dir_field("runs/mlm")
     budget_minutes: float | None = HfArg(
@@ -135,12 +143,12 @@ class MlmTrainingArguments(RunTrainingArguments):
         self.budget_minutes = self.budget_minutes or None
         if self.budget_minutes and self.max_steps > 0:
             raise InputError(
-                "`--max_steps` cannot be combined with a time budget. Remove `--max_steps`, or set "
-                "`--budget_minutes 0`."
+                "`--max_steps` cannot be combined with a time budget: remove `--max_steps`, or set "
+                "`--budget_minutes 0` to train without a budget."
             )
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_mlm.py`."""
+    """Parse the command line of `train_mlm.py`; `description` heads the text of `--help`."""
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
     return parse_arguments(classes, arguments, description)

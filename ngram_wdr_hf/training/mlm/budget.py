@@ -12,18 +12,21 @@ WARMUP = 0.25
 
 
 def triangle(used: float) -> float:
-    """Return the learning rate as a share of its peak, after a share `used` of the budget."""
+    """
+    Return the learning rate as a share of its peak, after a share `used` of the budget: it rises linearly to 1 during
+    the first quarter, then falls linearly to 0.
+    """
     return used / WARMUP if used < WARMUP else max(0.0, (1 - used) / (1 - WARMUP))
 
 
 class Budget(TrainerCallback, ExportableState):
     r"""
-    Callback that stops training when its time budget is used up. Resuming keeps the time used. All processes follow
-    the clock of the first.
+    Callback that stops training when its time budget is used up, after a last evaluation and checkpoint. Evaluation
+    does not count. Resuming keeps the time used. All processes follow the clock of the first.
 
     Args:
-        minutes (`float`): The time budget.
-        seconds (`float`, *optional*, defaults to 0.0): The time used so far.
+        minutes (`float`): The time budget, in minutes.
+        seconds (`float`, *optional*, defaults to 0.0): The time used so far, in seconds.
     """
 
     def __init__(self, minutes: float, seconds: float = 0.0):
@@ -33,7 +36,7 @@ class Budget(TrainerCallback, ExportableState):
 
     @property
     def used(self) -> float:
-        """The share of the budget used so far, at most 1."""
+        """The share of the budget used so far, from 0 to 1."""
         return min(1.0, self.seconds / (60 * self.minutes))
 
     def state(self) -> dict[str, Any]:
@@ -54,7 +57,7 @@ class Budget(TrainerCallback, ExportableState):
             control.should_save = args.save_strategy != "no"
 
     def on_evaluate(self, args, state, control, **kwargs):
-        # Evaluation is not training time.
+
         self._last = time.monotonic()
 
     def _add_elapsed_time(self) -> None:

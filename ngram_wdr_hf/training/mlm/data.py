@@ -18,23 +18,26 @@ from .presets import MLM_PRESETS
 @dataclass
 class MlmData(TextData):
     """
-    Tokenized text with masked words to predict.
+    Tokenized text for masked language modeling, with the other fields of `TextData`.
 
     Args:
-        masking (`Masking`): Selects the words to mask.
+        masking (`Masking`): Which tokens are masked, and what replaces them. Required, despite the default `None`.
     """
 
     masking: Masking | None = None
 
     def blocks(self, seed: int, repeats: bool = False) -> MaskedBlocks | StreamedMaskedBlocks:
-        """Return the blocks to train on; with `repeats`, a streamed text starts again at its end."""
+        """
+        Return the training text in masked blocks of `block_size` tokens, streamed if the text is. `seed` is that of
+        the masks. With `repeats`, a streamed text starts again at its end; it has no effect on other texts.
+        """
         if self.streamed is not None:
             blocks = StreamedBlocks(self.streamed, self.block_size - FRAME)
             return StreamedMaskedBlocks(blocks, self.masking, seed, repeats)
         return MaskedBlocks(self.streams["train"], self.block_size, self.masking, seed)
 
     def texts(self) -> dict[str, MaskedText]:
-        """Return the evaluation texts by split."""
+        """Return the evaluation texts with their fixed masks by split, without `train`."""
         return {
             split: MaskedText(stream, self.block_size, self.masking)
             for split, stream in self.streams.items()
@@ -45,14 +48,17 @@ class MlmData(TextData):
 def find_mlm_tokenizer(
     splits: Splits, data: MlmDataArguments, model: MlmModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
+    """
+    Return the tokenizer in the run's `folder`, if there is one; else load or train the one that `--tokenizer` selects,
+    by default the checkpoint's or `bpe`. `folder=None` means that there is no run.
+    """
     vocab_size = data.vocab_size or MLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
     trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
     return train_or_load_tokenizer(data.tokenizer or model.model_name_or_path or "bpe", trainers, splits, folder)
 
 
 def check_block_size(block_size: int) -> None:
-    """Check that a block has room for text between its special tokens."""
+    """Raise an `InputError` if a block has no room for text between CLS and SEP."""
     if block_size <= FRAME:
         raise InputError(
             f"`--block_size` must be greater than {FRAME}, the number of special tokens, got {block_size}."

@@ -15,7 +15,11 @@ MASKED_MODELS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBe
 def build_mlm_model(
     arguments: MlmModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
 ) -> NgramMaskedMixin:
-    """Return a new BERT or ModernBERT by preset, for blocks of `block_size` tokens, or a checkpoint."""
+    """
+    Return the checkpoint of `--model_name_or_path` with heads, or a new BERT or ModernBERT by preset, for up to
+    `block_size` tokens. A plain checkpoint gets new heads if `do_train`, else none. `block_size` is ignored for a
+    checkpoint.
+    """
     fields = config_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
     if arguments.model_name_or_path is not None:
         default_size = NGRAM_SIZE if do_train else 1

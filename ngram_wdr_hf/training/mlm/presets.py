@@ -10,8 +10,9 @@ NGRAM_SIZE = 3
 
 def _modernbert(description: str, layers: int, heads: int, width: int, gated: int, subwords: int, **run) -> Preset:
     """
-    Return CrammedBERT as a ModernBERT (pre-norm, no biases, gated feed-forward layers, no dropout), with its optimizer
-    and its schedule: warmup for a quarter of the budget, then linear decay to 0.
+    Return a preset for CrammedBERT as a ModernBERT (pre-norm, no biases, gated feed-forward layers of size `gated`, no
+    dropout), with its optimizer and its schedule: warmup for a quarter of the budget, then linear decay to 0. `run`
+    holds further defaults of the options.
     """
     config = {
         "ngram_size": NGRAM_SIZE,

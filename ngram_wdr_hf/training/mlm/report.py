@@ -21,7 +21,8 @@ class MlmResult(TaskResult):
 
     Args:
         scores (`dict[str, MaskedScores]`): Perplexity, accuracy and head losses by split.
-        guesses (`list[tuple[str, str, str]]`): Examples: the text around a masked word, the word, the predictions.
+        guesses (`list[tuple[str, str, str]]`): Examples of masked tokens: the text around the token, the token, and
+            the model's best predictions, joined by commas.
     """
 
     kind = "A masked language model"
@@ -51,7 +52,10 @@ class MlmResult(TaskResult):
 
 
 def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
-    """Return perplexity, accuracy and the NLL of each head for every model and split."""
+    """
+    Return a table with a row per model and split: number of masked tokens, perplexity, accuracy, and the NLL of each
+    head. Cells without a value are empty.
+    """
     most_heads = max(result.ngram_size for result in results) - 1
     heads = [f"{n}-level NLL" for n in range(1, most_heads + 1)]
     rows = [["model", "split", "masked words", "perplexity", "accuracy", *heads]]
@@ -65,16 +69,16 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
 
 
 def guesses_table(result: MlmResult) -> list[list[str]]:
-    """Return a table of masked words, the model's predictions and the text around them."""
+    """Return a table with a row per example: the masked token, the model's predictions, and the text around it."""
     return [["word", "predictions", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
 
 
 def print_tables(results: Sequence[MlmResult]) -> None:
-    """Print the results of all models side by side."""
+    """Print the results of all models in one table, a row per model and split."""
     print(f"\nMasked words\n\n{as_text(masked_table(results))}")
 
 
 def print_guesses(result: MlmResult) -> None:
-    """Print examples of masked words with one model's predictions."""
+    """Print a table of masked tokens with the model's predictions, if the result has examples."""
     if result.guesses:
         print(f"\n--- {result.name}\n{as_text(guesses_table(result))}")

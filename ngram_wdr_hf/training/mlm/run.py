@@ -25,7 +25,10 @@ CONTEXT, NUM_GUESSES = 6, 3
 
 
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
-    """Train (unless `--do_train false`), evaluate and report; with `--compare`, every kind of model."""
+    """
+    Train (unless `--do_train false`), evaluate, print and save. Return the result; with `--compare`, those of all
+    kinds of model, the requested one first.
+    """
     if arguments.training.budget_minutes is not None:
         arguments.training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
@@ -53,7 +56,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
 
 
 def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
-    """Load and tokenize the text, and load or create the model."""
+    """Load and tokenize the text, and load or create the model; check that they fit each other and the options."""
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_mlm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
@@ -83,7 +86,10 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
 
 @torch.no_grad()
 def _guesses(model: NgramMaskedMixin, data: MlmData, num_examples: int) -> list[tuple[str, str, str]]:
-    """Return examples of masked words: the text around them, the word, and the model's best predictions."""
+    """
+    Return the first `num_examples` mask tokens of the first evaluation text, each as in `MlmResult`: the text around
+    it, the original token, and the model's best predictions.
+    """
     tokenizer, text = data.tokenizer, next(iter(data.texts().values()))
     model.eval()
     guesses = []

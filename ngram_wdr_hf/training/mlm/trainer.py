@@ -14,7 +14,7 @@ from .budget import Budget, triangle
 
 
 class EpochCallback(TrainerCallback):
-    """Callback that passes the epoch to the data, for new masks; accelerate does so with one process only."""
+    """Callback that passes the epoch to the blocks, for new masks; accelerate does so with one process only."""
 
     def __init__(self, blocks: MaskedBlocks):
         self.blocks = blocks
@@ -26,10 +26,11 @@ class EpochCallback(TrainerCallback):
 class MlmTrainer(NgramTrainer):
     r"""
     An [`NgramTrainer`] that evaluates `MaskedText`: `eval_loss`, `eval_perplexity` and `eval_accuracy` refer to the
-    masked words.
+    masked tokens. The loss of depth 0 is logged as `masked_word_loss`.
 
     Args:
-        budget_minutes (`float`, *optional*): Train for this long, with a learning rate by time used.
+        budget_minutes (`float`, *optional*): Train for this many minutes; the learning rate then follows the time used
+            (see `triangle`). `None` trains by Trainer's steps and schedule.
         kwargs: Arguments of [`NgramTrainer`].
     """
 

@@ -32,7 +32,7 @@ SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test
 class NmtDataArguments:
     """Options for the sentence pairs, their tokenizer and batches."""
 
-    # Options that select the pairs.
+    # Options that select the pairs. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
         *SPLIT_PAIRS,
         *SPLIT_FILES,
@@ -44,7 +44,7 @@ class NmtDataArguments:
         "source_prefix",
         "validation_percentage",
     )
-    # Data options that a trained model keeps in evaluation.
+    # Data options that an evaluation takes over from its run even with other pairs.
     model_options: ClassVar[tuple[str, ...]] = ("source_prefix",)
 
     train_source: list[str] | None = HfArg(
@@ -53,36 +53,54 @@ class NmtDataArguments:
         "and German sentences generated from a small grammar.",
     )
     train_target: list[str] | None = HfArg(
-        default=None, help="Text files with the translations of `--train_source`, line by line."
+        default=None, help="Text files with the translations of `--train_source`, with as many lines."
     )
     validation_source: list[str] | None = HfArg(
         default=None,
-        help="Source sentences to select the best checkpoint and λ on, and for early stopping. Default: a part of "
-        "the training pairs, see `--validation_percentage`.",
+        help="Text files with source sentences to select the best checkpoint and λ on, and for early stopping. "
+        "Default: a part of the training pairs, see `--validation_percentage`.",
     )
-    validation_target: list[str] | None = HfArg(default=None, help="Translations of `--validation_source`.")
+    validation_target: list[str] | None = HfArg(
+        default=None, help="Text files with the translations of `--validation_source`, with as many lines."
+    )
     test_source: list[str] | None = HfArg(
-        default=None, help="Source sentences for the final evaluation. Default: none."
+        default=None, help="Text files with source sentences for the final evaluation. Default: none."
     )
     test_target: list[str] | None = HfArg(
-        default=None, help="Translations of `--test_source`. Without them, the test set is translated but not scored."
+        default=None,
+        help="Text files with the translations of `--test_source`. Without them, the test set is translated but not "
+        "scored.",
     )
     train_file: list[str] | None = HfArg(
         default=None,
         help='JSON lines to train on, instead of text files: `{"en": ..., "de": ...}`, at the top level or in a field '
         "`translation`.",
     )
-    validation_file: list[str] | None = HfArg(default=None, help="JSON lines for validation.")
-    test_file: list[str] | None = HfArg(default=None, help="JSON lines for the final evaluation.")
+    validation_file: list[str] | None = HfArg(
+        default=None, help="JSON lines for validation, as `--train_file`. Default: a part of the training pairs."
+    )
+    test_file: list[str] | None = HfArg(
+        default=None, help="JSON lines for the final evaluation, as `--train_file`. Default: none."
+    )
     dataset_name: str | None = HfArg(
-        default=None, help="Translation dataset instead of files: a name on the Hub or a folder."
+        default=None,
+        help="Translation dataset instead of files: a name on the Hub or a folder. Its splits `train`, `validation` "
+        "and `test` are used.",
     )
-    dataset_config: str | None = HfArg(default=None, help="Configuration of the dataset, if it has several.")
+    dataset_config: str | None = HfArg(
+        default=None, help="Configuration of `--dataset_name`, if it has several. Default: its only one."
+    )
     source_lang: str | None = HfArg(
-        default=None, help="Field of the source language in JSON lines and datasets, such as `en`."
+        default=None,
+        help="Field of the source language in JSON lines and datasets, such as `en`. Required with them; unused with "
+        "text files.",
     )
-    target_lang: str | None = HfArg(default=None, help="Field of the target language, such as `de`.")
-    reverse: bool = HfArg(default=False, help="Swap source and target.")
+    target_lang: str | None = HfArg(
+        default=None,
+        help="Field of the target language in JSON lines and datasets, such as `de`. Required with them; unused with "
+        "text files.",
+    )
+    reverse: bool = HfArg(default=False, help="Swap source and target: translate the other way.")
     source_prefix: str | None = HfArg(
         default=None,
         help="Text to put before every source sentence; T5 expects `translate English to German: `. Default: none; in "
@@ -96,7 +114,9 @@ class NmtDataArguments:
         help="`bpe`: one byte-level BPE for both languages, trained on the pairs; otherwise a pretrained tokenizer's "
         "name or folder. Default: the checkpoint's with `--model_name_or_path`, else `bpe`.",
     )
-    vocab_size: int | None = HfArg(default=None, help="Vocabulary size of a trained tokenizer. Default: the preset's.")
+    vocab_size: int | None = HfArg(
+        default=None, help="Maximum vocabulary size of a tokenizer trained on the pairs. Default: the preset's."
+    )
     max_length: int | None = HfArg(
         default=None,
         help="Drop training pairs with more tokens than this on either side. Default: the preset's, else no limit.",
@@ -108,17 +128,21 @@ class NmtDataArguments:
     )
     batch_tokens: int = HfArg(
         default=4096,
-        help="Maximum number of tokens per batch and process, padding included, on the side with more tokens.",
+        help="Maximum number of tokens per batch and process, padding included, on the side with more tokens. In "
+        "translation, the sources times the beams.",
     )
-    num_workers: int | None = HfArg(default=None, help="Number of processes for tokenization. Default: one per core.")
+    num_workers: int | None = HfArg(
+        default=None,
+        help="Number of processes for tokenization; less than 1,000 pairs per process take one. Default: one per "
+        "core.",
+    )
 
     def __post_init__(self):
         sources = [self._has(SPLIT_PAIRS), self._has(SPLIT_FILES), self.dataset_name is not None]
         if sum(sources) > 1:
             raise InputError(
                 "`--dataset_name`, parallel text files (`--train_source`) and JSON lines (`--train_file`) cannot be "
-                "combined. "
-                "Give only one of them."
+                "combined: give only one of them."
             )
         for name in ("vocab_size", "max_length", "batch_tokens", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "max_length" else 1)
@@ -128,13 +152,13 @@ class NmtDataArguments:
         return any(getattr(self, name) for name in names)
 
     def is_given(self) -> bool:
-        """Return whether any option names sentence pairs."""
+        """Return whether any option names sentence pairs: a file or a dataset."""
         return self.dataset_name is not None or self._has((*SPLIT_PAIRS, *SPLIT_FILES))
 
 
 @dataclass
 class NmtModelArguments(GenerativeModelArguments):
-    """Options for the model: a Marian, BART or T5."""
+    """Options for the model: a new Marian by preset, or an encoder-decoder checkpoint such as Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
     decoded_metrics: ClassVar[tuple[str, ...]] = DECODED_METRICS
@@ -174,12 +198,17 @@ class NmtReportArguments(GenerativeReportArguments):
         help="Length penalty of beam search: scores are divided by length ** penalty. Default: the checkpoint's, else "
         "1.",
     )
-    num_examples: int = HfArg(default=5, help="Number of translations to show beside their references.")
+    num_examples: int = HfArg(
+        default=5, help="Number of test sentences to show with their translations and references; 0 shows none."
+    )
     translate: str | None = HfArg(
         default=None,
-        help="File to translate, one sentence per line. Needs `--do_train false --model_name_or_path RUN`.",
+        help="File to translate, one sentence per line, instead of evaluating. Needs `--do_train false "
+        "--model_name_or_path RUN`.",
     )
-    translate_to: str | None = HfArg(default=None, help="Output file of `--translate`. Default: standard output.")
+    translate_to: str | None = HfArg(
+        default=None, help="Output file of `--translate`, one translation per line. Default: standard output."
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -189,7 +218,7 @@ class NmtReportArguments(GenerativeReportArguments):
 
 @dataclass
 class NmtTrainingArguments(RunTrainingArguments):
-    """Options for training: those of Trainer, with batches by tokens."""
+    """Options for training: those of `RunTrainingArguments`, with batches by tokens and a default folder."""
 
     output_dir: str | None = output_dir_field("runs/nmt")
     per_device_train_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
@@ -198,26 +227,26 @@ class NmtTrainingArguments(RunTrainingArguments):
     def __post_init__(self):
         if self.per_device_train_batch_size != 1 or self.per_device_eval_batch_size != 1:
             raise InputError(
-                "`--per_device_train_batch_size` and `--per_device_eval_batch_size` must be 1. Set `--batch_tokens` "
+                "`--per_device_train_batch_size` and `--per_device_eval_batch_size` must be 1: set `--batch_tokens` "
                 "instead."
             )
         super().__post_init__()
 
 
 def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_nmt.py`."""
+    """Parse the command line of `train_nmt.py`; `description` heads the text of `--help`."""
     classes = (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments)
     return parse_arguments(classes, arguments, description)
 
 
 def check_nmt_arguments(arguments: RunArguments) -> None:
-    """Check options that only translation runs have."""
+    """Raise an `InputError` for options of translation runs that do not go together."""
     report, training = arguments.report, arguments.training
     is_decoded = (training.metric_for_best_model or "").removeprefix("eval_") in DECODED_METRICS
     if is_decoded and uses_fsdp(training):
         raise InputError(
-            "`--metric_for_best_model bleu` and `chrf` do not work with FSDP, as a sharded model cannot translate. "
-            "Choose another metric."
+            "`--metric_for_best_model bleu` and `chrf` do not work with FSDP, as a sharded model cannot translate: "
+            "choose another metric."
         )
     if report.translate is not None and training.do_train:
         raise InputError("`--translate` needs a trained model: set `--do_train false --model_name_or_path RUN`.")
@@ -225,5 +254,5 @@ def check_nmt_arguments(arguments: RunArguments) -> None:
         raise InputError("`--translate_to` needs `--translate FILE`: set the file to translate.")
     if report.translate_to is not None and not Path(report.translate_to).absolute().parent.is_dir():
         raise InputError(
-            f"`--translate_to {report.translate_to}`: the folder does not exist. Create it, or choose another."
+            f"`--translate_to {report.translate_to}` is in a folder that does not exist: create it, or choose another."
         )

@@ -40,7 +40,7 @@ class NmtData:
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
         texts (`dict[str, Dataset]`): The pairs by split, `source` and `target`; a test set may have no targets.
-        batches (`dict[str, PairBatches]`): The tokens, for splits with targets.
+        batches (`dict[str, PairBatches]`): The tokens by split, for splits with targets.
         longest (`int`, *optional*): The longest input of the model in tokens; `None` if there is no limit.
     """
 
@@ -51,7 +51,11 @@ class NmtData:
 
 
 def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> dict[str, Dataset]:
-    """Load the pairs by split; without any option, generate them from the grammar."""
+    """
+    Load the pairs by split; without any data option, generate them from the grammar. Pairs with an empty side are
+    dropped; `notify` gets their number. If there is no validation set, a part of the training set is held out for it.
+    Without training, the training split is left out of the result.
+    """
     languages = Languages(arguments.source_lang, arguments.target_lang)
     by_side = {
         split: tuple(getattr(arguments, f"{split}_{side}") or () for side in ("source", "target")) for split in SPLITS
@@ -69,12 +73,12 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> d
         splits = english_german()
     if do_train and "train" not in splits:
         raise InputError(
-            "`--train_source`, `--train_file` or `--dataset_name` must provide training pairs. To only evaluate, set "
-            "`--do_train false`."
+            "`--train_source`, `--train_file` or `--dataset_name` must provide training pairs: give some, or set "
+            "`--do_train false` to only evaluate."
         )
     for split, rows in splits.items():
         if split != "test" and not has_references(rows):
-            raise InputError(f"`--{split}_target` is missing: the {split} set needs translations.")
+            raise InputError(f"`--{split}_target` is missing: give the translations of the {split} set.")
     splits = reverse(splits) if arguments.reverse else splits
     splits = hold_out_pairs(drop_empty(splits, notify), arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
@@ -83,7 +87,11 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> d
 def find_nmt_tokenizer(
     splits: dict[str, Dataset], data: NmtDataArguments, model: NmtModelArguments, folder: Path | None
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the run, or load or train the one that `--tokenizer` selects."""
+    """
+    Return the tokenizer in the run's `folder`, if there is one; else load or train the one that `--tokenizer` selects,
+    by default the checkpoint's or `bpe`. `folder=None` means that there is no run. Raise an `InputError` for a
+    tokenizer without padding or end token.
+    """
     if folder is not None and (folder / "tokenizer.json").exists():
         return load_tokenizer(str(folder))
     kind = data.tokenizer or model.model_name_or_path or "bpe"
@@ -110,7 +118,11 @@ def tokenize_nmt(
     seed: int,
     notify: Notify,
 ) -> NmtData:
-    """Tokenize and batch every split; `notify` gets a line about dropped and truncated pairs."""
+    """
+    Tokenize and batch every split with targets. Training pairs beyond `--max_length` or `--max_length_ratio` are
+    dropped; longer pairs than the model takes are truncated. `notify` gets a line about each, and the number of
+    batches.
+    """
     longest = max_positions(model)
     num_workers = data.num_workers or os.cpu_count() or 1
     batches = {}
@@ -122,7 +134,7 @@ def tokenize_nmt(
         if split == "train":
             kept = keep_lengths(tokens, data.max_length, data.max_length_ratio)
             if not len(kept):
-                raise InputError("`--max_length` and `--max_length_ratio` exclude all training pairs. Raise them.")
+                raise InputError("`--max_length` and `--max_length_ratio` drop all training pairs: raise them.")
             if len(kept) < len(tokens):
                 notify(
                     f"train: dropped {len(tokens) - len(kept)} of {len(tokens)} pairs, too long or too unequal in "
@@ -144,6 +156,5 @@ def _check_ngram_size(tokens: Dataset, ngram_size: int) -> None:
     if longest < ngram_size:
         raise InputError(
             f"`--ngram_size {ngram_size}` needs a training target of at least {ngram_size} tokens, but the longest "
-            "has "
-            f"{longest}. Give longer sentences or a smaller `--ngram_size`."
+            f"has {longest}: give longer sentences or a smaller `--ngram_size`."
         )

@@ -18,7 +18,10 @@ DEFAULT_LENGTH = 512
 def build_nmt_model(
     arguments: NmtModelArguments, tokenizer: PreTrainedTokenizerBase, do_train: bool = True
 ) -> NgramSeq2SeqMixin:
-    """Return a new Marian by preset, or an encoder-decoder checkpoint with heads."""
+    """
+    Return the encoder-decoder checkpoint of `--model_name_or_path` with heads, or a new Marian by preset. A plain
+    checkpoint gets new heads if `do_train`, else none.
+    """
     fields = config_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
     if arguments.model_name_or_path is not None:
         default_size = DEFAULT_NGRAM_SIZE if do_train else 1
@@ -37,12 +40,15 @@ def build_nmt_model(
 
 
 def set_search(arguments: RunArguments, model: PreTrainedModel) -> None:
-    """Set the model's `generation_config` from the options; it is saved with the model."""
+    """
+    Set beams, length penalty and maximum length in the model's `generation_config`, which is saved with the model:
+    from the options, else the checkpoint's, else 5 beams. Raise an `InputError` for `--use_mtp` with several beams.
+    """
     report, search = arguments.report, model.generation_config
     search.num_beams = report.num_beams or search.num_beams or DEFAULT_BEAMS
     if report.use_mtp and search.num_beams > 1:
         raise InputError(
-            f"`--use_mtp` does not work with beam search ({search.num_beams} beams). Set `--num_beams 1`."
+            f"`--use_mtp` does not work with beam search ({search.num_beams} beams): set `--num_beams 1`."
         )
     if report.length_penalty is not None:
         search.length_penalty = report.length_penalty

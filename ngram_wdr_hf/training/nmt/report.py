@@ -26,9 +26,9 @@ class Translated:
 
     Args:
         source (`str`): The source sentence.
-        reference (`str`, *optional*): The reference translation.
-        plain (`str`): The translation without the ensemble.
-        hypothesis (`str`): The translation with the chosen λ.
+        reference (`str`, *optional*): The reference translation; `None` if the test set has none.
+        plain (`str`): The translation without the ensemble, λ = 0.
+        hypothesis (`str`): The translation with the chosen λ; equal to `plain` if that is 0.
     """
 
     source: str
@@ -44,10 +44,11 @@ class NmtResult(TaskResult):
 
     Args:
         scores (`dict[str, Scores]`): Perplexities of the references by split.
-        translations (`dict[str, dict[float, TranslationScores]]`): BLEU and chrF by split and λ.
-        translated (`list[Translated]`): The translated test set.
+        translations (`dict[str, dict[float, TranslationScores]]`): BLEU and chrF by split and λ: all values for
+            `validation`, 0 and the chosen one for `test`.
+        translated (`list[Translated]`): The translated test set; empty without one.
         num_examples (`int`): Number of translations to show.
-        search (`dict[str, Any]`): The settings of the beam search.
+        search (`dict[str, Any]`): The settings of the search, `num_beams` and `length_penalty`.
     """
 
     kind = "A translation model"
@@ -62,7 +63,10 @@ class NmtResult(TaskResult):
     search: dict[str, Any]
 
     def examples(self) -> list[Translated]:
-        """Return sentences spread over the test set, starting with those that the ensemble changes."""
+        """
+        Return up to `num_examples` sentences spread over the test set, first those with different translations with
+        and without the ensemble.
+        """
         step = max(1, len(self.translated) // 50)
         candidates = sorted(self.translated[::step], key=lambda sentence: sentence.plain == sentence.hypothesis)
         return candidates[: self.num_examples]
@@ -109,7 +113,7 @@ class NmtResult(TaskResult):
 
 
 def save_translations(result: NmtResult, path: Path) -> None:
-    """Write the translated test set, if any, as JSON lines with the fields of `Translated`."""
+    """Write the translated test set as JSON lines with the fields of `Translated`; no file without a test set."""
     if not result.translated:
         return
     lines = [json.dumps(vars(sentence), ensure_ascii=False) for sentence in result.translated]
@@ -117,7 +121,10 @@ def save_translations(result: NmtResult, path: Path) -> None:
 
 
 def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]]:
-    """Return `"bleu"` or `"chrf"` for every model, split and evaluated λ; a star marks the chosen λ."""
+    """
+    Return a table of the score `name`, `"bleu"` or `"chrf"`: a row per model and split, a column per λ. An asterisk
+    marks the chosen λ.
+    """
     figures = []
     for result in results:
         splits = {}
@@ -129,7 +136,7 @@ def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]
 
 
 def print_tables(results: Sequence[NmtResult]) -> None:
-    """Print BLEU and chrF of all models side by side."""
+    """Print a table of BLEU and one of chrF, with a row per model and split; nothing if no split has references."""
     all_scores = [
         scores for result in results for by_lambda in result.translations.values() for scores in by_lambda.values()
     ]
@@ -141,7 +148,7 @@ def print_tables(results: Sequence[NmtResult]) -> None:
 
 
 def print_examples(result: NmtResult) -> None:
-    """Print examples of one model's translations beside their references."""
+    """Print `num_examples` test sentences with the model's translations and, if any, the references."""
     for sentence in result.examples():
         print(f"\n{_side_by_side(result, sentence)}")
 

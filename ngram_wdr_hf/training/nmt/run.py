@@ -31,7 +31,11 @@ Translate = Callable[[Sequence[str], float], list[str]]
 
 
 def run_nmt(arguments: RunArguments) -> list[NmtResult]:
-    """Train (unless `--do_train false`), translate and report; with `--translate`, only translate that file."""
+    """
+    Train (unless `--do_train false`), choose λ on the validation set, translate and score the test set, print and
+    save. Return the result; with `--compare`, those of all kinds of model, the requested one first. With
+    `--translate`, only translate that file and return no results.
+    """
     check_nmt_arguments(arguments)
     if arguments.report.translate is not None:
         check_together(arguments)
@@ -84,7 +88,7 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
 
 
 def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
-    """Load and tokenize the pairs, and load or create the model."""
+    """Load and tokenize the pairs, and load or create the model; check that they fit each other and the options."""
     arguments, training = run.arguments, run.training
     notify = print if training.process_index == 0 else lambda message: None
     splits = load_pairs(arguments.data, training.do_train, notify)
@@ -101,7 +105,10 @@ def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
 def _translator(
     arguments: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int | None
 ) -> Translator:
-    """Return a translator with the model's search settings."""
+    """
+    Return a translator with the model's search settings, for this process among all. `longest` is the model's longest
+    input in tokens, `None` if there is no limit.
+    """
     training, search = arguments.training, model.generation_config
     return Translator(
         tokenizer,
@@ -143,7 +150,7 @@ def _score_lambdas(translate: Translate, rows: Dataset, grid: Sequence[float]) -
 
 
 def _best_lambda(by_lambda: dict[float, TranslationScores]) -> float:
-    """Return the smallest λ with the highest BLEU."""
+    """Return the λ with the highest BLEU, the smallest of equal ones."""
     return max(by_lambda, key=lambda value: (by_lambda[value].bleu, -value))
 
 
@@ -164,7 +171,10 @@ def _score_test_set(translated: Sequence[Translated], ensemble_lambda: float) ->
 
 
 def _translate_file(arguments: RunArguments) -> None:
-    """Translate the file of `--translate` line by line."""
+    """
+    Translate the file of `--translate` line by line, with the model's λ, to `--translate_to` or standard output. An
+    empty line stays empty.
+    """
     report = arguments.report
     check_files([report.translate])
     arguments = with_data_of_run(arguments)

@@ -12,10 +12,12 @@ from .arguments import DECODED_METRICS
 
 class TranslationTrainer(NgramTrainer):
     r"""
-    An [`NgramTrainer`] whose evaluations also translate the validation set, if `decode` is given.
+    An [`NgramTrainer`] whose evaluations also translate the validation set and log `eval_bleu` and `eval_chrf`, if
+    `decode` is given.
 
     Args:
-        decode (`Callable`, *optional*): Translates the validation set and returns its scores.
+        decode (`Callable`, *optional*): Function that translates the validation set with a model and returns its
+            scores. `None` leaves them out.
         kwargs: Arguments of [`NgramTrainer`].
     """
 

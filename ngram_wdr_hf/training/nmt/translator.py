@@ -18,19 +18,22 @@ logger = logging.get_logger(__name__)
 @dataclass(frozen=True)
 class Translator:
     r"""
-    Translation of sentences in batches. A translation is limited to twice the tokens of the longest source in its
-    batch, plus ten; a translation that reaches this limit therefore depends on its batch.
+    Translation of sentences in batches, shared among processes. A translation is limited to twice the tokens of the
+    longest source in its batch, plus ten; a translation that reaches this limit therefore depends on its batch.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         num_beams (`int`, *optional*, defaults to 5): Number of beams; 1 is greedy search.
         length_penalty (`float`, *optional*, defaults to 1.0): Length penalty of beam search.
-        batch_tokens (`int`, *optional*, defaults to 4096): Source tokens per batch, times the beams.
-        longest (`int`, *optional*): The longest input of the model in tokens.
+        batch_tokens (`int`, *optional*, defaults to 4096): Maximum number of source tokens per batch, padding
+            included, times the beams.
+        longest (`int`, *optional*): The longest input of the model in tokens; longer sources are truncated. `None`
+            means no limit.
         prefix (`str`, *optional*, defaults to ""): Text to put before every source.
         process_index (`int`, *optional*, defaults to 0): Index of this process.
-        num_processes (`int`, *optional*, defaults to 1): Number of processes.
-        use_mtp (`bool`, *optional*, defaults to `False`): Whether the heads draft; needs one beam.
+        num_processes (`int`, *optional*, defaults to 1): Number of processes that share the batches.
+        use_mtp (`bool`, *optional*, defaults to `False`): Whether to decode speculatively, with drafts by the heads;
+            needs `num_beams=1`.
         shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a progress bar.
     """
 
@@ -47,7 +50,10 @@ class Translator:
 
     @torch.no_grad()
     def __call__(self, model: PreTrainedModel, texts: Sequence[str], ensemble_lambda: float) -> list[str]:
-        """Return the translations in the order of `texts`; that of an empty text is empty."""
+        """
+        Return the translations of all texts, in their order, in every process. That of an empty text is empty. The
+        model is put in evaluation mode meanwhile.
+        """
         was_training = model.training
         model.eval()
         indices = [i for i, text in enumerate(texts) if text and text.strip()]
