@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from transformers import ReformerConfig, ReformerLayer, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
 
-from ..decoding.history import NgramHistoryLayer
+from ..decoding.history import NgramHistory
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
 from ..modeling.checkpoint import logger
@@ -25,7 +25,7 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
 class NgramReformerCache(ReformerDynamicCache):
     """Reformer's own cache class with the ensemble's history, which is reordered together with the cache."""
 
-    history: NgramHistoryLayer
+    history: NgramHistory
 
     @classmethod
     def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
@@ -34,7 +34,7 @@ class NgramReformerCache(ReformerDynamicCache):
         cache that is of this class already stays as it is.
         """
         if not isinstance(cache, cls):
-            cache.__class__, cache.history = cls, NgramHistoryLayer()
+            cache.__class__, cache.history = cls, NgramHistory()
             cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
             cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
 
@@ -89,7 +89,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
             )
         return past.get_start_idx()
 
-    def _ngram_history(self, past: NgramReformerCache | None) -> NgramHistoryLayer | None:
+    def _ngram_history(self, past: NgramReformerCache | None, device: torch.device) -> NgramHistory | None:
         return None if past is None else past.history
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:

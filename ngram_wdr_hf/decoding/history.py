@@ -2,15 +2,16 @@
 
 import torch
 from transformers import Cache, CacheLayerMixin, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 # The cache methods that `generate` and its callers use.
 CACHE_METHODS = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave", "crop", "reset")
 
 
-class NgramHistoryLayer(DynamicLayer):
+class NgramHistory(DynamicLayer):
     """
-    The ensemble's history, as an additional layer of the key-value cache. Whatever is done to the cache (reorder,
-    crop, select, reset) is done to this layer, too.
+    The ensemble's history: a cache layer that is not in the cache's list of layers. It rides on the first of them, a
+    `HistoryHost`.
 
     `keys` are the hidden states, `(batch_size, 1, T, d)`; `values` are the records, `(batch_size, 1, T, 3)`: token id,
     run length and position.
@@ -43,10 +44,10 @@ class NgramHistoryLayer(DynamicLayer):
         return keys[:, 0], values[:, 0]
 
 
-class StaticNgramHistoryLayer(StaticLayer):
+class StaticNgramHistory(StaticLayer):
     """
-    `NgramHistoryLayer` for static caches. These are never cropped, so it keeps only the last N - 1 positions, in
-    tensors of fixed size. `extend` returns the positions kept so far and the new ones.
+    `NgramHistory` for static caches. These are never cropped, so it keeps only the last N - 1 positions, in tensors of
+    fixed size. `extend` returns the positions kept so far and the new ones.
     """
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -71,12 +72,79 @@ class StaticNgramHistoryLayer(StaticLayer):
         return states, records
 
 
+class HistoryHost:
+    """
+    Mixin for the cache layer that the history rides on: whatever is done to the layer is done to the history. Only
+    `prefetch` is not, as nothing would wait for it: `history_of` fetches the history when it is needed.
+    """
+
+    # A layer type in Transformers' registry stays with the stock class.
+    _layer_type = None
+    ngram_history: NgramHistory | StaticNgramHistory
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.ngram_history.reorder_cache(beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        super().batch_select_indices(indices)
+        self.ngram_history.batch_select_indices(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self.ngram_history.batch_repeat_interleave(repeats)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+        self.ngram_history.crop(tokens_to_remove)
+
+    def reset(self) -> None:
+        super().reset()
+        self.ngram_history.reset()
+
+    def offload(self) -> None:
+        super().offload()
+        self.ngram_history.offload()
+
+    def __reduce__(self) -> tuple:
+        # For `copy` and `pickle`, which would look for the class by its name.
+        return empty_host, (stock_class_of(self),), vars(self)
+
+
+def make_host_class(layer_class: type) -> type:
+    """Return a subclass of a layer class that hosts the history, with the same name."""
+    return type(layer_class.__name__, (HistoryHost, layer_class), {"__module__": HistoryHost.__module__})
+
+
+# The host class of each layer class. Compiled code cannot create classes: those of static layers exist from the start.
+HOST_CLASSES = {layer_class: make_host_class(layer_class) for layer_class in STATIC_LAYER_TYPE_MAPPING.values()}
+
+
+def empty_host(layer_class: type) -> HistoryHost:
+    """Return a host of the given layer class without its state."""
+    if layer_class not in HOST_CLASSES:
+        HOST_CLASSES[layer_class] = make_host_class(layer_class)
+    host_class = HOST_CLASSES[layer_class]
+    return host_class.__new__(host_class)
+
+
+def stock_class_of(layer: object) -> type:
+    """Return the class of a cache layer, without the history if it hosts one."""
+    return type(layer).__mro__[2] if isinstance(layer, HistoryHost) else type(layer)
+
+
 def self_attention_of(cache: Cache | None) -> Cache | None:
     """
     Return the part of a cache that grows with the generated text: the self-attention cache of an encoder-decoder
     model's cache, any other cache itself. `None` for `None`.
     """
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def layers_and_history(cache: Cache) -> list:
+    """Return the layers of a cache that grow with the text, and the history if there is one."""
+    layers = self_attention_of(cache).layers
+    return [*layers, *[layer.ngram_history for layer in layers[:1] if isinstance(layer, HistoryHost)]]
 
 
 def tokens_in(cache: Cache | None) -> int | torch.Tensor:
@@ -90,15 +158,15 @@ def tokens_in(cache: Cache | None) -> int | torch.Tensor:
         length = 0
     if isinstance(length, int) and length == 0:
         # In hybrid backbones some layers stay empty, possibly the first.
-        layers = self_attention_of(cache).layers
+        layers = layers_and_history(cache)
         length = max([0, *[layer.get_seq_length() for layer in layers if isinstance(layer, CacheLayerMixin)]])
     return length
 
 
 def can_host_history(cache: object) -> bool:
     """
-    Return whether a history layer can be added to a cache. It must be a Transformers `Cache` whose class does not
-    override `CACHE_METHODS`: only then do these apply to the added layer, too.
+    Return whether a cache can host a history. It must be a Transformers `Cache` whose class does not override
+    `CACHE_METHODS`: only then do these reach the first layer, and the history on it.
     """
     if not isinstance(cache, Cache):
         return False
@@ -106,15 +174,24 @@ def can_host_history(cache: object) -> bool:
     return all(getattr(cache_class, name) is getattr(Cache, name) for name in CACHE_METHODS)
 
 
-def history_of(cache: Cache | None, num_heads: int) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+def history_of(cache: Cache | None, num_heads: int, device: torch.device) -> NgramHistory | StaticNgramHistory | None:
     """
-    Return the history layer of `cache`, added as its last layer if missing. `None` without a cache, or if it has no
-    layers yet. In a static cache, the history keeps `num_heads` positions.
+    Return the history in `cache`, on the given device; its first layer becomes a host if it is none. `None` without a
+    cache, or if it has no layers yet. In a static cache, the history keeps `num_heads` positions.
     """
     cache = self_attention_of(cache)
     if cache is None or not cache.layers:
         return None
-    if not isinstance(cache.layers[-1], (NgramHistoryLayer, StaticNgramHistoryLayer)):
+    layer = cache.layers[0]
+    if not isinstance(layer, HistoryHost):
+        # A new object, as compiled code cannot change the class of an object.
+        cache.layers[0] = host = empty_host(type(layer))
+        vars(host).update(vars(layer))
         is_static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
-        cache.layers.append(StaticNgramHistoryLayer(num_heads) if is_static else NgramHistoryLayer())
-    return cache.layers[-1]
+        host.ngram_history = StaticNgramHistory(num_heads) if is_static else NgramHistory()
+    history = cache.layers[0].ngram_history
+    if history.is_initialized:
+        # It may have been offloaded, or the cache may have been moved.
+        history.device = device
+        history.prefetch()
+    return history

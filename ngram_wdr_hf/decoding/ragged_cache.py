@@ -6,10 +6,10 @@ import torch
 from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
-from .history import NgramHistoryLayer, can_host_history, self_attention_of
+from .history import can_host_history, layers_and_history, self_attention_of, stock_class_of
 
 # Layers whose rows can be cropped and shifted separately.
-RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, NgramHistoryLayer)
+RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
 def check_can_crop(cache: Cache | None, batch_size: int) -> None:
@@ -31,7 +31,7 @@ def check_can_crop(cache: Cache | None, batch_size: int) -> None:
             f"`use_mtp=True` removes rejected drafts from the cache, but a {type(unfit[0]).__name__} cannot be "
             "cropped. Use the default dynamic cache, or `use_mtp=False`."
         )
-    unfit = [layer for layer in layers if type(layer) not in RAGGED_LAYERS]
+    unfit = [layer for layer in layers if stock_class_of(layer) not in RAGGED_LAYERS]
     if unfit and batch_size > 1:
         raise ValueError(
             f"`use_mtp=True` shifts each batch row in the cache, but a {type(unfit[0]).__name__} does not support "
@@ -109,7 +109,7 @@ class RaggedCache:
         sources = torch.arange(self.attention_mask.shape[1], device=shifts.device) - shifts[:, None]
         self.attention_mask = self.attention_mask.gather(1, sources.clamp(min=0)).masked_fill(sources < 0, 0)
         indices = {}
-        for layer in self_attention_of(self.cache).layers:
+        for layer in layers_and_history(self.cache):
             if layer.get_seq_length() > 0:
                 # Shapes differ: a sliding window has fewer columns, and the history has one head.
                 shape = layer.keys.shape[:3]
@@ -124,10 +124,10 @@ class RaggedCache:
             return
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
-        for layer in self_attention_of(self.cache).layers:
+        for layer in layers_and_history(self.cache):
             # A history that was added later than the cache has fewer columns, none of them masked.
             if layer.get_seq_length() > 0:
-                if type(layer) is DynamicSlidingWindowLayer:
+                if isinstance(layer, DynamicSlidingWindowLayer):
                     layer.cumulative_length -= surplus
                 layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
         self.shifts = [shift - surplus for shift in self.shifts]

@@ -15,8 +15,8 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from ..decoding.history import (
-    NgramHistoryLayer,
-    StaticNgramHistoryLayer,
+    NgramHistory,
+    StaticNgramHistory,
     can_host_history,
     history_of,
     tokens_in,
@@ -166,7 +166,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
             targets = None if next_tokens is None else [next_tokens]
             return NgramPredictions([hidden_states[:, -keep:]], targets), fields
-        history = self._ngram_history(past) if uses_ensemble else None
+        history = self._ngram_history(past, hidden_states.device) if uses_ensemble else None
         last_record = None if history is None else history.last_record()
         runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
         states, token_ids = hidden_states, text.get("input_ids")
@@ -275,17 +275,17 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """Return the number of tokens in the cache before this call; 0 without a cache, or if it is no `Cache`."""
         return tokens_in(past) if past is None or isinstance(past, Cache) else 0
 
-    def _ngram_history(self, past: Any) -> NgramHistoryLayer | StaticNgramHistoryLayer | None:
+    def _ngram_history(self, past: Any, device: torch.device) -> NgramHistory | StaticNgramHistory | None:
         """
-        Return the ensemble's history layer in the cache, added if missing; `None` without a cache. Raise a
-        `ValueError` if the cache cannot hold one.
+        Return the ensemble's history in the cache, added if missing, on the given device; `None` without a cache.
+        Raise a `ValueError` if the cache cannot host one.
         """
         if past is not None and not can_host_history(past):
             raise ValueError(
                 f"`ensemble_lambda` > 0 cannot be used with the cache of {type(self).__name__}: {type(past).__name__} "
                 "cannot store past predictions. Set `ensemble_lambda=0` or `use_cache=False`."
             )
-        return history_of(past, len(self.ngram_heads))
+        return history_of(past, len(self.ngram_heads), device)
 
     def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
         """

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
+from ngram_wdr_hf.decoding.history import layers_and_history
 from tests.support.options import DRAFTS, EVERYTHING, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
 from tests.support.tiny import SEQ2SEQ, model_of, prompts, random_ids
@@ -12,9 +13,9 @@ NAMES = ["gpt2", "marian", "t5"]
 
 
 def layers_of(cache) -> list:
-    if isinstance(cache, EncoderDecoderCache):
-        return [*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers]
-    return cache.layers
+    """Return all layers, the ensemble's history included."""
+    crossed = cache.cross_attention_cache.layers if isinstance(cache, EncoderDecoderCache) else []
+    return [*layers_and_history(cache), *crossed]
 
 
 def assert_same_cache(actual, wanted, mask: torch.Tensor, tolerance: float = 1e-8) -> None:

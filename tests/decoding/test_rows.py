@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
+    DynamicLayer,
     EncoderDecoderCache,
     Gemma2Config,
     GenerationConfig,
@@ -28,7 +29,7 @@ from transformers.generation import (
 )
 
 from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.history import NgramHistoryLayer, history_of
+from ngram_wdr_hf.decoding.history import history_of, layers_and_history
 from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_crop
 from ngram_wdr_hf.decoding.rows import TextRows
 from tests.support.errors import raises_naming
@@ -65,7 +66,7 @@ class SlowCache:
             self.crossed = torch.randn(len(lengths), 2, 3, 4)
             self.full_cache.cross_attention_cache.update(self.crossed, -self.crossed, 0)
             self.cache = self.full_cache.self_attention_cache
-        self.history = history_of(self.full_cache, 3) if has_history else None
+        self.history = history_of(self.full_cache, 3, CPU) if has_history else None
         self._write(self.width)
         self.texts = [text[padding:] for text, padding in zip(self.texts, self.padding, strict=True)]
         mask = None
@@ -117,7 +118,7 @@ class SlowCache:
             assert min(self.ragged.shifts) == 0
         moved = [columns - length - pad for length, pad in zip(lengths, self.padding, strict=True)]
         assert self.ragged.shifts == moved and self.ragged.is_ragged == any(moved)
-        for layer in self.cache.layers:
+        for layer in layers_and_history(self.cache):
             width = layer.keys.shape[-2]
             assert layer.get_seq_length() == columns and len(layer.keys) == len(layer.values) == len(lengths)
             assert width == (min(columns, WINDOW - 1) if layer.is_sliding else columns)
@@ -170,7 +171,7 @@ def test_caches_that_cannot_be_cropped():
     with raises_naming(ValueError, "use_mtp", "StaticLayer"):
         check_can_crop(StaticCache(config=model.config, max_cache_len=8), 1)
 
-    class OtherLayer(NgramHistoryLayer):
+    class OtherLayer(DynamicLayer):
         pass
 
     cache = DynamicCache()

@@ -137,7 +137,7 @@ def test_it_holds_what_the_class_needs_and_no_more(code):
         assert unused == [name]
     names = {name: top_level_names(source) for name, source in code.items()}
     assert "SpeculativeDecoding" in names["WDRNgramGPT2LMHeadModel"]
-    assert not {"SpeculativeDecoding", "NgramHistoryLayer", "NgramGenerationMixin"} & names["WDRNgramBertForMaskedLM"]
+    assert not {"SpeculativeDecoding", "NgramHistory", "NgramGenerationMixin"} & names["WDRNgramBertForMaskedLM"]
     assert not {"NgramReformerCache", "NgramSeq2SeqMixin", "wdr"} & names["WDRNgramGPT2LMHeadModel"]
     assert "bag_of_words_nll" in names["WDRNgramMarianMTModel"]
 

@@ -56,8 +56,10 @@ transformers.cache_utils:Cache.get_mask_sizes
     takes query_length, layer_idx
     backbones/tensorized_model.py: get the number of columns of a static cache
 transformers.cache_utils:Cache.layers
-    decoding/history.py and decoding/ragged_cache.py: keep the ensemble's history as one more layer
+    decoding/history.py and decoding/ragged_cache.py: keep the ensemble's history on the first layer
     set by transformers.cache_utils:Cache
+transformers.cache_utils:CacheLayerMixin._layer_type
+    decoding/history.py: leave a layer type's entry in the registry with the stock class
 transformers.cache_utils:CacheLayerMixin.is_croppable
     decoding/ragged_cache.py: raise an error for caches that cannot drop rejected drafts
 transformers.cache_utils:CacheLayerMixin.is_initialized
@@ -84,6 +86,8 @@ transformers.cache_utils:DynamicSlidingWindowLayer.record_past
 transformers.cache_utils:EncoderDecoderCache.self_attention_cache
     decoding/history.py: find the part of the cache that grows with the text
     set by transformers.cache_utils:EncoderDecoderCache
+transformers.cache_utils:STATIC_LAYER_TYPE_MAPPING
+    decoding/history.py: know the classes of static layers before anything is compiled
 transformers.cache_utils:StaticLayer.cumulative_length
     decoding/history.py: count the tokens in a static history
     set by transformers.cache_utils:StaticLayer

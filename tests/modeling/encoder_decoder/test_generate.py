@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-from ngram_wdr_hf.decoding.history import NgramHistoryLayer
+from ngram_wdr_hf.decoding.history import NgramHistory, layers_and_history
 from tests.support import reference
 from tests.support.encoder_decoder import PAD, START, STEPS, lengths_read, padded_sources, prompt
 from tests.support.generation import assert_same_generation, differ, generate
@@ -81,7 +81,7 @@ def test_cached_equals_recomputed(name, option):
     with lengths_read(model) as lengths:
         cached = generate(model, ids, **options)
     assert lengths == [first] + [1] * (len(cached.logits) - 1)
-    assert isinstance(cached.past_key_values.self_attention_cache.layers[-1], NgramHistoryLayer)
+    assert isinstance(layers_and_history(cached.past_key_values)[-1], NgramHistory)
     with lengths_read(model) as lengths:
         recomputed = generate(model, ids, use_cache=False, **options)
     assert lengths == [first + step for step in range(len(recomputed.logits))]
