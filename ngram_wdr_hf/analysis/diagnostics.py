@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows, TokenStream
+from ..data.tokenizer import end_token_id
 from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.modes import evaluating
 from ..method.documents import IGNORE_INDEX
@@ -207,13 +208,14 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """
-    Return the ids of the tokens that end a sentence: the EOS token, tokens with a line break, and `.`, `!` or `?`,
-    also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence; the
+    Return the ids of the tokens that end a sentence: that of the end of a document, tokens with a line break, and `.`, `!` or
+    `?`, also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence; the
     point in `3.5` does if it is a token.)
     """
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
-    return [token for token in range(len(texts)) if is_end[token] or token == tokenizer.eos_token_id]
+    end = end_token_id(tokenizer)
+    return [token for token in range(len(texts)) if is_end[token] or token == end]
 
 
 class _BatchMeasurements(NamedTuple):

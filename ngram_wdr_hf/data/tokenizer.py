@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -18,7 +19,9 @@ WHITE_SPACE = r"[\s\x1c-\x1f]"
 
 def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
     """
-    Train a tokenizer of white-space-separated words, with `<unk>` for unknown words and `<eos>` for line breaks.
+    Train a tokenizer of white-space-separated words, with `<unk>` for unknown words and `<eos>` for line breaks. As a
+    text continues after a line break, `<eos>` is its `bos_token` and `sep_token`, but not its `eos_token`, at which a
+    generation ends.
 
     Args:
         texts (`Iterable[str]`): The training text, in pieces.
@@ -33,7 +36,7 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace("\n", f" {END} ")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{WHITE_SPACE}+"), behavior="removed")
-    return _wrap(tokenizer, unk_token=UNKNOWN)
+    return _wrap(tokenizer, unk_token=UNKNOWN, bos_token=END, sep_token=END)
 
 
 def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -41,7 +44,7 @@ def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedToke
     Train byte-level BPE of at most `vocab_size` tokens, which encodes any text. Its end token `<eos>` is for
     `stream.tokenize`, which puts it after documents: the tokenizer itself adds no special tokens.
     """
-    return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False))
+    return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False), eos_token=END)
 
 
 def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -53,7 +56,7 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
     )
-    return _wrap(tokenizer, pad_token=PADDING)
+    return _wrap(tokenizer, eos_token=END, pad_token=PADDING)
 
 
 def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -81,9 +84,7 @@ def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedT
     )
     # No `token_type_ids`: ModernBERT does not take them.
     names = ["input_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, model_input_names=names, **special
-    )
+    return _wrap(tokenizer, model_input_names=names, **special)
 
 
 def _train_bpe(
@@ -135,7 +136,7 @@ def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the id of the token that ends a document: the EOS token, else the SEP token, else `None`."""
+    """Return the id of the token that ends a document (in a word tokenizer, a line): EOS, else SEP, else `None`."""
     return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
@@ -147,10 +148,5 @@ def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:
         yield from (text or "" for text in batch["text"])
 
 
-def _wrap(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        clean_up_tokenization_spaces=False,
-        **special_tokens,
-    )
+def _wrap(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **options)

@@ -15,7 +15,13 @@ from transformers import AutoTokenizer
 from ngram_wdr_hf.data import stream
 from ngram_wdr_hf.data.stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_files
-from ngram_wdr_hf.data.tokenizer import start_token_id, texts_of, train_bpe_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.tokenizer import (
+    end_token_id,
+    start_token_id,
+    texts_of,
+    train_bpe_tokenizer,
+    train_word_tokenizer,
+)
 from tests.support.texts import TEXT, load, stream_of, write, write_lines
 
 
@@ -61,7 +67,7 @@ def test_unknown_words(tmp_path):
     tokenizer = train_word_tokenizer([TEXT])
     rows = load(write(tmp_path / "text.txt", "the bird\nsaw <unk> Dog\n"))
     assert tokens_of(rows, tokenizer) == ["the", "<unk>", "<eos>", "saw", "<unk>", "<unk>", "<eos>"]
-    assert tokenizer.unk_token_id == 0 and tokenizer.eos_token_id == start_token_id(tokenizer) == 1
+    assert tokenizer.unk_token_id == 0 and start_token_id(tokenizer) == end_token_id(tokenizer) == 1
 
 
 def test_most_frequent_words_are_kept():
@@ -97,7 +103,7 @@ def test_tokenizers_survive_saving(tmp_path, train):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == tokenizer.get_vocab()
-    assert loaded.eos_token_id == tokenizer.eos_token_id and loaded.unk_token_id == tokenizer.unk_token_id
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
     for text in (TEXT, *ODD_TEXTS):
         ids = loaded(text, add_special_tokens=False)["input_ids"]
         assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]

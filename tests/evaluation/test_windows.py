@@ -63,7 +63,7 @@ def test_windows_begin_as_the_tokenizer_does():
     tokenizer.bos_token = "dog"
     bos = tokenizer.bos_token_id
     assert evaluation_windows(stream_of([5, 6, 7]), tokenizer, 8, 2)[0]["input_ids"].tolist() == [bos, 5, 6]
-    tokenizer.bos_token = tokenizer.eos_token = None
+    tokenizer.bos_token = None
     assert evaluation_windows(stream_of([5, 6, 7]), tokenizer, 8, 2)[0]["input_ids"].tolist() == [5, 6]
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer
+from ngram_wdr_hf.data.tokenizer import start_token_id, train_bpe_tokenizer
 from ngram_wdr_hf.metrics import PERPLEXITY
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
@@ -59,7 +59,7 @@ def test_equals_a_loop_over_positions(metric, checkpoint, options, ensemble_lamb
         # With stride 1, a text longer than the window equals the loop, too.
         texts.append(random_lines(12, 9, 11, seed=3))
     tokenizer = tokenizer_of_words()
-    end = tokenizer.eos_token_id
+    end = start_token_id(tokenizer)
     ids = [tokenizer(text)["input_ids"] for text in texts]
     # A text without a final line break gets the end token.
     ids[2].append(end)
@@ -113,7 +113,7 @@ def test_plain_gpt2_is_scored_as_it_is(metric, tmp_path):
     tokenizer = tokenizer_of_words()
     model = save_checkpoint(tmp_path, tokenizer, plain_model)
     text = random_lines(8)
-    ids = torch.tensor([[tokenizer.eos_token_id, *tokenizer(text)["input_ids"]]])
+    ids = torch.tensor([[start_token_id(tokenizer), *tokenizer(text)["input_ids"]]])
     with torch.no_grad():
         nll = model(ids, labels=ids).loss.item()
     for ensemble_lambda in (None, 0.0, 0.4):
@@ -130,9 +130,9 @@ def test_batch_size_does_not_matter(metric, checkpoint):
 def test_text_without_a_start_token(metric, tmp_path):
     """Without a start token, the first token is context only, and one token is too short."""
     tokenizer = tokenizer_of_words()
-    tokenizer.eos_token = None
+    tokenizer.bos_token = tokenizer.sep_token = None
     model = save_checkpoint(tmp_path, tokenizer, ensemble_lambda=0.4)
-    assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id is None
+    assert start_token_id(AutoTokenizer.from_pretrained(tmp_path)) is None
     first, second = tokenizer("word1 word2")["input_ids"]
     results = metric.compute(predictions=["word1 word2"], model_id=str(tmp_path))
     assert results["perplexity"] == pytest.approx(math.exp(slow_nll(model, [second], first, 0.4, 1)), rel=1e-4)

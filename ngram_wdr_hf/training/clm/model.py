@@ -11,11 +11,11 @@ from ... import (
     WDRNgramReformerModelWithLMHead,
     WDRNgramTensorizedTransformerLMHeadModel,
 )
-from ...data.tokenizer import start_token_id
+from ...data.tokenizer import end_token_id, start_token_id
 from ...evaluation.checkpoint import load_checkpoint
 from ...modeling.causal import NgramMixin
 from ..common.arguments import ModelArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, max_positions, new_model
 
 LANGUAGE_MODELS = {
     "gpt2": WDRNgramGPT2LMHeadModel,
@@ -45,7 +45,9 @@ def build_clm_model(
         **{**sizes, **_length_fields(preset.backbone, block_size, sizes)},
     )
     # In `generation_config` only: in a forward pass, <eos> is not padding.
-    model.generation_config.pad_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = end_token_id(tokenizer)
+    # Otherwise, a pipeline would generate beyond the last position.
+    model.generation_config.max_length = max_positions(model)
     return model
 
 

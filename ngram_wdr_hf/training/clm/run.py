@@ -34,7 +34,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     for run in all_runs(arguments):
         with run.preparing():
             data, model = _prepare(run)
-            run.claim(data.tokenizer)
+            run.claim(data.tokenizer, model)
         if run.needs_training:
             run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
         model = run.load_trained(model)
@@ -110,6 +110,7 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
         output = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
+            max_length=None,
             max_new_tokens=min(report.sample_tokens, longest - prompt.shape[1]),
             do_sample=True,
             temperature=0.8,

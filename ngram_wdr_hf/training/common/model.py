@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import Conv1D, PreTrainedConfig, PreTrainedModel
+from transformers import Conv1D, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...backbones.registry import is_masked
 from ...data.errors import InputError
@@ -43,6 +43,13 @@ def max_positions(model: PreTrainedModel) -> int | None:
         return getattr(model.config, "max_position_embeddings", None)
     except NotImplementedError:  # what some configurations do instead of having no attribute
         return None
+
+
+def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Lower the tokenizer's `model_max_length` to the longest input of the model."""
+    longest = max_positions(model)
+    if longest is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
 
 
 def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:

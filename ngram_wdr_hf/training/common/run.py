@@ -22,6 +22,7 @@ from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ..trainer import NgramTrainer
 from .arguments import RunArguments
 from .hub import make_repository, push_run
+from .model import limit_length
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_model_card
 from .run_folder import SETTINGS, RunFolder, check_checkpoint
@@ -118,8 +119,12 @@ class Run:
         # A run that began with another run's checkpoint, and was interrupted.
         return self.folder.last_checkpoint() or checkpoint
 
-    def claim(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write settings and tokenizer to a new run's folder, in the process that saves; nothing without training."""
+    def claim(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+        """
+        Limit the tokenizer to the model's longest input. Write settings and tokenizer to a new run's folder, in the
+        process that saves; nothing without training.
+        """
+        limit_length(tokenizer, model)
         if self.saves_results:
             self.folder.claim(self.settings, tokenizer)
 

@@ -98,7 +98,7 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
         raise InputError(
             f"Trainer does not accept the options ({' '.join(str(error).split())}): change those that it names."
         ) from error
-    run.claim(tokenizer)
+    run.claim(tokenizer, model)
     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
     trainer.model_accepts_loss_kwargs = False
     if trainer.pop_callback(ProgressCallback):

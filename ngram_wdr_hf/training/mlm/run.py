@@ -37,7 +37,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     for run in all_runs(arguments):
         with run.preparing():
             data, model = _prepare(run)
-            run.claim(data.tokenizer)
+            run.claim(data.tokenizer, model)
         if run.needs_training:
             run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
         model = run.load_trained(model)

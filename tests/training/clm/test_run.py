@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, pipeline
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
@@ -69,6 +69,25 @@ def test_model_card_code_loads_the_model(finished_clm, monkeypatch):
     scope = {}
     exec(snippet.replace("THIS_FOLDER", "run"), scope)
     assert type(scope["model"]).__name__ == "WDRNgramGPT2LMHeadModel" and len(scope["tokenizer"]) > 10
+
+
+def test_text_continues_after_the_end_of_a_line(finished_clm):
+    """In a word tokenizer, <eos> is the end of a line, which does not end a generation."""
+    tokenizer = AutoTokenizer.from_pretrained(finished_clm.folder)
+    model = AutoModelForCausalLM.from_pretrained(finished_clm.folder)
+    end = tokenizer.convert_tokens_to_ids("<eos>")
+    assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (None,) * 3
+    assert model.config.bos_token_id == model.generation_config.pad_token_id == end
+    # A prompt of 8 tokens, and 8 new ones.
+    assert {len(text.split()) for text in finished_clm.result.samples.values()} == {16}
+    with torch.no_grad():
+        # Make every next token <eos>.
+        model.transformer.ln_f.bias.copy_(1e3 * model.lm_head.weight[end])
+    generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    (generated,) = generate("the cat sees", return_tensors=True)
+    # Up to the last position of the model, and not beyond.
+    assert generated["generated_token_ids"][3:] == [end] * 13
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 16
 
 
 def test_repeated_command_does_not_train(finished_clm, tmp_path, capsys):

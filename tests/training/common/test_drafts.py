@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.tokenizer import end_token_id
 from tests.support import clm_runs, nmt_runs
 from tests.support.errors import raises_naming
 
@@ -37,7 +38,7 @@ def test_the_most_frequent_tokens_are_drafted(files, texts, tmp_path):
     lines = Path(texts["train"]).read_text(encoding="utf-8").splitlines()
     counts = Counter(token for line in lines for token in tokenizer(line).input_ids)
     # Count the tokens of the text.
-    counts[tokenizer.eos_token_id] = len(lines)
+    counts[end_token_id(tokenizer)] = len(lines)
     drafted = model.draft_token_ids.tolist()
     assert len(set(drafted)) == 9
     assert min(counts[token] for token in drafted) >= max(

@@ -92,7 +92,7 @@ def test_padding_changes_nothing(kind, tmp_path):
     tiny_checkpoint(kind, tmp_path)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     model.eval()
-    end = "" if model.config.is_encoder_decoder or tokenizer.eos_token is None else f" {tokenizer.eos_token}"
+    end = "" if model.config.is_encoder_decoder or tokenizer.bos_token is None else f" {tokenizer.bos_token}"
     texts = ["film", f"dull plot{end}", f"often{end} moving scene film film", "bleak"]
     rows = encode(GlueExamples([texts], [0, 1, 1, 0]), model, tokenizer)
     assert len(rows[1]["input_ids"]) > len(rows[0]["input_ids"])

@@ -50,6 +50,7 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     assert "lambda" not in (folder / "README.md").read_text()
     model = AutoModelForMaskedLM.from_pretrained(folder)
     assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == model.config.max_position_embeddings == 16
     # Like CrammedBERT, only the heads have biases.
     assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
 

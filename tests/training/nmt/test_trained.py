@@ -24,6 +24,7 @@ def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert model.config.ensemble_lambda == metrics["ensemble_lambda"]
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 64)
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == 64
     sources = [row["source"] for row in rows]
     assert generate(folder, sources) == [row["hypothesis"] for row in rows]
     assert generate(folder, sources, ensemble_lambda=0.0) == [row["plain"] for row in rows]
