@@ -208,9 +208,9 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """
-    Return the ids of the tokens that end a sentence: that of the end of a document, tokens with a line break, and `.`, `!` or
-    `?`, also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence; the
-    point in `3.5` does if it is a token.)
+    Return the ids of the tokens that end a sentence: the end of a document, tokens with a line break, and `.`, `!` or
+    `?`, also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence;
+    the point in `3.5` does if it is a token.)
     """
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
