@@ -140,7 +140,7 @@ def read_state(folder: Path) -> TrainerState | None:
 
 def check_checkpoint(path: Path) -> None:
     """Raise an `InputError` if Trainer cannot resume from this checkpoint: missing, incomplete or damaged."""
-    remedy = "Delete it to resume from the checkpoint before, or from the start"
+    remedy = "Delete it to resume from the one before or from the start, or set `--resume_from_checkpoint` to another"
     if read_state(path) is None:
         raise InputError(f"Checkpoint {path} is missing or incomplete. {remedy}.")
     weights = sorted(path.glob("*.safetensors"))
