@@ -12,20 +12,21 @@ started, so that relative paths of text files are valid.
 
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import datasets
 from transformers.utils import logging
 
-from ..training.common.arguments import check_at_least
+from ..training.common.checks import check_at_least
 from ..training.common.command_line import run_script
+from ..training.common.option_parser import OptionParser
 from .report import DEFAULT_TOKENS, REPORT, write_report
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "python -m ngram_wdr_hf.analysis", description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    parser = OptionParser(
+        prog="python -m ngram_wdr_hf.analysis", description=__doc__, formatter_class=RawDescriptionHelpFormatter
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run, the `--output_dir` of its training")
     parser.add_argument("--output", metavar="FILE", help=f"HTML file to write (default: {REPORT} in the run's folder)")
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str]) -> None:
         default=DEFAULT_TOKENS,
         help=f"maximum number of tokens to measure on, the first of the split (default: {DEFAULT_TOKENS})",
     )
+    parser.check_known(arguments)
     options = parser.parse_args(arguments)
     check_at_least("max_tokens", options.max_tokens, 2)
     logging.disable_progress_bar()

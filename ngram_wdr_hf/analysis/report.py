@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..data.errors import InputError
+from ..training.common.checks import check_output_file
 from .report_page import Section, page, paragraph
 from .report_results import models, results, training
 from .report_sections import Analysis, drafts, gains, gradients, heads, targets
@@ -46,8 +46,7 @@ def write_report(
     """
     folders, unfinished = find_runs(run)
     output = folders[0] / REPORT if output is None else Path(output)
-    if output.is_dir() or not output.parent.is_dir():
-        raise InputError(f"`--output` {output} cannot be written: choose a file in an existing folder.")
+    check_output_file("output", output)
     notify(f"Reading the run in {folders[0]}")
     for folder in unfinished:
         notify(f"Skipped a compared run that is not finished: {folder}")

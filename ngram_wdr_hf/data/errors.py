@@ -1,4 +1,12 @@
-"""The error for unusable input."""
+"""The error for unusable input, and what unusable files raise."""
+
+import gzip
+import lzma
+import zipfile
+import zlib
+
+# What reading a damaged file raises, or one that is not in the format of its name.
+DAMAGED = (EOFError, UnicodeDecodeError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 
 
 class InputError(ValueError):

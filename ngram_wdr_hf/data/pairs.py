@@ -7,7 +7,7 @@ from pathlib import Path
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from .errors import InputError
+from .errors import DAMAGED, InputError
 from .text import SPLITS, check_files, escape_patterns
 
 PAIRS = Features({"source": Value("string"), "target": Value("string")})
@@ -79,7 +79,8 @@ def load_json_pairs(files: dict[str, Sequence[str]], languages: Languages) -> di
         return pairs
     except InputError:
         raise
-    except (DatasetGenerationError, ValueError) as error:  # invalid UTF-8 and missing rows raise plain ValueErrors
+    # Invalid UTF-8 and missing rows raise plain ValueErrors.
+    except (DatasetGenerationError, ValueError, *DAMAGED) as error:
         names = ", ".join(path for paths in files.values() for path in paths)
         reason = " ".join(str(error.__cause__ or error).split())
         raise InputError(f"One of the files {names} is not JSON lines ({reason}): write one object per line.") from (

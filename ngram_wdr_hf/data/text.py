@@ -1,5 +1,6 @@
 """Text from files, folders and datasets, as rows with one column, `text`."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TypeVar
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
-from .errors import InputError
+from .errors import DAMAGED, InputError
 
 SPLITS = ("train", "validation", "test")
 # One row per line, without the byte order mark that some editors write.
@@ -29,17 +30,25 @@ def load_text_files(files: dict[str, Sequence[str]], streaming: bool = False) ->
     try:
         return dict(load_dataset("text", data_files=patterns, streaming=streaming, **LINES))
     except DatasetGenerationError as error:
-        if not isinstance(error.__cause__, UnicodeDecodeError):
-            raise
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno is not None:
+            # A full disk, for example: the text is also written to a cache.
+            raise cause from None
         names = ", ".join(str(path) for paths in files.values() for path in paths)
-        raise InputError(f"One of the files {names} is not UTF-8 text: convert it to UTF-8.") from error
+        raise InputError(
+            f"One of the files {names} is not UTF-8 text, or damaged ({cause}): convert it to UTF-8, or replace it."
+        ) from error
 
 
 def check_files(paths: Sequence[str]) -> None:
-    """Raise an `InputError` if a file does not exist or is empty."""
+    """Raise an `InputError` if a file does not exist, cannot be read or is empty."""
     for path in map(Path, paths):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: choose a file.")
         if not path.is_file():
             raise InputError(f"The file {path} does not exist: check the path.")
+        if not os.access(path, os.R_OK):
+            raise InputError(f"The file {path} must not be read by this user: change its permissions.")
         if path.stat().st_size == 0:
             raise InputError(f"The file {path} is empty: choose a file with text.")
 
@@ -115,8 +124,10 @@ def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) ->
 
 
 def iterate_text(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items of a text as they are. Raise an `InputError` where a streamed file turns out not to be UTF-8."""
+    """Yield the items of a text as they are. Raise an `InputError` where a streamed file turns out to be damaged."""
     try:
         yield from items
-    except UnicodeDecodeError as error:
-        raise InputError(f"The streamed text is not UTF-8 ({error}): convert it to UTF-8.") from error
+    except DAMAGED as error:
+        raise InputError(
+            f"The streamed text is not UTF-8, or damaged ({error}): convert it to UTF-8, or replace the file."
+        ) from error

@@ -28,6 +28,8 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
         vocab_size (`int`, *optional*): Maximum vocabulary size, `<unk>` and `<eos>` included. The most frequent words
             are kept; all by default.
     """
+    if vocab_size is not None and vocab_size < 3:
+        raise InputError(f"`--vocab_size` must be at least 3 for a word tokenizer, got {vocab_size}.")
     counts = Counter(word for text in texts for word in text.split())
     # The special tokens may occur in the text, as in PTB.
     special = [UNKNOWN, END]

@@ -105,7 +105,7 @@ def test_python_english_has_every_docstring_once_in_order(tmp_path, monkeypatch)
 def test_bad_files(tmp_path, streaming):
     with raises_naming(InputError, "missing.txt"):
         load(str(tmp_path / "missing.txt"), streaming)
-    with raises_naming(InputError, str(tmp_path), "does not exist"):
+    with raises_naming(InputError, str(tmp_path), "folder"):
         load(str(tmp_path), streaming)
     with raises_naming(InputError, "empty.txt"):
         load(write(tmp_path / "empty.txt", ""), streaming)

@@ -19,9 +19,9 @@ accelerate.accelerator:Accelerator._models
 
 argparse:ArgumentDefaultsHelpFormatter._get_help_string
     takes action
-    training/common/command_line.py: leave `(default: None)` out of the help
+    training/common/option_parser.py: leave `(default: None)` out of the help
 argparse:ArgumentParser._actions
-    training/common/command_line.py: list the options that a YAML file may set, and those that take lists
+    training/common/option_parser.py: list the options, for suggestions and YAML files
     set by argparse:_ActionsContainer
 
 datasets.arrow_dataset:Dataset._fingerprint

@@ -11,10 +11,10 @@ from ..common.arguments import (
     GenerativeReportArguments,
     RunArguments,
     RunTrainingArguments,
-    check_at_least,
     output_dir_field,
     preset_field,
 )
+from ..common.checks import check_at_least
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments

@@ -1,7 +1,6 @@
 """Options shared by the training scripts."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +9,14 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
-from ...method.configuration import check_fraction
+from .checks import (
+    FRACTION,
+    check_at_least,
+    check_choice,
+    check_number,
+    check_output_folder,
+    check_trainer_options,
+)
 from .presets import DEFAULT_PRESET, Preset
 
 TRAIN_MODES = ("full", "heads", "lora")
@@ -70,6 +76,7 @@ class ModelArguments:
         check_choice("ngram_target", self.ngram_target, self.targets)
         check_at_least("ngram_size", self.ngram_size, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
+        check_number("label_smoothing", self.label_smoothing, FRACTION)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
             raise InputError(
                 "`--ngram_target none` means no heads, but `--ngram_size` is greater than 1. Remove one of the two "
@@ -153,10 +160,7 @@ class GenerativeReportArguments(ReportArguments):
         if not self.lambda_grid:
             raise InputError("`--lambda_grid` is empty. Give at least one value from 0 to 1.")
         for value in self.lambda_grid:
-            try:
-                check_fraction("--lambda_grid", value)
-            except ValueError as error:
-                raise InputError(str(error)) from error
+            check_number("lambda_grid", value, FRACTION)
         self.lambda_grid = sorted(set(self.lambda_grid))
 
 
@@ -180,7 +184,7 @@ class RunTrainingArguments(TrainingArguments):
         "`--logging_steps`.",
     )
     save_total_limit: int | None = HfArg(
-        default=2, help="Number of checkpoints to keep; the best and the last one are always kept."
+        default=2, help="Number of checkpoints to keep; the best and the last one are always kept. 0 keeps all."
     )
     load_best_model_at_end: bool = HfArg(
         default=True,
@@ -203,6 +207,9 @@ class RunTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        check_trainer_options(self)
+        if self.do_train:
+            check_output_folder("output_dir", self.output_dir)
         has_accelerator = torch.accelerator.is_available()
         self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
         # Without a GPU, Trainer needs `use_cpu` to connect several processes.
@@ -260,15 +267,3 @@ def preset_field(presets: dict[str, Preset]) -> Any:
         help=f"Size of a new model and defaults of its training. {listed}. Default: `{DEFAULT_PRESET}`; with "
         "`--model_name_or_path`, none.",
     )
-
-
-def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
-    """Raise an `InputError` if the option `--name` is not one of its choices. `None`, not given, is fine."""
-    if value is not None and value not in choices:
-        raise InputError(f"`--{name}` must be one of {', '.join(choices)}, got {value!r}.")
-
-
-def check_at_least(name: str, value: int | None, minimum: int) -> None:
-    """Raise an `InputError` if the option `--name` is below its minimum. `None`, not given, is fine."""
-    if value is not None and value < minimum:
-        raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")

@@ -5,10 +5,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ...data.errors import InputError
-from .arguments import RunArguments, check_choice, uses_fsdp
+from .arguments import RunArguments, uses_fsdp
+from .checks import check_choice
 from .run_folder import RunFolder
 
 # Options that do not change the trained weights: hardware, reports, what is saved.
@@ -52,6 +54,11 @@ def check_together(arguments: RunArguments) -> None:
         raise InputError(
             "`--train_mode lora` does not work with FSDP, as sharded adapters cannot be merged: train without FSDP."
         )
+    check_integrations(training)
+
+
+def check_integrations(training: TrainingArguments) -> None:
+    """Check that the integrations of `--report_to` exist and are installed."""
     try:
         for callback in get_reporting_integration_callbacks(training.report_to):
             callback()

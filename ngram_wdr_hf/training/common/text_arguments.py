@@ -7,7 +7,8 @@ from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...data.text import HELD_OUT_ROWS
-from .arguments import RunArguments, check_at_least
+from .arguments import RunArguments
+from .checks import PERCENTAGE, check_at_least, check_number
 
 
 @dataclass
@@ -86,6 +87,8 @@ class TextDataArguments:
             )
         for name in ("vocab_size", "block_size", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "block_size" else 1)
+        check_at_least("shuffle_buffer", self.shuffle_buffer, 0)
+        check_number("validation_percentage", self.validation_percentage, PERCENTAGE)
 
     def is_given(self) -> bool:
         """Return whether any option names a text: a file or a dataset."""

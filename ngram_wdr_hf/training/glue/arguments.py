@@ -12,9 +12,9 @@ from ...data.glue import GLUE_TASKS, glue_task
 from ..common.arguments import (
     RunArguments,
     RunTrainingArguments,
-    check_at_least,
     output_dir_field,
 )
+from ..common.checks import SEED, check_at_least, check_number
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 
@@ -97,6 +97,8 @@ class GlueReportArguments:
     )
 
     def __post_init__(self):
+        for seed in self.seeds or ():
+            check_number("seeds", seed, SEED)
         self.seeds = list(dict.fromkeys(self.seeds)) if self.seeds else None
 
 

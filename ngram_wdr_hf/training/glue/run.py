@@ -15,6 +15,7 @@ from ...data.glue import GLUE_TASKS, GlueTask
 from ...metrics import GLUE
 from ..common.arguments import RunArguments
 from ..common.run import Run
+from ..common.settings import check_integrations
 from ..common.train import train_and_save
 from ..run_trainer import RunTrainer
 from .data import Splits, encode, load_splits, padding_collator
@@ -28,6 +29,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
     Return one result per task.
     """
     training = arguments.training
+    check_integrations(training)
     runs = [Run(options) for options in _single_runs(arguments)]
     # Read all files and check all folders before hours of training.
     with training.main_process_first(local=False, desc="reading the examples"):

@@ -1,6 +1,5 @@
 """Options of `train_mlm.py`."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,11 +15,10 @@ from ..common.arguments import (
     ReportArguments,
     RunArguments,
     RunTrainingArguments,
-    check_at_least,
-    check_choice,
     output_dir_field,
     preset_field,
 )
+from ..common.checks import Range, check_at_least, check_choice, check_number
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
@@ -54,10 +52,7 @@ class MlmDataArguments(TextDataArguments):
         super().__post_init__()
         check_choice("masking", self.masking, KINDS)
         check_at_least("block_size", self.block_size, 1 + FRAME)
-        if self.mlm_probability is not None and not 0 < self.mlm_probability < 1:
-            raise InputError(
-                f"`--mlm_probability` must be greater than 0 and less than 1, got {self.mlm_probability}."
-            )
+        check_number("mlm_probability", self.mlm_probability, Range(above=0, below=1))
 
     def masking_for(self, tokenizer: PreTrainedTokenizerBase) -> Masking:
         """
@@ -138,8 +133,7 @@ class MlmTrainingArguments(RunTrainingArguments):
         super().__post_init__()
         if self.budget_minutes is None:
             return
-        if not 0 <= self.budget_minutes < math.inf:
-            raise InputError(f"`--budget_minutes` must be a finite number >= 0, got {self.budget_minutes:g}.")
+        check_at_least("budget_minutes", self.budget_minutes, 0)
         self.budget_minutes = self.budget_minutes or None
         if self.budget_minutes and self.max_steps > 0:
             raise InputError(

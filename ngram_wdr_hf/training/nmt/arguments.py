@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers.hf_argparser import HfArg
@@ -13,11 +12,11 @@ from ..common.arguments import (
     GenerativeReportArguments,
     RunArguments,
     RunTrainingArguments,
-    check_at_least,
     output_dir_field,
     preset_field,
     uses_fsdp,
 )
+from ..common.checks import PERCENTAGE, Range, check_at_least, check_number, check_output_file
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from .presets import NMT_PRESETS
@@ -147,6 +146,7 @@ class NmtDataArguments:
         for name in ("vocab_size", "max_length", "batch_tokens", "num_workers"):
             check_at_least(name, getattr(self, name), 2 if name == "max_length" else 1)
         check_at_least("max_length_ratio", self.max_length_ratio, 1)
+        check_number("validation_percentage", self.validation_percentage, PERCENTAGE)
 
     def _has(self, names: Sequence[str]) -> bool:
         return any(getattr(self, name) for name in names)
@@ -213,6 +213,7 @@ class NmtReportArguments(GenerativeReportArguments):
     def __post_init__(self):
         super().__post_init__()
         check_at_least("num_beams", self.num_beams, 1)
+        check_number("length_penalty", self.length_penalty, Range())
         check_at_least("num_examples", self.num_examples, 0)
 
 
@@ -252,7 +253,4 @@ def check_nmt_arguments(arguments: RunArguments) -> None:
         raise InputError("`--translate` needs a trained model: set `--do_train false --model_name_or_path RUN`.")
     if report.translate_to is not None and report.translate is None:
         raise InputError("`--translate_to` needs `--translate FILE`: set the file to translate.")
-    if report.translate_to is not None and not Path(report.translate_to).absolute().parent.is_dir():
-        raise InputError(
-            f"`--translate_to {report.translate_to}` is in a folder that does not exist: create it, or choose another."
-        )
+    check_output_file("translate_to", report.translate_to)

@@ -159,8 +159,8 @@ OPTIONS = {
     "--max_length 4": "`--max_length`",
     "--max_length 33": "33",
     "--seeds one": "--seeds",
-    "--report_to nobody": "nobody",
-    "--ngram_size 3": "['--ngram_size', '3']",
+    "--report_to nobody": "`--report_to`",
+    "--ngram_size 3": "`--ngram_size`",
     "--train_sampling_strategy by_name": "by_name",
 }
 

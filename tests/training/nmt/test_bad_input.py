@@ -21,7 +21,7 @@ def fails(capsys, monkeypatch, tmp_path):
 
     def call(*arguments: str) -> str:
         message = fail(*arguments)
-        assert message.startswith("error: ") and message.endswith((".", "]"))
+        assert message.startswith("error: ") and message.endswith((".", "?"))
         return message
 
     return call
@@ -180,9 +180,9 @@ OPTIONS = {
     "--max_length 1": "`--max_length`",
     "--max_length_ratio 0.5": "`--max_length_ratio`",
     "--bow_loss_weight -1": "`--bow_loss_weight`",
-    "--bow_loss_weight nan": "`bow_loss_weight`",
+    "--bow_loss_weight nan": "`--bow_loss_weight`",
     "--label_smoothing_factor 0.1": "`--label_smoothing_factor`",
-    "--label_smoothing 2": "`label_smoothing`",
+    "--label_smoothing 2": "`--label_smoothing`",
     "--ngram_size 0": "`--ngram_size`",
     "--ngram_size 3 --ngram_target none": "`--ngram_target none`",
     "--preset paper-tf-small": "`--preset`",
@@ -191,7 +191,7 @@ OPTIONS = {
     "--do_train false --compare": "`--model_name_or_path`",
     "--validation_percentage 150": "150",
     "--metric_for_best_model meteor": "`--metric_for_best_model`",
-    "--no_such_option 3": "['--no_such_option'",
+    "--no_such_option 3": "`--no_such_option`",
 }
 
 

@@ -1,0 +1,63 @@
+"""Parser of command lines whose errors are one sentence."""
+
+from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from transformers import HfArgumentParser
+
+from ...data.errors import InputError
+
+
+class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """Formatter that keeps the description's line breaks and shows all defaults except `None`."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
+class OptionParser(HfArgumentParser):
+    r"""
+    A parser that raises an `InputError` instead of exiting, and suggests the nearest name for an unknown option.
+
+    Args:
+        classes (`Sequence[type]`, *optional*): Dataclasses with one field per option.
+        kwargs: Arguments of `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, classes: Sequence[type] = (), **kwargs):
+        # An abbreviation would not be recognized by every parser of a script.
+        super().__init__(classes, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **kwargs})
+
+    @property
+    def option_names(self) -> list[str]:
+        """The names of all options, without the dashes."""
+        return [action.option_strings[0].removeprefix("--") for action in self._actions if action.option_strings]
+
+    @property
+    def list_names(self) -> list[str]:
+        """The names of the options that take several values."""
+        return [action.dest for action in self._actions if action.nargs == "+"]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an `InputError`, given a message of argparse such as `argument --a/-b: invalid int value: '1.5'`."""
+        option, colon, reason = message.removeprefix("argument ").partition(": ")
+        what = f"`{option.split('/')[0]}`: {reason}" if colon else message
+        raise InputError(f"{what}. See `--help`.")
+
+    def check_known(self, arguments: Sequence[str]) -> None:
+        """Check that every option of a command line exists."""
+        _, unknown = self.parse_known_args(list(arguments))
+        if not unknown:
+            return
+        name = next((argument for argument in unknown if argument.startswith("-")), None)
+        if name is None:
+            raise InputError(f"`{unknown[0]}` belongs to no option. See `--help`.")
+        name = name.partition("=")[0]
+        raise InputError(f"`{name}` is unknown. {self.suggestion(name)}")
+
+    def suggestion(self, name: str) -> str:
+        """Return a sentence with the option whose name is nearest to `name`."""
+        nearest = get_close_matches(name.lstrip("-").replace("-", "_"), self.option_names, n=1)
+        return f"Did you mean `--{nearest[0]}`?" if nearest else "`--help` lists all options."
