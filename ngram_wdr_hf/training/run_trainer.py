@@ -10,11 +10,11 @@ class RunTrainer(Trainer):
 
     @property
     def length_option(self) -> str:
-        """The option that sets the length of the training."""
+        """The name of the option that sets the length of the training, `max_steps` or `num_train_epochs`."""
         return "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
 
     def planned(self) -> float:
-        """Return the length of the training: its number of steps."""
+        """Return the length of the training in all: its number of steps, computed from the epochs if need be."""
         if self.args.max_steps > 0:
             return self.args.max_steps
         # A data loader may draw its seed.
@@ -22,23 +22,26 @@ class RunTrainer(Trainer):
             return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
 
     def planned_in(self, state: TrainerState) -> float:
-        """Return the length that was planned when `state` was saved."""
+        """Return the length of the training, in steps, that was planned when `state` was saved."""
         return state.max_steps
 
     def trained(self, state: TrainerState) -> float:
-        """Return how much of the length was trained when `state` was saved."""
+        """Return how many steps of the length were trained when `state` was saved."""
         return state.global_step
 
     def length_text(self, length: float) -> str:
-        """Return a length with its unit."""
+        """Return a length with its unit, as in "1,000 steps"."""
         return f"{length:,} {'step' if length == 1 else 'steps'}"
 
     def schedule_agrees(self, state: TrainerState) -> bool:
-        """Return whether the steps up to `state` had the learning rates that the present length gives them."""
+        """
+        Return whether the steps up to `state` had the learning rates that the present length gives them. A schedule
+        that depends on evaluations always agrees.
+        """
         if self.planned() == self.planned_in(state):
             return True
         schedules = [self._schedule(int(steps)) for steps in (self.planned(), self.planned_in(state))]
-        # The others depend on evaluations, not on the number of steps.
+
         if not all(isinstance(schedule, LambdaLR) for schedule in schedules):
             return True
         (new,), (old,) = (schedule.lr_lambdas for schedule in schedules)

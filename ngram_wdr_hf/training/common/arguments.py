@@ -255,7 +255,7 @@ def output_dir_field(default: str) -> Any:
     return HfArg(
         default=default,
         help="Folder of the run, new, empty, or of a run with the same settings. Repeat the command to resume an "
-        "interrupted run.",
+        "interrupted run, or with a greater length to train a finished one further.",
     )
 
 

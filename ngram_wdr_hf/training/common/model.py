@@ -46,7 +46,7 @@ def max_positions(model: PreTrainedModel) -> int | None:
 
 
 def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Lower the tokenizer's `model_max_length` to the longest input of the model."""
+    """Lower the tokenizer's `model_max_length`, in place, to the longest input of the model, if that has a limit."""
     longest = max_positions(model)
     if longest is not None:
         tokenizer.model_max_length = min(tokenizer.model_max_length, longest)

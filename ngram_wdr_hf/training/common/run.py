@@ -93,7 +93,10 @@ class Run:
             yield
 
     def check(self) -> None:
-        """Check that the folder is free or holds this run, and find out how far the run came."""
+        """
+        Raise an `InputError` unless the folder is free or holds this run. Set `needs_training` and `checkpoint` by how
+        far the run came.
+        """
         self.folder.check(self.settings)
         self.needs_training = not (self.folder.is_trained() and self.folder.has_length_of(self.settings))
         if self.needs_training:

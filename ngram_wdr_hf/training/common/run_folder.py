@@ -27,15 +27,15 @@ class RunFolder:
 
     def check(self, settings: dict[str, Any]) -> None:
         """
-        Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings. Its length may
-        differ.
+        Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings. The length of its
+        training (steps, epochs or minutes) may differ, but not whether it is by the clock.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"`--output_dir {self.path}` is a file. Choose a folder.")
+            raise InputError(f"`--output_dir {self.path}` is a file: choose a folder.")
         if not (self.path / SETTINGS).exists():
             if self.path.exists() and any(not _is_left_over(child) for child in self.path.iterdir()):
                 raise InputError(
-                    f"`--output_dir {self.path}` has files that belong to no run. Choose an empty folder."
+                    f"`--output_dir {self.path}` has files, but no run of these scripts: choose an empty folder."
                 )
             return
         saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
@@ -65,11 +65,11 @@ class RunFolder:
         return settings
 
     def has_length_of(self, settings: dict[str, Any]) -> bool:
-        """Return whether the run in the folder has the length of these settings."""
+        """Return whether the run in the folder has the same length (steps, epochs, minutes) as these settings."""
         return not any(name in LENGTHS for name in self._differences(settings))
 
     def _differences(self, settings: dict[str, Any]) -> list[str]:
-        """Return the names of the settings in which the run in the folder differs."""
+        """Return the names of the settings in which `run.yaml` and `settings` differ, those in only one included."""
         saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
         return [name for name in {**saved, **settings} if saved.get(name) != settings.get(name)]
 
@@ -81,14 +81,14 @@ class RunFolder:
             self.save_settings(settings)
 
     def save_settings(self, settings: dict[str, Any]) -> None:
-        """Write the settings."""
+        """Write the settings to `run.yaml`, replacing those in it."""
         # Renamed when complete, so that an interrupted write leaves no damaged file.
         unfinished = self.path / f".{SETTINGS}"
         unfinished.write_text(_as_yaml(settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
 
     def reopen(self, settings: dict[str, Any]) -> None:
-        """Write the settings of a run that trains, or goes on."""
+        """Mark the training in the folder as incomplete, and write its new settings, before it begins or goes on."""
         (self.path / STATE).unlink(missing_ok=True)
         self.save_settings(settings)
 
@@ -129,7 +129,7 @@ def _as_yaml(settings: dict[str, Any]) -> str:
 
 
 def read_state(folder: Path) -> TrainerState | None:
-    """Return Trainer's state in this folder; `None` if it is missing or damaged."""
+    """Return Trainer's state in this folder (a run's or a checkpoint's); `None` if it is missing or damaged."""
     try:
         state = TrainerState.load_from_json(folder / STATE)
     except (OSError, ValueError, TypeError):

@@ -67,7 +67,10 @@ def train_and_save(
 
 
 def _check_length(trainer: RunTrainer, *states: TrainerState | None) -> None:
-    """Check that no more is trained already than the options ask for."""
+    """
+    Raise an `InputError` if one of these states of the training is already longer than the options ask for. `None`
+    states are ignored.
+    """
     trained = max((trainer.trained(state) for state in states if state is not None), default=0)
     if trained > trainer.planned():
         raise InputError(
@@ -77,7 +80,10 @@ def _check_length(trainer: RunTrainer, *states: TrainerState | None) -> None:
 
 
 def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -> bool:
-    """Return whether a training in this state has its full length, or was stopped early."""
+    """
+    Return whether a training in this state has its full length, or was stopped early. `patience` is that of early
+    stopping, `None` without.
+    """
     stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
     is_stopped = patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
     return is_stopped or trainer.trained(state) >= trainer.planned()
