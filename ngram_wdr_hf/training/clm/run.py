@@ -11,7 +11,7 @@ from ...data.errors import InputError
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
-from ..common.run import Run, all_runs, begin, finish
+from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.text_arguments import check_streaming
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..trainer import NgramTrainer
@@ -30,27 +30,31 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
     check_streaming(arguments)
     arguments, repository = begin(arguments)
-    results = []
-    for run in all_runs(arguments):
-        with run.preparing():
-            data, model = _prepare(run)
-            run.claim(data.tokenizer, model)
-        if run.needs_training:
-            run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-        model = run.load_trained(model)
-
-        scores = run.score(model, data.windows(run.arguments.data.stride))
-        ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
-        samples = _samples(run, model, data, ensemble_lambda) if run.training.should_save else {}
-
-        result = ClmResult(**run.result_fields(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
-        print_samples(result)
-        run.save(result)
-        results.append(result)
-    if arguments.training.process_index == 0:
-        print_tables(results)
-        finish(arguments, results, repository)
+    with in_their_folders(all_runs(arguments)) as runs:
+        results = [_complete(run) for run in runs]
+        if arguments.training.process_index == 0:
+            print_tables(results)
+            finish(arguments, results, repository)
     return results
+
+
+def _complete(run: Run) -> ClmResult:
+    """Do what is left of one run, from its data to its files, and return its result."""
+    with run.preparing():
+        data, model = _prepare(run)
+        run.claim(data.tokenizer, model)
+    if run.needs_training:
+        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
+    model = run.load_trained(model)
+
+    scores = run.score(model, data.windows(run.arguments.data.stride))
+    ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
+    samples = _samples(run, model, data, ensemble_lambda) if run.training.should_save else {}
+
+    result = ClmResult(**run.result_fields(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
+    print_samples(result)
+    run.save(result)
+    return result
 
 
 def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:

@@ -17,6 +17,7 @@ IGNORED_FILES = [
     "runs/*",
     "training_args.bin",
     "comparison*",
+    ".lock",
 ]
 
 

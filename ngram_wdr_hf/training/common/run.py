@@ -2,13 +2,14 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -22,6 +23,7 @@ from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ..trainer import NgramTrainer
 from .arguments import RunArguments
 from .hub import make_repository, push_run
+from .lock import locked
 from .model import limit_length
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_model_card
@@ -48,6 +50,29 @@ def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
 def all_runs(arguments: RunArguments) -> list["Run"]:
     """Return the run of these options and, with `--compare`, one for each other kind of model, in a subfolder."""
     return [Run(arguments), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
+
+
+@contextmanager
+def in_their_folders(runs: Iterable["Run"]) -> Iterator[Iterator["Run"]]:
+    """Hold the lock on the folder of each of these runs, from the run's turn to the end. Raise as `lock` does."""
+    with ExitStack() as locks:
+        yield (run for run in runs if lock(run.folder.path, locks) is None)
+
+
+def lock(folder: Path, locks: ExitStack) -> None:
+    """
+    Hold the lock on a folder in the first process, until `locks` are closed. If another command has it, raise an
+    `InputError` in every process.
+    """
+    problem = None
+    if PartialState().is_main_process:
+        try:
+            locks.enter_context(locked(folder))
+        except InputError as error:
+            problem = str(error)
+    (problem,) = broadcast_object_list([problem])
+    if problem is not None:
+        raise InputError(problem)
 
 
 class Run:

@@ -2,7 +2,8 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ...data.errors import InputError
 from ...data.glue import GLUE_TASKS, GlueTask
 from ...metrics import GLUE
 from ..common.arguments import RunArguments
-from ..common.run import Run
+from ..common.run import Run, lock
 from ..common.settings import check_integrations
 from ..common.train import train_and_save
 from ..run_trainer import RunTrainer
@@ -31,14 +32,29 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
     training = arguments.training
     check_integrations(training)
     runs = [Run(options) for options in _single_runs(arguments)]
+    folder = Path(training.output_dir)
+    with ExitStack() as locks:
+        for path in (folder, *(run.folder.path for run in runs)):
+            lock(path, locks)
+        results = _complete(arguments, runs)
+        if training.process_index == 0:
+            save_metrics(results, arguments.model.model_name_or_path, folder / "glue_metrics.json")
+            save_plot(results, folder / "glue.png")
+            print_table(results)
+            print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
+    return results
+
+
+def _complete(arguments: RunArguments, runs: Sequence[Run]) -> list[GlueResult]:
+    """Do what is left of all runs, and return the results by task."""
+    training = arguments.training
     # Read all files and check all folders before hours of training.
     with training.main_process_first(local=False, desc="reading the examples"):
         splits = {name: load_splits(arguments.data, GLUE_TASKS[name]) for name in arguments.data.task}
         for run in runs:
             run.check()
         results = {name: _empty_result(GLUE_TASKS[name], examples) for name, examples in splits.items()}
-    is_main = training.process_index == 0
-    if is_main:
+    if training.process_index == 0:
         print_counts(results.values())
     for run in runs:
         (name,) = run.arguments.data.task
@@ -47,14 +63,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
             _fine_tune(run, task, splits[name])
         metric = f"eval_{task.metric}"
         results[name].scores[run.training.seed] = [entry[metric] for entry in run.folder.history() if metric in entry]
-    results = list(results.values())
-    if is_main:
-        folder = Path(training.output_dir)
-        save_metrics(results, arguments.model.model_name_or_path, folder / "glue_metrics.json")
-        save_plot(results, folder / "glue.png")
-        print_table(results)
-        print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
-    return results
+    return list(results.values())
 
 
 def _single_runs(arguments: RunArguments) -> Iterator[RunArguments]:

@@ -10,7 +10,7 @@ from ...method.documents import IGNORE_INDEX
 from ...modeling.masked import NgramMaskedMixin
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights
-from ..common.run import Run, all_runs, begin, finish
+from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.text_arguments import check_streaming
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from .data import MlmData, check_block_size, find_mlm_tokenizer
@@ -33,26 +33,30 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
         arguments.training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
     arguments, repository = begin(arguments)
-    results = []
-    for run in all_runs(arguments):
-        with run.preparing():
-            data, model = _prepare(run)
-            run.claim(data.tokenizer, model)
-        if run.needs_training:
-            run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-        model = run.load_trained(model)
-
-        scores = run.score(model, data.texts(), MlmTrainer)
-        guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []
-
-        result = MlmResult(**run.result_fields(model), ensemble_lambda=None, scores=scores, guesses=guesses)
-        print_guesses(result)
-        run.save(result)
-        results.append(result)
-    if arguments.training.process_index == 0:
-        print_tables(results)
-        finish(arguments, results, repository)
+    with in_their_folders(all_runs(arguments)) as runs:
+        results = [_complete(run) for run in runs]
+        if arguments.training.process_index == 0:
+            print_tables(results)
+            finish(arguments, results, repository)
     return results
+
+
+def _complete(run: Run) -> MlmResult:
+    """Do what is left of one run, from its data to its files, and return its result."""
+    with run.preparing():
+        data, model = _prepare(run)
+        run.claim(data.tokenizer, model)
+    if run.needs_training:
+        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
+    model = run.load_trained(model)
+
+    scores = run.score(model, data.texts(), MlmTrainer)
+    guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []
+
+    result = MlmResult(**run.result_fields(model), ensemble_lambda=None, scores=scores, guesses=guesses)
+    print_guesses(result)
+    run.save(result)
+    return result
 
 
 def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:

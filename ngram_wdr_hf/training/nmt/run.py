@@ -17,7 +17,7 @@ from ...data.tokenizer import load_tokenizer
 from ...evaluation.bleu import TranslationScores, score_translations
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
-from ..common.run import Run, all_runs, begin, finish
+from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.settings import check_together, with_data_of_run
 from ..trainer import to_device
 from .arguments import DECODED_METRICS, check_nmt_arguments
@@ -42,49 +42,53 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
         _translate_file(arguments)
         return []
     arguments, repository = begin(arguments)
-    results = []
-    for run in all_runs(arguments):
-        with run.preparing():
-            data, model = _prepare(run)
-            run.claim(data.tokenizer, model)
-        if run.needs_training:
-            run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-        model = run.load_trained(model)
-
-        scores = run.score(model, {split: pairs for split, pairs in data.batches.items() if split != "train"})
-        model = to_device(model, run.training)
-        set_search(run.arguments, model)
-        translator = _translator(run.arguments, model, data.tokenizer, data.longest)
-        translate = partial(translator, model)
-        translations, ensemble_lambda, translated = {}, model.ngram_lambda(), []
-        if "validation" in data.texts:
-            grid = sorted({0.0, ensemble_lambda, *run.arguments.lambda_grid}) if len(model.ngram_heads) else [0.0]
-            translations["validation"] = _score_lambdas(translate, data.texts["validation"], grid)
-            ensemble_lambda = _best_lambda(translations["validation"])
-        if "test" in data.texts:
-            translated = _translate_test_set(translate, data.texts["test"], ensemble_lambda)
-            if has_references(data.texts["test"]):
-                translations["test"] = _score_test_set(translated, ensemble_lambda)
-
-        result = NmtResult(
-            **run.result_fields(model),
-            ensemble_lambda=ensemble_lambda,
-            scores=scores,
-            translations=translations,
-            translated=translated,
-            num_examples=run.arguments.report.num_examples,
-            search={"num_beams": translator.num_beams, "length_penalty": translator.length_penalty},
-        )
-        if run.saves_results:
-            model.generation_config.save_pretrained(run.folder.path)
-            save_translations(result, run.folder.path / "test_translations.jsonl")
-        run.save(result)
-        results.append(result)
-    if arguments.training.process_index == 0:
-        print_examples(results[0])
-        print_tables(results)
-        finish(arguments, results, repository)
+    with in_their_folders(all_runs(arguments)) as runs:
+        results = [_complete(run) for run in runs]
+        if arguments.training.process_index == 0:
+            print_examples(results[0])
+            print_tables(results)
+            finish(arguments, results, repository)
     return results
+
+
+def _complete(run: Run) -> NmtResult:
+    """Do what is left of one run, from its data to its files, and return its result."""
+    with run.preparing():
+        data, model = _prepare(run)
+        run.claim(data.tokenizer, model)
+    if run.needs_training:
+        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
+    model = run.load_trained(model)
+
+    scores = run.score(model, {split: pairs for split, pairs in data.batches.items() if split != "train"})
+    model = to_device(model, run.training)
+    set_search(run.arguments, model)
+    translator = _translator(run.arguments, model, data.tokenizer, data.longest)
+    translate = partial(translator, model)
+    translations, ensemble_lambda, translated = {}, model.ngram_lambda(), []
+    if "validation" in data.texts:
+        grid = sorted({0.0, ensemble_lambda, *run.arguments.lambda_grid}) if len(model.ngram_heads) else [0.0]
+        translations["validation"] = _score_lambdas(translate, data.texts["validation"], grid)
+        ensemble_lambda = _best_lambda(translations["validation"])
+    if "test" in data.texts:
+        translated = _translate_test_set(translate, data.texts["test"], ensemble_lambda)
+        if has_references(data.texts["test"]):
+            translations["test"] = _score_test_set(translated, ensemble_lambda)
+
+    result = NmtResult(
+        **run.result_fields(model),
+        ensemble_lambda=ensemble_lambda,
+        scores=scores,
+        translations=translations,
+        translated=translated,
+        num_examples=run.arguments.report.num_examples,
+        search={"num_beams": translator.num_beams, "length_penalty": translator.length_penalty},
+    )
+    if run.saves_results:
+        model.generation_config.save_pretrained(run.folder.path)
+        save_translations(result, run.folder.path / "test_translations.jsonl")
+    run.save(result)
+    return result
 
 
 def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
