@@ -9,9 +9,9 @@ from transformers import AutoConfig, PreTrainedModel
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
-from ..modeling.checkpoint import HUB_ARGUMENTS
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
 from ..modeling.masked import NgramMaskedConfigMixin
+from ..modeling.saved import HUB_ARGUMENTS, naming_missing
 from .checks import check_config, check_model, probe
 from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
 
@@ -67,13 +67,8 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     """
     names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
     hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
-    try:
+    with naming_missing(name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
-    except OSError as error:
-        reason = " ".join(str(error).split()).removesuffix(".")
-        raise OSError(
-            f"`{name_or_path}` is neither a folder with a model nor a model on the Hub ({reason}). Check the name."
-        ) from error
     auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
     if isinstance(config, NgramConfigMixin):
         raise ValueError(

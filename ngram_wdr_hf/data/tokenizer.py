@@ -1,5 +1,6 @@
 """Tokenizers trained on the data: word tokenizers, as for PTB and WikiText, or byte-level BPE."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ..modeling.saved import naming_missing
 from .errors import InputError
 from .text import iterate_text
 
@@ -123,8 +125,11 @@ def _train_bpe(
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """Load a pretrained tokenizer from a folder or the Hub. Raise an `InputError` if there is no usable one."""
     try:
-        return AutoTokenizer.from_pretrained(name_or_path)
+        with naming_missing(name_or_path):
+            return AutoTokenizer.from_pretrained(name_or_path)
     except Exception as error:  # many classes: not found, not a tokenizer, truncated file, no connection
+        if isinstance(error, OSError) and not os.path.exists(name_or_path):
+            raise InputError(str(error)) from error
         reason = str(error).strip().split("\n")[0]
         raise InputError(f"{name_or_path} has no usable tokenizer ({reason}): choose another.") from error
 

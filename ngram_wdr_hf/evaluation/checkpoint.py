@@ -12,6 +12,7 @@ from ..backbones.with_heads import with_ngram_heads
 from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
+from ..modeling.saved import naming_missing
 
 # The kinds of model, as error messages describe them.
 KINDS = {
@@ -49,7 +50,8 @@ def load_checkpoint(
         fields: Configuration fields that replace the checkpoint's.
     """
     with as_input_error():
-        config = AutoConfig.from_pretrained(name_or_path)
+        with naming_missing(name_or_path):
+            config = AutoConfig.from_pretrained(name_or_path)
         actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
         if actual_kind != kind:
             raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")

@@ -1,6 +1,8 @@
 """The configuration fields that every model with N-gram heads shares."""
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
 from transformers.activations import ACT2FN
 
@@ -45,6 +47,17 @@ class NgramConfigMixin:
         which has no batch dimension.
         """
         return [*super().keys_to_ignore_at_inference, "head_losses"]
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        fields, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        backbone = next(parent for parent in cls.__mro__ if not issubclass(parent, NgramConfigMixin))
+        if fields.get("model_type") == backbone.model_type:
+            # Transformers would warn that loading a plain backbone is not supported.
+            fields["model_type"] = cls.model_type
+        return fields, kwargs
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

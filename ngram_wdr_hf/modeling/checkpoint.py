@@ -2,17 +2,18 @@
 
 import os
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.utils import logging
 
+from .saved import check_fields_of_weights, naming_missing, saved_config
+
 logger = logging.get_logger(__name__)
 
 HEADS_PREFIX = "ngram_heads."
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")
 
 
 class CheckpointMixin:
@@ -43,13 +44,13 @@ class CheckpointMixin:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs):
         returns_loading_info = kwargs.pop("output_loading_info", False)
-        hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        cls._ngram_check_draft_vocab_size(pretrained_model_name_or_path, kwargs, hub_arguments)
         cls._ngram_share_conversions()
         try:
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
+            with naming_missing(pretrained_model_name_or_path):
+                check_fields_of_weights(cls.config_class, pretrained_model_name_or_path, kwargs)
+                model, info = super().from_pretrained(
+                    pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+                )
         except Exception as error:
             # Compared by name: a checkpoint's code file does not import safetensors.
             if type(error).__name__ != "SafetensorError":
@@ -57,22 +58,22 @@ class CheckpointMixin:
             raise OSError(
                 f"`{pretrained_model_name_or_path}` has damaged weights ({error}). Save or download them again."
             ) from error
+        for name, keys in model.__dict__.pop("_ngram_unmatched").items():
+            info[name] |= keys
         expected = {name for name in model.state_dict() if name.startswith(HEADS_PREFIX)}
         mismatched = {key[0] for key in info["mismatched_keys"]}
         missing = {name for name in info["missing_keys"] | mismatched if name.startswith(HEADS_PREFIX)}
         unexpected = {name for name in info["unexpected_keys"] if name.startswith(HEADS_PREFIX)}
         if missing or unexpected:
-            saved_size = cls._ngram_saved_field("ngram_size", pretrained_model_name_or_path, hub_arguments)
+            has_heads = saved_config(cls.config_class, pretrained_model_name_or_path, kwargs) is not None
             # Valid are complete heads, or none in a plain backbone's checkpoint.
-            if saved_size is not None or unexpected or missing != expected:
-                raise ValueError(
-                    _head_mismatch(pretrained_model_name_or_path, model.config, saved_size, missing, unexpected)
-                )
+            if has_heads or unexpected or missing != expected:
+                raise ValueError(_head_mismatch(pretrained_model_name_or_path, model.config, missing, unexpected))
             source = pretrained_model_name_or_path or f"This {cls.ngram_backbone_class().__name__}"
             _check_trunk(source, model, info["missing_keys"])
             logger.warning(
-                f"{source} has no N-gram heads: {len(model.ngram_heads)} new heads were added "
-                f"(ngram_size={model.config.ngram_size}). Train them before using the ensemble."
+                f"{source} has no N-gram heads: added {len(model.ngram_heads)} (ngram_size={model.config.ngram_size}). "
+                "Train the heads before using the ensemble."
             )
         if any(not parameter.is_floating_point() for parameter in model.ngram_heads.parameters()):
             raise ValueError(
@@ -107,36 +108,18 @@ class CheckpointMixin:
             vocabulary = self.ngram_draft_vocabulary(size)
             self.ngram_set_draft_tokens(range(size) if vocabulary is None else vocabulary)
 
-    @classmethod
-    def _ngram_check_draft_vocab_size(
-        cls, name_or_path: str | os.PathLike | None, kwargs: dict, hub_arguments: dict
-    ) -> None:
-        """
-        Raise a `ValueError` if `kwargs` of `from_pretrained` request another `draft_vocab_size` than a checkpoint with
-        heads was saved with.
-        """
-        requested = kwargs.get("draft_vocab_size", getattr(kwargs.get("config"), "draft_vocab_size", None))
-        saved = None if requested is None else cls._ngram_saved_field("draft_vocab_size", name_or_path, hub_arguments)
-        if saved is not None and saved != requested:
-            raise ValueError(
-                f"`draft_vocab_size={requested}` differs from {name_or_path}, saved with `draft_vocab_size={saved}`. "
-                "Pass it to `generate`, or call `ngram_set_draft_tokens` after loading."
+    def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+        # `from_pretrained` adds one line about the heads or raises an error; Transformers would print a table.
+        self._ngram_unmatched = {
+            name: {key for key in keys if key.startswith(HEADS_PREFIX)}
+            for name, keys in (
+                ("missing_keys", loading_info.missing_keys),
+                ("unexpected_keys", loading_info.unexpected_keys),
             )
-
-    @classmethod
-    def _ngram_saved_field(cls, field: str, name_or_path: str | os.PathLike | None, hub_arguments: dict) -> int | None:
-        """
-        Return a configuration field of a checkpoint of this class, which has heads. `None` for any other checkpoint,
-        or if the field is not saved.
-        """
-        if name_or_path is None:
-            return None
-        try:
-            saved, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
-        except (OSError, TypeError):  # weights without a configuration: the caller has passed one
-            return None
-        # A plain class that saves the trunk keeps the N-gram fields in its configuration, but has no heads.
-        return saved.get(field) if saved.get("model_type") == cls.config_class.model_type else None
+        }
+        loading_info.missing_keys -= self._ngram_unmatched["missing_keys"]
+        loading_info.unexpected_keys -= self._ngram_unmatched["unexpected_keys"]
 
 
 def _check_trunk(source, model: PreTrainedModel, missing: set[str]) -> None:
@@ -150,17 +133,12 @@ def _check_trunk(source, model: PreTrainedModel, missing: set[str]) -> None:
         )
 
 
-def _head_mismatch(name_or_path, config, saved_size, missing: set[str], unexpected: set[str]) -> str:
+def _head_mismatch(name_or_path, config, missing: set[str], unexpected: set[str]) -> str:
     """
-    Return the error message for a checkpoint whose heads do not match the configuration. `saved_size` is the
-    checkpoint's `ngram_size`, `None` if it has none; `missing` and `unexpected` are names of head weights.
+    Return the error message for a checkpoint whose heads do not match the configuration. `missing` and `unexpected`
+    are names of head weights.
     """
     requested = f"`ngram_size={config.ngram_size}` needs {config.ngram_size - 1} heads"
-    if saved_size is not None and saved_size != config.ngram_size:
-        return (
-            f"{requested}, but {name_or_path} was saved with `ngram_size={saved_size}`: load it without `ngram_size`, "
-            "or load its trunk with the stock Transformers class."
-        )
     problems = {"lacks head": missing, "has an unexpected head": unexpected}
     details = " and ".join(
         f"{problem} {', '.join(sorted({str(int(name.split('.')[1]) + 1) for name in names}))}"

@@ -11,7 +11,10 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, Tra
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
+from ..evaluation.checkpoint import as_input_error
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
+from ..method.configuration import NgramConfigMixin
+from ..modeling.saved import check_fields_of_weights
 from .common.arguments import uses_fsdp
 from .run_trainer import RunTrainer
 
@@ -144,6 +147,13 @@ class NgramTrainer(RunTrainer):
         if self.accelerator._models:
             return self.model_wrapped
         return to_device(self.model, self.args)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        config = self.accelerator.unwrap_model(self.model).config
+        if isinstance(config, NgramConfigMixin):
+            with as_input_error():
+                check_fields_of_weights(type(config), resume_from_checkpoint, {"config": config})
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _issue_warnings_after_load(self, load_result) -> None:
         # Tied weights are saved once; the others are not missing.

@@ -154,6 +154,9 @@ transformers.initialization:normal_
 transformers.initialization:zeros_
     takes tensor
     modeling/base.py: initialize only the weights that a checkpoint lacks
+transformers.modeling_utils:PreTrainedModel._adjust_missing_and_unexpected_keys
+    takes loading_info
+    modeling/checkpoint.py: report missing heads in one line or an error instead of Transformers' table
 transformers.modeling_utils:PreTrainedModel._init_weights
     takes module
     modeling/base.py, modeling/causal.py and backbones/tensorized_model.py: initialize the heads like the backbone
@@ -257,8 +260,9 @@ transformers.trainer:Trainer._issue_warnings_after_load
     takes load_result
     training/trainer.py: not report tied weights as missing when a run resumes
 transformers.trainer:Trainer._load_from_checkpoint
-    takes resume_from_checkpoint
-    training/common/train.py: load the weights of a run that was interrupted after its last step
+    takes resume_from_checkpoint, model
+    training/common/train.py and training/trainer.py: load the weights of a run that was interrupted after its last step,
+        and check that they mean what the model's configuration says
 transformers.trainer:Trainer.callback_handler
     training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
     set by transformers.trainer:Trainer

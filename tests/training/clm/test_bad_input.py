@@ -129,9 +129,11 @@ def test_damaged_checkpoint(fails, finished_clm, files, tmp_path, name):
 
 
 def test_models(fails, checkpoint, finished_clm, files, tmp_path):
-    assert_names(fails("--model_name_or_path", "nowhere", *files, *QUICK), "tokenizer", "nowhere")
-    message = fails("--model_name_or_path", str(finished_clm.folder), "--ngram_size", "3", *files, *QUICK)
-    assert_names(message, "ngram_size")
+    for name in ("nowhere", "./nowhere", "/nowhere/at/all"):
+        assert_names(fails("--model_name_or_path", name, *files, *QUICK), f"`{name}`", "folder")
+    for option, value in {"ngram_size": "3", "ngram_target": "simple"}.items():
+        message = fails("--model_name_or_path", str(finished_clm.folder), f"--{option}", value, *files, *QUICK)
+        assert_names(message, f"`{option}={value}`")
     shutil.copytree(finished_clm.folder, tmp_path / "cut_off")
     (tmp_path / "cut_off" / "model.safetensors").write_bytes(b"")
     message = fails("--model_name_or_path", "cut_off", *files, "--output_dir", "new", *QUICK)
