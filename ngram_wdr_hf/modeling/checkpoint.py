@@ -72,8 +72,8 @@ class CheckpointMixin:
             source = pretrained_model_name_or_path or f"This {cls.ngram_backbone_class().__name__}"
             _check_trunk(source, model, info["missing_keys"])
             logger.warning(
-                f"{source} has no N-gram heads: added {len(model.ngram_heads)} (ngram_size={model.config.ngram_size}). "
-                "Train the heads before using the ensemble."
+                f"{source} has no N-gram heads: added {len(model.ngram_heads)} "
+                f"(ngram_size={model.config.ngram_size}). Train the heads before using the ensemble."
             )
         if any(not parameter.is_floating_point() for parameter in model.ngram_heads.parameters()):
             raise ValueError(

@@ -261,8 +261,8 @@ transformers.trainer:Trainer._issue_warnings_after_load
     training/trainer.py: not report tied weights as missing when a run resumes
 transformers.trainer:Trainer._load_from_checkpoint
     takes resume_from_checkpoint, model
-    training/common/train.py and training/trainer.py: load the weights of a run that was interrupted after its last step,
-        and check that they mean what the model's configuration says
+    training/common/train.py and training/trainer.py: load the weights of a run that was interrupted after its last
+        step, and check that they mean what the model's configuration says
 transformers.trainer:Trainer.callback_handler
     training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
     set by transformers.trainer:Trainer
