@@ -17,11 +17,11 @@ from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows, TokenStream
 from ..data.tokenizer import end_token_id
 from ..decoding.statistics import SpeculationStatistics
+from ..evaluation.lengths import max_positions
 from ..evaluation.modes import evaluating
 from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
-from ..training.common.model import max_positions
 from .gain_bins import FREQUENCIES, POSITIONS, GainBin, GainTally, SentencePositions
 
 # The end of a sentence, with closing quotation marks and brackets.

@@ -19,8 +19,8 @@ from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
+from ..evaluation.lengths import max_positions
 from ..training.clm.arguments import ClmDataArguments
-from ..training.common.model import max_positions
 from ..training.common.report import RunResult, describe
 from ..training.common.run_folder import SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits

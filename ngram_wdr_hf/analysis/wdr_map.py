@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_labels import token_labels
 
@@ -160,8 +161,7 @@ def wdr_map(
         `WDRMap`.
     """
     for name, value in (("levels", levels), ("max_tokens", max_tokens)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be an integer >= 1, got {value!r}.")
+        check_integer(name, value)
     weight = getattr(model.get_output_embeddings(), "weight", None)
     if weight is None:
         raise ValueError(

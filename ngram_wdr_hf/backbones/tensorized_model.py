@@ -23,6 +23,7 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from ..decoding.history import tokens_in
+from ..method.configuration import check_integer
 from ..method.documents import allowed_by
 
 
@@ -71,9 +72,7 @@ class TensorizedTransformerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         sizes = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "attention_rank")
         for name in (*sizes, "num_attention_blocks", "intermediate_size"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"`{name}` must be an integer >= 1, got {size!r}.")
+            setattr(self, name, check_integer(name, getattr(self, name)))
         if self.hidden_size % 2:
             raise ValueError(f"`hidden_size` must be even for pairs of sine and cosine, got {self.hidden_size}.")
 

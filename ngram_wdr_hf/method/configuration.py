@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from transformers.activations import ACT2FN
@@ -65,42 +66,55 @@ class NgramConfigMixin:
 
     def validate_ngram_fields(self) -> None:
         """
-        Raise a `ValueError` for the first N-gram field with an invalid value. Called when the configuration is
-        created, and again when a model is created from it.
+        Raise a `ValueError` for the first N-gram field with an invalid value, and make numbers of other libraries
+        Python's own. Called when the configuration is created or saved, and when a model is created from it.
         """
-        if isinstance(self.ngram_size, bool) or not isinstance(self.ngram_size, int) or self.ngram_size < 1:
-            raise ValueError(
-                f"`ngram_size` must be an integer >= 1, got {self.ngram_size!r}. Use 1 for the plain model."
-            )
+        self.ngram_size = check_integer("ngram_size", self.ngram_size, advice="Use 1 for the plain model.")
         if self.ngram_target not in NGRAM_TARGETS:
             raise ValueError(f"`ngram_target` must be one of {', '.join(NGRAM_TARGETS)}, got {self.ngram_target!r}.")
-        check_fraction("ensemble_lambda", self.ensemble_lambda)
-        check_fraction("label_smoothing", self.label_smoothing)
+        self.ensemble_lambda = check_fraction("ensemble_lambda", self.ensemble_lambda)
+        self.label_smoothing = check_fraction("label_smoothing", self.label_smoothing)
         if self.ngram_head_activation not in ACT2FN:
             raise ValueError(
                 f"`ngram_head_activation` must be the name of a Transformers activation, got "
                 f"{self.ngram_head_activation!r}. Use for example 'relu' or 'gelu'."
             )
-        check_draft_vocab_size(self.draft_vocab_size)
+        self.draft_vocab_size = check_draft_vocab_size(self.draft_vocab_size)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        # Fields may have been set since the configuration was created.
+        self.validate_ngram_fields()
+        super().save_pretrained(*args, **kwargs)
+
+
+def check_integer(name: str, value: int, lowest: int = 1, advice: str = "") -> int:
+    """
+    Return `value` as an `int` if it is an integer of at least `lowest`, of Python or NumPy; otherwise raise a
+    `ValueError` about the field `name`, with a sentence of `advice`.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
+        raise ValueError(f"`{name}` must be an integer >= {lowest}, got {value!r}. {advice}".rstrip())
+    return int(value)
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return `value` if it is a number from 0 to 1; otherwise raise a `ValueError` about the field `name`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
-        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
-    return value
-
-
-def check_draft_vocab_size(size: int | None, vocab_size: int | None = None) -> None:
     """
-    Raise a `ValueError` unless `size` is an integer from 1 to `vocab_size`, or `None` (the full vocabulary). With
-    `vocab_size=None`, there is no upper limit.
+    Return `value` as a `float` if it is a number from 0 to 1, of Python or NumPy; otherwise raise a `ValueError` about
+    the field `name`.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
+    return float(value)
+
+
+def check_draft_vocab_size(size: int | None, vocab_size: int | None = None) -> int | None:
+    """
+    Return `size` if it is an integer from 1 to `vocab_size`, or `None` (the full vocabulary); otherwise raise a
+    `ValueError`. With `vocab_size=None`, there is no upper limit.
     """
     if size is None:
-        return
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(
-            f"`draft_vocab_size` must be an integer >= 1, got {size!r}. Use `None` to draft from the full vocabulary."
-        )
+        return None
+    size = check_integer("draft_vocab_size", size, advice="Use `None` to draft from the full vocabulary.")
     if vocab_size is not None and size > vocab_size:
         raise ValueError(f"`draft_vocab_size` must be at most the vocabulary size, {vocab_size}, got {size}.")
+    return size

@@ -5,6 +5,8 @@ from math import comb
 
 import torch
 
+from .configuration import check_integer
+
 
 def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
@@ -19,7 +21,7 @@ def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     Returns:
         `torch.Tensor` of shape `(..., T, d)`.
     """
-    _check_level(n, lowest=0)
+    n = check_integer("n", n, lowest=0)
     for _ in range(n):
         differences = embeddings[..., 1:, :] - embeddings[..., :-1, :]
         embeddings = torch.cat([differences, embeddings[..., -1:, :]], dim=-2)
@@ -42,7 +44,7 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     Returns:
         `torch.Tensor` of shape `(..., T, d)`.
     """
-    _check_level(n, lowest=1)
+    n = check_integer("n", n)
     length, last = embeddings.shape[-2], embeddings[..., -1:, :]
     continued = torch.cat([embeddings, *(2**k * last for k in range(1, n))], dim=-2)
     return conjugate_of([continued.narrow(-2, n - i, length) for i in range(1, n + 1)])
@@ -66,9 +68,3 @@ def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
     for i, embedding in enumerate(neighbors[1:], start=2):
         total = torch.add(total, embedding, alpha=(-1) ** (i + 1) * comb(n, i))
     return total
-
-
-def _check_level(n: int, lowest: int) -> None:
-    """Raise a `ValueError` unless `n` is an integer of at least `lowest`."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < lowest:
-        raise ValueError(f"`n`, the level, must be an integer >= {lowest}, got {n!r}.")

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -34,8 +35,9 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
     def validate_ngram_fields(self) -> None:
         super().validate_ngram_fields()
         weight = self.bow_loss_weight
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 <= weight < float("inf"):
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0.0 <= weight < float("inf"):
             raise ValueError(f"`bow_loss_weight` must be a finite number >= 0, got {weight!r}. Use 0 to disable it.")
+        self.bow_loss_weight = float(weight)
 
 
 @dataclass

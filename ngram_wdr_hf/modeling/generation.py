@@ -17,7 +17,7 @@ from transformers.generation import (
 
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.processor import split_ensemble_processors
-from ..method.configuration import check_draft_vocab_size, check_fraction
+from ..method.configuration import check_draft_vocab_size, check_fraction, check_integer
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
@@ -58,7 +58,7 @@ class NgramGenerationMixin:
         """
         if ensemble_lambda is None:
             ensemble_lambda = self.config.ensemble_lambda
-        check_fraction("ensemble_lambda", ensemble_lambda)
+        ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
         return ensemble_lambda if self.ngram_heads else 0.0
 
     def _get_logits_processor(
@@ -140,8 +140,8 @@ class NgramGenerationMixin:
             check_fraction("draft_threshold", threshold)
         for name, minimum in DRAFT_COUNTS.items():
             count = getattr(generation_config, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < minimum):
-                raise ValueError(f"`{name}` must be an integer >= {minimum}, got {count!r}.")
+            if count is not None:
+                check_integer(name, count, minimum)
         self.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
 
     def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, LlamaForCausalLM
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import ngram_wdr_hf
@@ -345,8 +346,6 @@ REFUSED = {
     # Its labels are not shifted.
     "BartForCausalLM": lambda: tiny("BartForCausalLM", TRANSLATION_SIZES),
     "GPT2DoubleHeadsModel": lambda: tiny("GPT2DoubleHeadsModel", SIZES),
-    "WDRNgramOlmo2ForCausalLM": lambda: with_ngram_heads(plain("Olmo2ForCausalLM")),
-    "WDRNgramLlamaForCausalLM": lambda: with_ngram_heads(plain("LlamaForCausalLM")),
     **{name: lambda name=name: composite(name) for name in COMPOSITE},
     **{cls.__name__: lambda cls=cls: cls(LlamaConfig(**LLAMA)) for cls in (Cubed, Wrapped, LayerNormed, RMSNormed)},
     "BothWays": lambda: BothWays(LlamaConfig(**LLAMA)),
@@ -374,6 +373,24 @@ def test_unsupported_checkpoints(name, tmp_path):
     tiny(name, LLAMA).save_pretrained(tmp_path)
     with raises_naming(ValueError, str(tmp_path)):
         with_ngram_heads(tmp_path)
+
+
+MASKED = {"BertForMaskedLM": BERT, "ModernBertForMaskedLM": {**BERT, "cls_token_id": 0, "sep_token_id": 0}}
+
+
+@pytest.mark.parametrize("name", [*NAMED, *MASKED, "Olmo2ForCausalLM"])
+def test_model_that_has_heads(name):
+    with raises_naming(ValueError, f"WDRNgram{name}", "`ngram_size=3`"):
+        with_ngram_heads(with_ngram_heads(tiny(name, {**ALL, **MASKED}[name]), ngram_size=3))
+
+
+def test_model_that_has_heads_by_the_code_of_its_checkpoint(tmp_path):
+    ours = with_ngram_heads(plain("GPT2LMHeadModel"), ngram_size=3)
+    ours.save_pretrained(tmp_path)
+    model_class = get_class_from_dynamic_module(f"modeling_wdr_ngram.{type(ours).__name__}", tmp_path)
+    assert model_class is not type(ours)
+    with raises_naming(ValueError, model_class.__name__, "`ngram_size=3`"):
+        with_ngram_heads(model_class(model_class.config_class(**SIZES, ngram_size=3)))
 
 
 def test_checkpoint_that_has_heads(tmp_path):

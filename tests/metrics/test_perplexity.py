@@ -3,11 +3,13 @@
 import math
 
 import evaluate
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BloomConfig, BloomForCausalLM, PreTrainedModel
 
+from ngram_wdr_hf import with_ngram_heads
 from ngram_wdr_hf.data.tokenizer import start_token_id, train_bpe_tokenizer
 from ngram_wdr_hf.metrics import PERPLEXITY
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
@@ -119,6 +121,25 @@ def test_plain_gpt2_is_scored_as_it_is(metric, tmp_path):
     for ensemble_lambda in (None, 0.0, 0.4):
         results = metric.compute(predictions=[text], model_id=str(tmp_path), ensemble_lambda=ensemble_lambda)
         assert results["perplexity"] == pytest.approx(math.exp(nll), rel=1e-5)
+
+
+def test_model_without_a_longest_input(metric, tmp_path):
+    """ALiBi has no last position."""
+
+    def tiny_bloom(vocab_size: int, **_) -> PreTrainedModel:
+        torch.manual_seed(0)
+        config = BloomConfig(vocab_size=vocab_size, hidden_size=16, n_layer=1, n_head=2, initializer_range=0.3)
+        return with_ngram_heads(BloomForCausalLM(config), ensemble_lambda=0.4).eval()
+
+    tokenizer = tokenizer_of_words()
+    model = save_checkpoint(tmp_path, tokenizer, tiny_bloom)
+    text = random_lines(7, 12)
+    ids = tokenizer(text)["input_ids"]
+    options = {"predictions": [text], "model_id": str(tmp_path)}
+    for block_size, context in ((None, 99), (5, 5)):
+        nll = slow_nll(model, ids, tokenizer.eos_token_id, 0.4, context)
+        results = metric.compute(**options, block_size=block_size, stride=None if block_size is None else np.int64(1))
+        assert results["perplexity"] == pytest.approx(math.exp(nll / len(ids)), rel=1e-4)
 
 
 def test_batch_size_does_not_matter(metric, checkpoint):

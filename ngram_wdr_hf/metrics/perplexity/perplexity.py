@@ -14,7 +14,9 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizer import load_tokenizer
 from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
+from ngram_wdr_hf.evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
 from ngram_wdr_hf.evaluation.scores import Scores, score
+from ngram_wdr_hf.method.configuration import check_integer
 
 _DESCRIPTION = """
 Perplexity of texts under a language model with N-gram heads, with the paper's ensemble: the exponential of the mean
@@ -31,7 +33,7 @@ Args:
     stride (`int`, *optional*): How far the window moves in a text longer than `block_size`. A smaller stride gives
         every token more context and takes longer; `block_size` by default.
     batch_size (`int`, *optional*, defaults to 16): Windows per batch.
-    block_size (`int`, *optional*): Length of the window; the model's maximum by default.
+    block_size (`int`, *optional*): Length of the window; by default the model's maximum, or 1024 if it has none.
     device (`str`, *optional*): The device; by default, a GPU if there is one.
 Returns:
     perplexities (`list[float]`): The perplexity of each text, by token.
@@ -81,19 +83,19 @@ class Perplexity(evaluate.Metric):
         device: str | None = None,
     ) -> dict[str, list[float] | float]:
         for name, value in (("stride", stride), ("batch_size", batch_size), ("block_size", block_size)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"`{name}` must be an integer >= 1, got {value}.")
+            if value is not None:
+                check_integer(name, value)
         _check_texts(predictions)
         model, tokenizer = _load(model_id)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         ensemble_lambda = model.ngram_lambda(ensemble_lambda)
-        longest = model.config.max_position_embeddings
-        if block_size is not None and block_size > longest:
+        longest = max_positions(model)
+        if None not in (block_size, longest) and block_size > longest:
             raise InputError(f"`block_size` must be at most {longest}, the model's maximum, got {block_size}.")
+        block_size = block_size or longest or DEFAULT_BLOCK_SIZE
 
         windows = [
-            evaluation_windows(stream, tokenizer, block_size or longest, stride)
-            for stream in _streams(predictions, tokenizer)
+            evaluation_windows(stream, tokenizer, block_size, stride) for stream in _streams(predictions, tokenizer)
         ]
         for i, text in enumerate(windows):
             if text.num_targets < 1:

@@ -13,9 +13,10 @@ from ... import (
 )
 from ...data.tokenizer import end_token_id, start_token_id
 from ...evaluation.checkpoint import load_checkpoint
+from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
 from ..common.arguments import ModelArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, max_positions, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
 
 LANGUAGE_MODELS = {
     "gpt2": WDRNgramGPT2LMHeadModel,

@@ -8,9 +8,10 @@ from torch import nn
 from transformers import default_data_collator
 
 from ...data.errors import InputError
+from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
+from ..common.model import check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.text_arguments import check_streaming
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits

@@ -12,6 +12,7 @@ from transformers import Conv1D, PreTrainedConfig, PreTrainedModel, PreTrainedTo
 from ...backbones.registry import is_masked
 from ...data.errors import InputError
 from ...evaluation.checkpoint import as_input_error
+from ...evaluation.lengths import max_positions
 from .arguments import ModelArguments, RunArguments
 
 DEFAULT_NGRAM_SIZE = 4
@@ -35,14 +36,6 @@ def new_model(model_class: type[PreTrainedModel], **fields: Any) -> PreTrainedMo
     """Return a model with random weights and these configuration fields. Raise an `InputError` for bad values."""
     with as_input_error():
         return model_class(model_class.config_class(**fields))
-
-
-def max_positions(model: PreTrainedModel) -> int | None:
-    """Return the longest input of the model in tokens; `None` if there is no limit."""
-    try:
-        return getattr(model.config, "max_position_embeddings", None)
-    except NotImplementedError:  # what some configurations do instead of having no attribute
-        return None
 
 
 def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:

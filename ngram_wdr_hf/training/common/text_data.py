@@ -15,15 +15,13 @@ from ...data.errors import InputError
 from ...data.stream import TokenStream, tokenize
 from ...data.text import hold_out, load_text_dataset, load_text_files
 from ...data.tokenizer import load_tokenizer, texts_of
-from .model import max_positions
+from ...evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
 from .text_arguments import TextDataArguments
 
 # The highest accepted share of unknown tokens in a text.
 MAX_UNKNOWN = 0.5
 # Rows of streamed text that are checked before training.
 CHECKED_ROWS = 100
-# The default for checkpoints with a longer context.
-DEFAULT_BLOCK_SIZE = 1024
 
 Splits = dict[str, Dataset | IterableDataset]
 

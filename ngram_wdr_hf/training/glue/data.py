@@ -8,7 +8,7 @@ from transformers.utils import logging
 
 from ...data.errors import InputError
 from ...data.glue import GlueExamples, GlueTask, load_glue_dataset, read_glue_file
-from ..common.model import max_positions
+from ...evaluation.lengths import max_positions
 from ..common.text_data import MAX_UNKNOWN
 from .arguments import GlueDataArguments
 

@@ -24,7 +24,7 @@ from ...data.pairs import (
 )
 from ...data.text import SPLITS
 from ...data.tokenizer import load_tokenizer, train_sentence_tokenizer
-from ..common.model import max_positions
+from ...evaluation.lengths import max_positions
 from ..common.presets import DEFAULT_PRESET
 from .arguments import NmtDataArguments, NmtModelArguments
 from .presets import NMT_PRESETS

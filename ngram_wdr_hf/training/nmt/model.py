@@ -5,9 +5,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ... import WDRNgramMarianMTModel
 from ...data.errors import InputError
 from ...evaluation.checkpoint import load_checkpoint
+from ...evaluation.lengths import max_positions
 from ...modeling.encoder_decoder import NgramSeq2SeqMixin
 from ..common.arguments import RunArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, max_positions, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
 from .arguments import NmtModelArguments
 
 DEFAULT_BEAMS = 5

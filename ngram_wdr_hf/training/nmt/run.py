@@ -15,8 +15,9 @@ from ...data.pairs import has_references, read_lines
 from ...data.text import check_files
 from ...data.tokenizer import load_tokenizer
 from ...evaluation.bleu import TranslationScores, score_translations
+from ...evaluation.lengths import max_positions
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, max_positions, restrict_drafts
+from ..common.model import check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.settings import check_together, with_data_of_run
 from ..trainer import to_device
