@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartConfig, BartForConditionalGeneration, GenerationMixin
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 
@@ -14,7 +14,7 @@ class WDRNgramBartConfig(NgramSeq2SeqConfigMixin, BartConfig):
     model_type = "wdr_ngram_bart"
 
 
-class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration):
+class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration, GenerationMixin):
     __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramBartConfig

@@ -7,6 +7,7 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    GenerationMixin,
 )
 
 from ..method.configuration import NgramConfigMixin
@@ -19,7 +20,7 @@ class WDRNgramGemmaConfig(NgramConfigMixin, GemmaConfig):
     model_type = "wdr_ngram_gemma"
 
 
-class WDRNgramGemmaForCausalLM(NgramMixin, GemmaForCausalLM):
+class WDRNgramGemmaForCausalLM(NgramMixin, GemmaForCausalLM, GenerationMixin):
     __doc__ = f"""A [`GemmaForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramGemmaConfig
@@ -31,7 +32,7 @@ class WDRNgramGemma2Config(NgramConfigMixin, Gemma2Config):
     model_type = "wdr_ngram_gemma2"
 
 
-class WDRNgramGemma2ForCausalLM(NgramMixin, Gemma2ForCausalLM):
+class WDRNgramGemma2ForCausalLM(NgramMixin, Gemma2ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Gemma2ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramGemma2Config
@@ -43,7 +44,7 @@ class WDRNgramGemma3TextConfig(NgramConfigMixin, Gemma3TextConfig):
     model_type = "wdr_ngram_gemma3_text"
 
 
-class WDRNgramGemma3ForCausalLM(NgramMixin, Gemma3ForCausalLM):
+class WDRNgramGemma3ForCausalLM(NgramMixin, Gemma3ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Gemma3ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramGemma3TextConfig

@@ -1,6 +1,6 @@
 """GPT-2 with N-gram heads."""
 
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GenerationMixin, GPT2Config, GPT2LMHeadModel
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramConfig(NgramConfigMixin, GPT2Config):
     model_type = "wdr_ngram_gpt2"
 
 
-class WDRNgramGPT2LMHeadModel(NgramMixin, GPT2LMHeadModel):
+class WDRNgramGPT2LMHeadModel(NgramMixin, GPT2LMHeadModel, GenerationMixin):
     __doc__ = f"""A [`GPT2LMHeadModel`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramConfig

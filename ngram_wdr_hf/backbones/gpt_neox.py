@@ -1,6 +1,6 @@
 """GPT-NeoX with N-gram heads."""
 
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import GenerationMixin, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramGPTNeoXConfig(NgramConfigMixin, GPTNeoXConfig):
     model_type = "wdr_ngram_gpt_neox"
 
 
-class WDRNgramGPTNeoXForCausalLM(NgramMixin, GPTNeoXForCausalLM):
+class WDRNgramGPTNeoXForCausalLM(NgramMixin, GPTNeoXForCausalLM, GenerationMixin):
     __doc__ = f"""A [`GPTNeoXForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramGPTNeoXConfig

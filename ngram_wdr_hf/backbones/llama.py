@@ -1,6 +1,6 @@
 """Llama with N-gram heads."""
 
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationMixin, LlamaConfig, LlamaForCausalLM
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramLlamaConfig(NgramConfigMixin, LlamaConfig):
     model_type = "wdr_ngram_llama"
 
 
-class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM):
+class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM, GenerationMixin):
     __doc__ = f"""A [`LlamaForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramLlamaConfig

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from transformers import MarianConfig, MarianMTModel
+from transformers import GenerationMixin, MarianConfig, MarianMTModel
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 
@@ -13,7 +13,7 @@ class WDRNgramMarianConfig(NgramSeq2SeqConfigMixin, MarianConfig):
     model_type = "wdr_ngram_marian"
 
 
-class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel):
+class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel, GenerationMixin):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramMarianConfig

@@ -1,6 +1,6 @@
 """Mistral with N-gram heads."""
 
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import GenerationMixin, MistralConfig, MistralForCausalLM
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramMistralConfig(NgramConfigMixin, MistralConfig):
     model_type = "wdr_ngram_mistral"
 
 
-class WDRNgramMistralForCausalLM(NgramMixin, MistralForCausalLM):
+class WDRNgramMistralForCausalLM(NgramMixin, MistralForCausalLM, GenerationMixin):
     __doc__ = f"""A [`MistralForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramMistralConfig

@@ -1,6 +1,6 @@
 """OPT with N-gram heads."""
 
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import GenerationMixin, OPTConfig, OPTForCausalLM
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramOPTConfig(NgramConfigMixin, OPTConfig):
     model_type = "wdr_ngram_opt"
 
 
-class WDRNgramOPTForCausalLM(NgramMixin, OPTForCausalLM):
+class WDRNgramOPTForCausalLM(NgramMixin, OPTForCausalLM, GenerationMixin):
     __doc__ = f"""An [`OPTForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramOPTConfig

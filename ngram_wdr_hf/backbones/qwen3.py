@@ -1,6 +1,6 @@
 """Qwen3 with N-gram heads."""
 
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationMixin, Qwen3Config, Qwen3ForCausalLM
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
@@ -12,7 +12,7 @@ class WDRNgramQwen3Config(NgramConfigMixin, Qwen3Config):
     model_type = "wdr_ngram_qwen3"
 
 
-class WDRNgramQwen3ForCausalLM(NgramMixin, Qwen3ForCausalLM):
+class WDRNgramQwen3ForCausalLM(NgramMixin, Qwen3ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Qwen3ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramQwen3Config

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import ReformerConfig, ReformerLayer, ReformerModelWithLMHead
+from transformers import GenerationMixin, ReformerConfig, ReformerLayer, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
 
 from ..decoding.history import NgramHistory
@@ -64,7 +64,7 @@ class SeededReformerLayer(ReformerLayer):
         return seed
 
 
-class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead):
+class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, GenerationMixin):
     __doc__ = f"""
     A [`ReformerModelWithLMHead`] with N-gram heads. The heads are as wide as the hidden states, twice
     `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions require.

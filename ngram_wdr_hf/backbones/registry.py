@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -117,11 +118,11 @@ def _class_statements(backbone: type[PreTrainedModel]) -> ClassStatements:
     model_type = "{model_type}"
 
 
-class {PREFIX}{backbone.__name__}({mixin.__name__}, {backbone.__name__}):
+class {PREFIX}{backbone.__name__}({mixin.__name__}, {backbone.__name__}, GenerationMixin):
     __doc__ = f"""{doc}\\n{{{mixin.__name__}.__doc__}}"""
 
 {textwrap.indent(chr(10).join(members), "    ")}'''
-    classes = (config_mixin, mixin, plain_config, backbone, *base_classes)
+    classes = (config_mixin, mixin, plain_config, backbone, GenerationMixin, *base_classes)
     return ClassStatements(source, {cls.__name__: cls for cls in classes})
 
 

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration, T5Model
+from transformers import GenerationMixin, PreTrainedModel, T5Config, T5ForConditionalGeneration, T5Model
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
 
@@ -42,7 +42,7 @@ class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
     model_type = "wdr_ngram_t5"
 
 
-class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration):
+class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration, GenerationMixin):
     __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
     config_class = WDRNgramT5Config

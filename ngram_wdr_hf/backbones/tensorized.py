@@ -1,5 +1,7 @@
 """The Tensorized Transformer with N-gram heads: the paper's TT."""
 
+from transformers import GenerationMixin
+
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
 from .tensorized_model import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
@@ -11,7 +13,7 @@ class WDRNgramTensorizedTransformerConfig(NgramConfigMixin, TensorizedTransforme
     model_type = "wdr_ngram_tensorized_transformer"
 
 
-class WDRNgramTensorizedTransformerLMHeadModel(NgramMixin, TensorizedTransformerLMHeadModel):
+class WDRNgramTensorizedTransformerLMHeadModel(NgramMixin, TensorizedTransformerLMHeadModel, GenerationMixin):
     __doc__ = f"""A [`TensorizedTransformerLMHeadModel`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
     config_class = WDRNgramTensorizedTransformerConfig

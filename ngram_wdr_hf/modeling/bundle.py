@@ -281,5 +281,5 @@ def _is_third_party(module_name: str) -> bool:
 
 
 def _name_order(name: str) -> tuple[int, str]:
-    """Return the sort key of an imported name: constants, then classes, then everything else."""
-    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+    """Return the sort key of an imported name: constants, then classes, then everything else, each alphabetically."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name.lower())

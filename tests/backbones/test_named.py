@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationMixin,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
 
 import ngram_wdr_hf
 from ngram_wdr_hf.modeling.causal import NgramMixin
@@ -50,6 +57,8 @@ def test_all_named_classes_are_here():
     assert {backbone.ours for backbone in BACKBONES.values()} == models
     for backbone in BACKBONES.values():
         assert backbone.ours.ngram_backbone_class() is backbone.stock
+        # Transformers asks this of every class that generates.
+        assert GenerationMixin in backbone.ours.__bases__
 
 
 @torch.no_grad()
