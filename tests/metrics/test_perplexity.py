@@ -137,7 +137,7 @@ def test_model_without_a_longest_input(metric, tmp_path):
     ids = tokenizer(text)["input_ids"]
     options = {"predictions": [text], "model_id": str(tmp_path)}
     for block_size, context in ((None, 99), (5, 5)):
-        nll = slow_nll(model, ids, tokenizer.eos_token_id, 0.4, context)
+        nll = slow_nll(model, ids, start_token_id(tokenizer), 0.4, context)
         results = metric.compute(**options, block_size=block_size, stride=None if block_size is None else np.int64(1))
         assert results["perplexity"] == pytest.approx(math.exp(nll / len(ids)), rel=1e-4)
 
