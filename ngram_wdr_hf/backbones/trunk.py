@@ -4,12 +4,10 @@ import copy
 
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
-from transformers.utils import logging
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
-
-logger = logging.get_logger(__name__)
+from ..modeling.checkpoint import logger
 
 # Every table of Transformers from configurations to the classes of one task.
 AUTO_MAPPINGS = [getattr(modeling_auto, name) for name in modeling_auto.__all__ if name.endswith("_MAPPING")]
