@@ -11,10 +11,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from huggingface_hub import HfApi
+from transformers import AutoModelForCausalLM, TrainingArguments
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.modeling.bundle import bundle
+from ngram_wdr_hf.training.clm.arguments import ClmModelArguments
+from ngram_wdr_hf.training.common.hub import push_run
+from ngram_wdr_hf.training.mlm.arguments import MlmModelArguments
+from ngram_wdr_hf.training.nmt.arguments import NmtModelArguments
 from tests.support.checkpoints import assert_same_state
 from tests.support.clm_runs import QUICK
 from tests.support.errors import assert_names
@@ -165,18 +170,34 @@ def test_saving_can_push_the_code(hub, tmp_path, what):
     assert set(files) >= {"config.json", CODE} and ("model.safetensors" in files) == (what == "model")
 
 
-def test_a_finished_run_is_pushed(hub, texts, tmp_path):
+def test_finished_run_is_pushed(hub, texts, tmp_path):
     address, files = hub
     options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
     run = with_hub(address, tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
     assert run.returncode == 0, run.stderr
-    assert "me/tiny" in run.stdout
-    assert set(files) >= {"README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "tokenizer.json"}
-    assert not any("checkpoint-" in name for name in files)
+    assert run.stdout.splitlines()[-1].endswith(" me/tiny.")
+    model = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    results = {"README.md", "lambda_sweep.png", "metrics.json", "run.yaml", "trainer_state.json", "training.png"}
+    assert set(files) == {*model, *results, CODE}
     assert files["README.md"] == (tmp_path / "run" / "README.md").read_bytes()
 
 
-def test_an_unreachable_hub_stops_the_run_before_training(texts, tmp_path):
+@pytest.mark.parametrize("arguments", [ClmModelArguments, MlmModelArguments, NmtModelArguments])
+def test_compared_models_are_not_pushed(hub, tmp_path, monkeypatch, arguments):
+    address, files = hub
+    pushed = {"config.json", "adapter/adapter_config.json"}
+    folders = ["checkpoint-2", "runs/now", *arguments.kinds, *(f"{kind}/checkpoint-2" for kind in arguments.kinds)]
+    for name in (*pushed, ".lock", "comparison.png", *(f"{folder}/optimizer.pt" for folder in folders)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    api = HfApi(endpoint=address, token="hf_test")
+    monkeypatch.setattr("ngram_wdr_hf.training.common.hub.upload_folder", api.upload_folder)
+    push_run(tmp_path, "me/tiny", TrainingArguments())
+    assert set(files) == pushed
+
+
+def test_unreachable_hub_stops_the_run_before_training(texts, tmp_path):
     options = ["--output_dir", str(tmp_path / "run"), *QUICK, "--push_to_hub", "--hub_model_id", "me/tiny"]
     run = with_hub("http://127.0.0.1:9", tmp_path, "train_clm.py", "--train_file", texts["train"], *options)
     assert run.returncode == 2

@@ -23,6 +23,8 @@ TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
 # What `--metric_for_best_model` accepts: the metrics of every evaluation.
 SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
+# For new heads; Trainer's default of 5e-5 is for trained weights.
+HEADS_LEARNING_RATE = 1e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
@@ -190,6 +192,11 @@ class RunTrainingArguments(TrainingArguments):
         default=True,
         help="Whether the result is the checkpoint with the best `--metric_for_best_model` instead of the last. "
         "Always off with `--eval_strategy no`.",
+    )
+    learning_rate: float = HfArg(
+        default=TrainingArguments.learning_rate,
+        help="Peak learning rate. A preset has its own; otherwise, the default for `--train_mode heads` is "
+        f"{HEADS_LEARNING_RATE:g}.",
     )
     logging_steps: float = HfArg(
         default=50, help="Log the losses every this many steps; a value below 1 is a share of all steps."

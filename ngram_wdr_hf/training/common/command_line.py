@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.errors import InputError
-from .arguments import ModelArguments, RunArguments
+from .arguments import HEADS_LEARNING_RATE, ModelArguments, RunArguments
 from .checks import check_choice
 from .failures import reason_outside
 from .option_parser import OptionParser
@@ -35,8 +35,8 @@ def parse_arguments(
 ) -> RunArguments:
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
-    takes precedence over the file, and the file over the preset. Raise an `InputError` for bad values. `description`
-    heads the text of `--help`.
+    takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
+    `InputError` for bad values. `description` heads the text of `--help`.
     """
     parser = OptionParser(classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]")
     arguments, values = list(arguments), {}
@@ -44,7 +44,7 @@ def parse_arguments(
         words, values = read_settings(arguments[0], parser)
         arguments = [*words, *arguments[1:]]
     parser.check_known(arguments)
-    parser.set_defaults(**{**_preset_arguments(classes[1], arguments), **values})
+    parser.set_defaults(**{**_default_arguments(classes[1], arguments), **values})
     try:
         return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))
     except InputError:
@@ -53,17 +53,18 @@ def parse_arguments(
         raise InputError(f"The options do not work: {' '.join(str(error).split())}") from error
 
 
-def _preset_arguments(model_class: type[ModelArguments], arguments: Sequence[str]) -> dict[str, Any]:
+def _default_arguments(model_class: type[ModelArguments], arguments: Sequence[str]) -> dict[str, Any]:
     """
-    Return the preset's defaults for the other options. Without `--preset`, those of the default preset; with a
-    checkpoint and no preset, none.
+    Return the defaults for the other options that follow from train mode and preset. Without `--preset`, those of the
+    default preset; with a checkpoint and no preset, those of the train mode only.
     """
     if not model_class.presets:
         return {}
     chosen = OptionParser([model_class], add_help=False).parse_known_args(list(arguments))[0]
     check_choice("preset", chosen.preset, model_class.presets)
     name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
-    return model_class.presets[name].arguments if name else {}
+    by_mode = {"learning_rate": HEADS_LEARNING_RATE} if chosen.train_mode == "heads" else {}
+    return {**by_mode, **(model_class.presets[name].arguments if name else {})}
 
 
 def _is_yaml(argument: str) -> bool:

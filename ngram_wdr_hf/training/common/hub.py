@@ -7,18 +7,10 @@ from transformers import TrainingArguments
 
 from ...data.errors import InputError
 
-# Not uploaded: intermediate checkpoints, the compared models, logs.
-IGNORED_FILES = [
-    "checkpoint-*/*",
-    "plain/*",
-    "bow/*",
-    "simple/*",
-    "wdr/*",
-    "runs/*",
-    "training_args.bin",
-    "comparison*",
-    ".lock",
-]
+# Files of a run's folder that are not uploaded.
+IGNORED_FILES = [".*", "training_args.bin", "comparison*"]
+# The only subfolder that is uploaded. The others are checkpoints, logs and the models of a comparison.
+ADAPTER = "adapter"
 
 
 def make_repository(training: TrainingArguments) -> str | None:
@@ -41,10 +33,11 @@ def make_repository(training: TrainingArguments) -> str | None:
 
 def push_run(folder: Path, repository: str, training: TrainingArguments) -> None:
     """Upload the run's folder to the repository, without checkpoints, logs and the models of a comparison."""
+    folders = [child.name for child in folder.iterdir() if child.is_dir() and child.name != ADAPTER]
     upload_folder(
         repo_id=repository,
         folder_path=folder,
         token=training.hub_token,
-        ignore_patterns=IGNORED_FILES,
+        ignore_patterns=[*IGNORED_FILES, *(f"{name}/*" for name in folders)],
         commit_message="Trained model with N-gram heads",
     )

@@ -152,16 +152,21 @@ def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
 
 def run_settings(arguments: RunArguments) -> dict[str, Any]:
     """
-    Return the options that identify a run, for `run.yaml`: those that change the trained weights. Options that are
-    `None`, and those of Trainer with its default, are left out.
+    Return the options that identify a run, for `run.yaml`: those that change the trained weights. As
+    a settings file, it gives the same run. Options that are `None`, and those of Trainer with its default, are left
+    out, unless the preset has another default.
     """
     options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
     defaults = type(arguments.training)(arguments.training.output_dir).to_dict()
-    # The preset's options are always included, as its defaults are not Trainer's.
-    always_included = {"seed", "learning_rate"}
-    if arguments.model.preset is not None:
-        always_included |= arguments.model.presets[arguments.model.preset].arguments.keys()
+    # Always included, even if `None`: the preset's defaults are not those of the options.
+    preset = arguments.model.preset
+    preset_options = arguments.model.presets[preset].arguments.keys() if preset is not None else set()
+    always_included = {"seed", "learning_rate", *preset_options}
     for name, value in arguments.training.to_dict().items():
         if name in always_included or value != defaults[name]:
             options[name] = value
-    return {name: value for name, value in options.items() if value is not None and name not in NOT_SETTINGS}
+    return {
+        name: value
+        for name, value in options.items()
+        if (value is not None or name in preset_options) and name not in NOT_SETTINGS
+    }

@@ -8,6 +8,7 @@ from transformers import TrainerState, TrainingArguments
 
 from ...data.errors import InputError
 from ..run_trainer import NewSchedule, RunTrainer
+from .hub import ADAPTER
 from .run_folder import RunFolder, read_state
 
 
@@ -59,7 +60,7 @@ def train_and_save(
     if not merges_adapters:
         trainer.save_model()
     elif training.should_save:
-        trainer.model.save_pretrained(folder.path / "adapter")
+        trainer.model.save_pretrained(folder.path / ADAPTER)
         trainer.model.merge_and_unload().save_pretrained(folder.path)
     # Written last: this file marks the training as complete.
     trainer.save_state()

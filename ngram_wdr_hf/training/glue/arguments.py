@@ -136,7 +136,6 @@ class GlueTrainingArguments(RunTrainingArguments):
         unsupported = {
             "--do_train false": not self.do_train,
             "--eval_strategy": self.eval_strategy != "epoch",
-            "--metric_for_best_model": self.metric_for_best_model is not None,
             "--push_to_hub": self.push_to_hub,
             "--resume_from_checkpoint": self.resume_from_checkpoint is not None,
         }
@@ -145,6 +144,8 @@ class GlueTrainingArguments(RunTrainingArguments):
                 f"`{option}` is not supported, as each run trains, evaluates GLUE's metric after every epoch, and "
                 "resumes from its own last checkpoint: remove the option."
             )
+        # Trainer sets a default.
+        self.requested_metric = self.metric_for_best_model
         requested = self.train_sampling_strategy
         self.train_sampling_strategy = requested or "random"
         super().__post_init__()

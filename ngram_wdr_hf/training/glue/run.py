@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
     """
     training = arguments.training
     check_integrations(training)
-    runs = [Run(options) for options in _single_runs(arguments)]
+    runs = single_runs(arguments)
     folder = Path(training.output_dir)
     with ExitStack() as locks:
         for path in (folder, *(run.folder.path for run in runs)):
@@ -66,18 +66,29 @@ def _complete(arguments: RunArguments, runs: Sequence[Run]) -> list[GlueResult]:
     return list(results.values())
 
 
-def _single_runs(arguments: RunArguments) -> Iterator[RunArguments]:
-    """Yield the options of each run: one task and one seed, in the subfolder `TASK/seed-SEED`."""
+def single_runs(arguments: RunArguments) -> list[Run]:
+    """
+    Return the runs: one task and one seed each, in the subfolder `TASK/seed-SEED`. Raise an `InputError` if
+    `--metric_for_best_model` is not the metric of a task.
+    """
+    runs = []
     for name in arguments.data.task:
+        metric = GLUE_TASKS[name].metric
+        if arguments.training.requested_metric not in (None, metric):
+            raise InputError(
+                f"`--metric_for_best_model {arguments.training.requested_metric}` is not the metric of {name}, "
+                f"{metric}: remove the option."
+            )
         for seed in arguments.report.seeds or [arguments.training.seed]:
             # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(arguments.training)
             training.seed = seed
             training.output_dir = str(Path(training.output_dir) / name / f"seed-{seed}")
             if training.load_best_model_at_end:
-                training.metric_for_best_model, training.greater_is_better = GLUE_TASKS[name].metric, True
+                training.metric_for_best_model, training.greater_is_better = metric, True
             data, report = replace(arguments.data, task=[name]), replace(arguments.report, seeds=None)
-            yield replace(arguments, data=data, report=report, training=training)
+            runs.append(Run(replace(arguments, data=data, report=report, training=training)))
+    return runs
 
 
 def _empty_result(task: GlueTask, splits: Splits) -> GlueResult:

@@ -24,6 +24,9 @@ from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import MLM_PRESETS
 
+# With a time budget, the number of steps must not end the training.
+ENDLESS_STEPS = 1_000_000_000
+
 
 @dataclass
 class MlmDataArguments(TextDataArguments):
@@ -135,11 +138,15 @@ class MlmTrainingArguments(RunTrainingArguments):
             return
         check_at_least("budget_minutes", self.budget_minutes, 0)
         self.budget_minutes = self.budget_minutes or None
-        if self.budget_minutes and self.max_steps > 0:
+        if not self.budget_minutes:
+            return
+        # A `run.yaml` of a run with a budget has the endless steps.
+        if self.max_steps > 0 and self.max_steps != ENDLESS_STEPS:
             raise InputError(
                 "`--max_steps` cannot be combined with a time budget: remove `--max_steps`, or set "
                 "`--budget_minutes 0` to train without a budget."
             )
+        self.max_steps = ENDLESS_STEPS
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:

@@ -18,8 +18,6 @@ from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
 from .trainer import MlmTrainer
 
-# With a time budget, the number of steps must not end the training.
-ENDLESS_STEPS = 1_000_000_000
 # Tokens shown on either side of a masked word, and predictions shown per word.
 CONTEXT, NUM_GUESSES = 6, 3
 
@@ -29,8 +27,6 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     Train (unless `--do_train false`), evaluate, print and save. Return the result; with `--compare`, those of all
     kinds of model, the requested one first.
     """
-    if arguments.training.budget_minutes is not None:
-        arguments.training.max_steps = ENDLESS_STEPS
     check_streaming(arguments)
     arguments, repository = begin(arguments)
     with in_their_folders(all_runs(arguments)) as runs:

@@ -153,7 +153,7 @@ def test_models(fails):
 OPTIONS = {
     "--do_train false": "`--do_train false`",
     "--eval_strategy steps": "`--eval_strategy`",
-    "--metric_for_best_model loss": "`--metric_for_best_model`",
+    "--metric_for_best_model loss": "`--metric_for_best_model loss`",
     "--resume_from_checkpoint somewhere": "`--resume_from_checkpoint`",
     "--push_to_hub true": "`--push_to_hub`",
     "--max_length 4": "`--max_length`",
