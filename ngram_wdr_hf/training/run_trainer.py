@@ -1,12 +1,34 @@
-"""The Trainer of all runs: a training that can go on after its end."""
+"""The Trainer of all runs: a training that can go on after its end, and that ends if it diverges."""
+
+import math
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback, TrainerState, get_scheduler
 
+# Later than any step.
+NEVER = torch.iinfo(torch.int64).max
+
+
+class Diverged(RuntimeError):
+    """A loss, or weights, that are infinite or not numbers in `step`."""
+
+    def __init__(self, step: int, what: str):
+        super().__init__(f"The training diverged: in step {step}, {what} not finite.")
+        self.step = step
+
 
 class RunTrainer(Trainer):
-    """A [`Trainer`] that knows how long its training is, and how far an earlier part of it came."""
+    """
+    A [`Trainer`] that knows how long its training is, and how far an earlier part of it came. It raises a `Diverged`
+    error instead of logging a loss or saving weights that are infinite or not numbers.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # The first step whose loss is not finite; on the device, so that no step has to wait for it.
+        self._first_bad_step = torch.tensor(NEVER, device=self.args.device)
 
     @property
     def length_option(self) -> str:
@@ -57,7 +79,44 @@ class RunTrainer(Trainer):
             args.lr_scheduler_kwargs,
         )
 
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        # With float16, steps whose gradients overflow are skipped.
+        if self.accelerator.scaler is None:
+            step = self._first_bad_step.clamp(max=self.state.global_step + 1)
+            self._first_bad_step = torch.where(loss.isfinite(), self._first_bad_step, step)
+        return loss
+
+    def check_finite(self) -> None:
+        """Raise a `Diverged` error in all processes if the loss of a step, or a trained weight, is not finite."""
+        self._check_steps()
+        self._check_weights()
+
+    def _check_steps(self) -> None:
+        step = int(self.accelerator.gather(self._first_bad_step).min())
+        if step != NEVER:
+            raise Diverged(step, "the loss is")
+
+    def _check_weights(self) -> None:
+        trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
+        here = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in trained]
+        is_bad = torch.stack([~weight.isfinite().all() for weight in here]).any()
+        if self.accelerator.gather(is_bad.to(self.args.device)).any():
+            raise Diverged(self.state.global_step, "weights are")
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        self._check_steps()
+        losses = {name: value for name, value in logs.items() if name.endswith("_loss")}
+        if any(not math.isfinite(value) for value in losses.values()) and self.accelerator.scaler is None:
+            raise Diverged(self.state.global_step, "the loss is")
+        super().log(logs, *args, **kwargs)
+
+    def save_model(self, *args, **kwargs) -> None:
+        self._check_weights()
+        super().save_model(*args, **kwargs)
+
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        self._check_steps()
         # The training's random numbers do not depend on the number of evaluations.
         with torch.random.fork_rng(devices=[]):
             return super().evaluate(*args, **kwargs)

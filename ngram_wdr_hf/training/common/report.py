@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
+# The log entry of a training that diverged: the step that its result comes from.
+DIVERGED = "diverged_result_step"
+
 
 @dataclass
 class RunResult:
@@ -61,6 +64,14 @@ class TaskResult(RunResult, ABC):
     def over_lambda(self) -> dict[str, dict[float, float]]:
         """Return the metric for the λ plot by split and λ; empty without an ensemble."""
         return {}
+
+
+def divergence(history: Sequence[dict[str, float]]) -> str | None:
+    """Return the sentence about a training that diverged, given its log; `None` if it did not."""
+    for entry in history:
+        if DIVERGED in entry:
+            return f"The training diverged in step {entry['step']}; the result is that of step {entry[DIVERGED]}."
+    return None
 
 
 def describe(model: PreTrainedModel) -> dict[str, Any]:
@@ -167,6 +178,7 @@ def save_model_card(result: TaskResult, path: Path) -> None:
         lambda_plot = (
             "★: the best λ on the validation set, saved with the model.\n\n![Results over λ](lambda_sweep.png)\n"
         )
+    remark = divergence(result.history)
     path.write_text(
         f"""---
 library_name: transformers
@@ -180,7 +192,7 @@ tags:
 
 {result.kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
 Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
-{result.head_parameters:,} of them in the heads{lambda_note}.
+{result.head_parameters:,} of them in the heads{lambda_note}.{f" {remark}" if remark else ""}
 
 ## Use
 

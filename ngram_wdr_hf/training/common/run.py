@@ -20,6 +20,7 @@ from transformers import (
 from ...data.errors import InputError
 from ...evaluation.gradients import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
+from ..run_trainer import Diverged
 from ..trainer import NgramTrainer
 from .arguments import RunArguments
 from .hub import make_repository, push_run
@@ -29,7 +30,7 @@ from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training
 from .report import TaskResult, describe, save_metrics, save_model_card
 from .run_folder import SETTINGS, RunFolder, check_checkpoint
 from .settings import best_metric, check_together, comparison_runs, run_settings, with_data_of_run
-from .train import train_and_save
+from .train import end_if_diverged, train_and_save
 
 
 def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
@@ -193,7 +194,14 @@ class Run:
             # Trainer requires an `eval_dataset` here; `evaluate` below replaces it.
             trainer = trainer_class(model, options, eval_dataset=next(iter(texts.values())), lambda_grid=grid)
             for split, text in texts.items():
-                trainer.evaluate(text, metric_key_prefix=split)
+                try:
+                    trainer.evaluate(text, metric_key_prefix=split)
+                except Diverged as error:
+                    source = self.folder.path if self.training.do_train else self.arguments.model.model_name_or_path
+                    raise InputError(
+                        f"The model in `{source}` has no finite loss on the {split} text: its weights are damaged, or "
+                        "its training diverged. Choose another model."
+                    ) from error
                 scores[split] = trainer.last_scores
         return scores
 
@@ -243,6 +251,7 @@ def finish(arguments: RunArguments, results: Sequence[TaskResult], repository: s
         save_gradient_diversity_plot(results, folder / "comparison_gradient_diversity.png")
     if arguments.training.do_train:
         print(f"\nSaved in {folder}: the model, README.md, metrics.json and the plots.")
+    end_if_diverged({result.name: result.history for result in results})
     if repository is not None:
         push_run(folder, repository, arguments.training)
         print(f"Pushed to {repository}.")

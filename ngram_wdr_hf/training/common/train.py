@@ -1,14 +1,15 @@
 """The training of a run: from the start, or from a checkpoint, for as long as the options say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 
 from ...data.errors import InputError
-from ..run_trainer import NewSchedule, RunTrainer
+from ..run_trainer import Diverged, NewSchedule, RunTrainer
 from .hub import ADAPTER
+from .report import DIVERGED, divergence
 from .run_folder import RunFolder, read_state
 
 
@@ -56,7 +57,11 @@ def train_and_save(
         if start is not None and not trainer.schedule_agrees(start):
             _tell_new_schedule(trainer, start)
             trainer.add_callback(NewSchedule)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            trainer.check_finite()
+        except Diverged as error:
+            _load_last_good(trainer, folder.last_checkpoint() or checkpoint, error)
     if not merges_adapters:
         trainer.save_model()
     elif training.should_save:
@@ -87,7 +92,16 @@ def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -
     """
     stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
     is_stopped = patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
-    return is_stopped or trainer.trained(state) >= trainer.planned()
+    return is_stopped or divergence(state.log_history) is not None or trainer.trained(state) >= trainer.planned()
+
+
+def _load_last_good(trainer: RunTrainer, checkpoint: Path | None, error: Diverged) -> None:
+    """Load the result of a training that diverged after `checkpoint`, and log it."""
+    if checkpoint is None:
+        raise InputError(f"{error} There is no checkpoint before it. Lower `--learning_rate`.") from error
+    result = _result_of(read_state(checkpoint), checkpoint, trainer.args)
+    trainer._load_from_checkpoint(str(result))
+    trainer.state.log_history.append({"step": error.step, DIVERGED: read_state(result).global_step})
 
 
 def _result_of(state: TrainerState, checkpoint: Path, training: TrainingArguments) -> Path:
@@ -108,3 +122,11 @@ def _tell_new_schedule(trainer: RunTrainer, start: TrainerState) -> None:
             f"The learning rate depends on `--{trainer.length_option}`: the first {trained} had the rates of a "
             f"training of {before}, the others get those of {now}. A training of {now} from the start would differ."
         )
+
+
+def end_if_diverged(histories: Mapping[str, Sequence[dict[str, float]]]) -> None:
+    """Raise an `InputError` if a training diverged, given the logs of all models by name."""
+    remarks = {name: divergence(history) for name, history in histories.items()}
+    remarks = [f"{name}: {remark}" for name, remark in remarks.items() if remark is not None]
+    if remarks:
+        raise InputError(f"{' '.join(remarks)} Lower `--learning_rate`, in another `--output_dir`.")

@@ -17,7 +17,7 @@ from ...metrics import GLUE
 from ..common.arguments import RunArguments
 from ..common.run import Run, lock
 from ..common.settings import check_integrations
-from ..common.train import train_and_save
+from ..common.train import end_if_diverged, train_and_save
 from ..run_trainer import RunTrainer
 from .data import Splits, encode, load_splits, padding_collator
 from .model import load_classifier
@@ -42,6 +42,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
             save_plot(results, folder / "glue.png")
             print_table(results)
             print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
+            end_if_diverged({str(run.folder.path.relative_to(folder)): run.folder.history() for run in runs})
     return results
 
 

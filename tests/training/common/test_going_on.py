@@ -1,71 +1,15 @@
 """Runs that go on after their end: for more steps, epochs or minutes."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
 
-import ngram_wdr_hf
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.run_folder import read_state
 from ngram_wdr_hf.training.mlm import budget
-from tests.support import clm_runs, glue_runs, mlm_runs, nmt_runs
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
-
-CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2)
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
-    """Plots take longer than these trainings."""
-    for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
-        monkeypatch.setattr(ngram_wdr_hf.training.common.run, name, lambda results, path: False)
-    monkeypatch.setattr(ngram_wdr_hf.training.glue.run, "save_plot", lambda results, path: None)
-
-
-class Script:
-    """A script with its options, the folder of its run in an output folder, and two lengths."""
-
-    def __init__(self, run: Callable, options: list[str], lengths: tuple[str, str], subfolder: str = ""):
-        self.run, self.options, self.lengths, self.subfolder = run, options, lengths, subfolder
-
-    def __call__(self, folder: Path, length: str, *options: str) -> Path:
-        self.run(*self.options, *length.split(), *options, "--output_dir", str(folder))
-        return folder / self.subfolder
-
-
-@pytest.fixture
-def clm(checkpoint, files) -> Script:
-    options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, *CONSTANT, "--sample_tokens", "0"]
-    # The shorter run is also evaluated after its last step.
-    return Script(clm_runs.run, options, ("--max_steps 3", "--max_steps 6"))
-
-
-@pytest.fixture
-def nmt(marian, pairs) -> Script:
-    options = ["--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, *CONSTANT]
-    options += as_arguments(lr_scheduler_type="inverse_sqrt", warmup_steps=2)
-    return Script(nmt_runs.run, options, ("--max_steps 4", "--max_steps 6"))
-
-
-@pytest.fixture
-def mlm(files) -> Script:
-    options = [*files, *mlm_runs.QUICK, *CONSTANT, *as_arguments(max_steps=-1, eval_strategy="epoch")]
-    options += as_arguments(per_device_train_batch_size=64, num_examples=0)
-    return Script(mlm_runs.run, options, ("--num_train_epochs 1", "--num_train_epochs 2"))
-
-
-@pytest.fixture
-def glue(tmp_path) -> Script:
-    glue_runs.write_task(tmp_path, "sst2")
-    glue_runs.tiny_checkpoint("gpt2", tmp_path / "model")
-    options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "sst2", "--data_dir", str(tmp_path)]
-    options += [*glue_runs.QUICK, *CONSTANT, *as_arguments(logging_strategy="steps", logging_steps=1)]
-    # Seven steps are an epoch.
-    return Script(glue_runs.run, options, ("--max_steps 5", "--max_steps 9"), "sst2/seed-42")
 
 
 @pytest.mark.parametrize("name", ["clm", "nmt", "mlm", "glue"])
