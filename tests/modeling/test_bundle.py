@@ -251,7 +251,10 @@ def test_a_made_class_is_written_out_at_the_end():
     assert source.endswith(
         "    config_class = WDRNgramMT5Config\n    ngram_base_class = MT5Model\n    ngram_scales_if_tied = False\n"
     )
-    assert "class WDRNgramMT5ForConditionalGeneration(NgramT5Mixin, MT5ForConditionalGeneration):" in source
+    assert (
+        "class WDRNgramMT5ForConditionalGeneration(NgramT5Mixin, MT5ForConditionalGeneration, GenerationMixin):"
+        in source
+    )
     assert 'model_type = "wdr_ngram_mt5"' in source
     imported = next(node for node in ast.parse(source).body if getattr(node, "module", None) == "transformers")
     assert {"MT5Config", "MT5ForConditionalGeneration", "MT5Model"} <= {alias.name for alias in imported.names}
