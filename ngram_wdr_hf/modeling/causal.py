@@ -131,6 +131,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             # A slice of all positions would be another tensor than the one with the loss's gradient.
             if fields["logits"] is not None and not keeps_all:
                 fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
+            self._ngram_watch_loss(fields, inputs)
         return self._ngram_output(fields)
 
     def ngram_predictions(

@@ -126,6 +126,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
             count = len(scores) if num_items_in_batch is None else num_items_in_batch
             nll = F.cross_entropy(scores, predictions.targets[0], reduction="sum")
             fields["loss"] = nll / at_least_one(count, scores.device)
+            self._ngram_watch_loss(fields, inputs)
         return self._ngram_output(fields)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:

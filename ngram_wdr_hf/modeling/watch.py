@@ -1,13 +1,28 @@
 """A check that training reaches the heads."""
 
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
 import torch
 from torch import nn
+
+BYPASSED = (
+    "the loss was not computed by the model. Pass `labels` to the model and use its `loss` (in Trainer, without "
+    "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`)"
+)
+EVALUATION_MODE = (
+    "in evaluation mode, the loss is that of the next token alone. Call `model.train()` before training "
+    "(`from_pretrained` returns a model in evaluation mode)"
+)
 
 
 class HeadWatchMixin:
     """
     Mixin that raises an error after a backward pass that gave the backbone gradients but not the heads. That happens
-    when the loss is computed from logits or hidden states instead of by the model. Frozen heads are not checked.
+    when the loss is computed from logits or hidden states instead of by the model, or by the model in evaluation mode.
+    Frozen heads are not checked.
     """
 
     def _ngram_watch_backbone(self) -> None:
@@ -24,25 +39,53 @@ class HeadWatchMixin:
 
     def _ngram_watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
         """In training with trainable heads, check the heads' gradients once the hidden states get theirs."""
-        if torch.compiler.is_compiling() or not self.training or not outputs[0].requires_grad:
+        if self.training and self._ngram_can_train_heads(outputs[0]):
+            outputs[0].register_hook(partial(self._ngram_queue_gradient_check, BYPASSED, ()))
+
+    def _ngram_watch_loss(self, fields: dict[str, Any], inputs: dict[str, Any]) -> None:
+        """
+        In evaluation mode, check the heads' gradients once the loss gets its own. Without the ensemble, that loss does
+        not reach the heads. There is no check if gradients of an input or an output are asked for, in an analysis.
+        """
+        loss = fields["loss"]
+        asks_for_inputs = any(tensor.is_leaf and tensor.requires_grad for tensor in _tensors(inputs))
+        if asks_for_inputs or not self._ngram_can_train_heads(loss):
             return
-        if any(parameter.requires_grad for parameter in self.ngram_heads.parameters()):
-            outputs[0].register_hook(self._ngram_queue_gradient_check)
+        # A loss that is kept must not keep the logits.
+        outputs = [weakref.ref(tensor) for tensor in _tensors(fields)]
+        loss.register_hook(partial(self._ngram_queue_gradient_check, EVALUATION_MODE, outputs))
 
-    def _ngram_queue_gradient_check(self, _: torch.Tensor) -> None:
+    def _ngram_can_train_heads(self, tensor: torch.Tensor) -> bool:
+        """Return whether a backward pass from `tensor` can be a training step of a model with trainable heads."""
+        return (
+            not torch.compiler.is_compiling()
+            and tensor.requires_grad
+            and any(parameter.requires_grad for parameter in self.ngram_heads.parameters())
+        )
+
+    def _ngram_queue_gradient_check(
+        self, reason: str, outputs: Sequence[weakref.ref[torch.Tensor]], _: torch.Tensor
+    ) -> None:
+        if any(output.retains_grad for reference in outputs if (output := reference()) is not None):
+            return
         # Wait for the end of the backward pass: other parts of the loss may still reach the heads.
-        torch.autograd.Variable._execution_engine.queue_callback(self._ngram_check_head_gradients)
+        check = partial(self._ngram_check_head_gradients, reason)
+        torch.autograd.Variable._execution_engine.queue_callback(check)
 
-    def _ngram_check_head_gradients(self) -> None:
+    def _ngram_check_head_gradients(self, reason: str) -> None:
         """Raise a `RuntimeError` if the backbone has gradients and the heads have none."""
         if _has_gradient(self.base_model) and not _has_gradient(self.ngram_heads):
             raise RuntimeError(
-                "`ngram_heads` got no gradients in this training step, but the backbone did: the loss was not "
-                "computed by the model. Pass `labels` to the model and use its `loss` (in Trainer, without "
-                "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`), or freeze the "
+                f"`ngram_heads` got no gradients in this backward pass, but the backbone did: {reason}, or freeze the "
                 "heads with `model.ngram_heads.requires_grad_(False)`."
             )
 
 
 def _has_gradient(module: nn.Module) -> bool:
     return any(parameter.grad is not None for parameter in module.parameters())
+
+
+def _tensors(values: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among `values`, also those in tuples, such as the hidden states of all layers."""
+    for value in values.values():
+        yield from (item for item in (value if isinstance(value, tuple) else [value]) if torch.is_tensor(item))

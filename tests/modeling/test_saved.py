@@ -158,7 +158,7 @@ LOADS = {
 
 
 @pytest.mark.parametrize(("error", "load"), LOADS.values(), ids=LOADS)
-@pytest.mark.parametrize("path", ["no/such/folder", "./missing", "../missing", "/nowhere", "~/missing"])
+@pytest.mark.parametrize("path", ["no/such/folder", "./missing", "../missing", "/nowhere/at/all", "~/missing"])
 def test_path_that_is_not_there(tmp_path, monkeypatch, error, load, path):
     monkeypatch.chdir(tmp_path)
     with raises_naming(error, f"`{path}`", "folder") as caught:

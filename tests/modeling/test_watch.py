@@ -1,0 +1,104 @@
+"""The watch over the heads' gradients in evaluation mode, where a loop forgot `model.train()`."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from tests.support.errors import raises_naming
+from tests.support.masked import masked_batch, tiny_masked
+from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
+
+NAMES = ("`ngram_heads`", "`model.train()`")
+
+
+def causal_batch() -> dict:
+    ids = random_ids(2, 9)
+    return {"input_ids": ids, "labels": ids}
+
+
+def one_masked_batch() -> dict:
+    ids, labels = masked_batch(2, 9)
+    return {"input_ids": ids, "labels": labels}
+
+
+MODELS = {
+    "causal": (tiny_model, causal_batch),
+    "encoder-decoder": (lambda: tiny_seq2seq("marian"), causal_batch),
+    "without a base model": (lambda: tiny_seq2seq("t5"), causal_batch),
+    "masked": (lambda: tiny_masked("bert"), one_masked_batch),
+}
+
+
+@pytest.mark.parametrize(("model", "batch"), MODELS.values(), ids=MODELS)
+def test_a_loop_without_model_train(model, batch):
+    model, batch = model(), batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with raises_naming(RuntimeError, *NAMES):
+        model(**batch).loss.backward()
+    optimizer.zero_grad()
+    with raises_naming(RuntimeError, *NAMES):
+        (model(**batch, return_dict=False)[0] / 2).backward()
+    optimizer.zero_grad()
+    model.train()(**batch).loss.backward()
+    optimizer.step()
+
+
+def test_a_loop_after_loading(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    model = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
+    with raises_naming(RuntimeError, *NAMES):
+        copy.deepcopy(model)(**causal_batch()).loss.backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_adapters_trained_in_evaluation_mode():
+    heads = [f"ngram_heads.{n}" for n in range(3)]
+    adapters = LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True)
+    model = get_peft_model(tiny_model(), adapters).eval()
+    with raises_naming(RuntimeError, *NAMES):
+        model(**causal_batch()).loss.backward()
+
+
+def test_gradients_that_are_no_training():
+    """No error for: gradients by `torch.autograd.grad`, of outputs, of inputs, and of the model without its loss."""
+    batch = causal_batch()
+    model = tiny_model()
+    torch.autograd.grad(model(**batch).loss, model.transformer.wte.weight)
+    model(input_ids=batch["input_ids"]).logits.sum().backward()
+    for name in ("logits", "hidden_states"):
+        model = tiny_model()
+        output = model(**batch, output_hidden_states=True)
+        asked = output.logits if name == "logits" else output.hidden_states[0]
+        asked.retain_grad()
+        output.loss.backward()
+        assert asked.grad.any()
+    model = tiny_model(ngram_target="simple")
+    embeddings = model.transformer.wte(batch["input_ids"]).detach().requires_grad_()
+    model(inputs_embeds=embeddings, labels=batch["labels"]).loss.backward()
+    assert embeddings.grad.any()
+
+
+def test_losses_that_reach_all_that_is_trained():
+    """No error for: the ensemble, which the heads are part of, frozen heads, a frozen trunk, and a plain model."""
+    batch = causal_batch()
+    tiny_model(ensemble_lambda=0.4)(**batch).loss.backward()
+    tiny_model(ngram_size=1)(**batch).loss.backward()
+    model = tiny_model()
+    model.ngram_heads.requires_grad_(False)
+    model(**batch).loss.backward()
+    model = tiny_model(ngram_target="simple").requires_grad_(False)
+    model.ngram_heads.requires_grad_(True)
+    embeddings = model.transformer.wte(batch["input_ids"]).requires_grad_() * 1.0
+    model(inputs_embeds=embeddings, labels=batch["labels"]).loss.backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_kept_loss_does_not_keep_the_logits():
+    output = tiny_model()(**causal_batch())
+    loss, logits = output.loss, weakref.ref(output.logits)
+    del output
+    assert loss.requires_grad and logits() is None
