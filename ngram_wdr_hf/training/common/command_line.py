@@ -1,5 +1,7 @@
 """Parsing of a script's options: command line, YAML file, preset."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +19,28 @@ from .settings_file import read_settings
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
     """
     Call `main` with `arguments`, by default those of the command line, and return the exit code: 0, or 2 after
-    printing one line about bad input or a failure outside the program. An error of the program itself is raised.
+    printing one line about bad input or a failure outside the program, or 130 after one line about an interruption by
+    Ctrl-C or SIGTERM. An error of the program itself is raised.
     """
+    # Several processes may wait for each other, where only the default handler reaches them.
+    is_alone = "RANK" not in os.environ
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if is_alone else None
     try:
         main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt as stop:
+        if os.environ.get("RANK", "0") == "0":
+            # The line of the progress bar ends here.
+            print(f"\n{stop or 'Stopped. Repeat the command to go on.'}", file=sys.stderr)
+        return 130
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else reason_outside(error)
         if reason is None:
             raise
         print(f"error: {' '.join(reason.split())}", file=sys.stderr)
         return 2
+    finally:
+        if is_alone:
+            signal.signal(signal.SIGTERM, before)
     return 0
 
 

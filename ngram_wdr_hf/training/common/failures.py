@@ -13,6 +13,7 @@ from ...data.errors import DAMAGED
 SYSTEM_REASONS = {
     errno.EACCES: "must not be used by this user. Change its permissions, or choose another path.",
     errno.EDQUOT: "does not fit into this user's disk quota. Make room, and repeat the command.",
+    errno.EFBIG: "exceeds the limit on the size of files. Raise it (`ulimit -f`), and repeat the command.",
     errno.EEXIST: "exists already and is in the way. Choose another path.",
     errno.EISDIR: "is a folder. Choose a file.",
     errno.ELOOP: "is a link that leads to itself. Choose another path.",
@@ -24,11 +25,25 @@ SYSTEM_REASONS = {
     errno.EROFS: "is on a read-only disk. Choose another path.",
 }
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a file could not be written because of a full disk, or a limit on the size of files."""
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    if isinstance(error, SafetensorError):
+        return any(f"(os error {number})" in str(error) for number in DISK_FULL)
+    # `torch.save` does not say why it could not write.
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in ("StreamWriter", "inline_container"))
+
 
 def reason_outside(error: BaseException) -> str | None:
     """Return what went wrong outside the program, and what to do about it; `None` for an error of the program."""
     if isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
         return reason_outside(error.__cause__)
+    if is_disk_full(error) and not isinstance(error, OSError):
+        return f"A file cannot be written ({error}). If the disk is full, make room, and repeat the command."
     if isinstance(error, (*DAMAGED, SafetensorError, UnpicklingError)):
         return f"A file is damaged or has another format ({error}). Replace it."
     if isinstance(error, OSError):

@@ -23,12 +23,13 @@ from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ..run_trainer import Diverged
 from ..trainer import NgramTrainer
 from .arguments import RunArguments
+from .checkpoints import check_checkpoint, read_mapping
 from .hub import make_repository, push_run
 from .lock import locked
 from .model import limit_length
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_model_card
-from .run_folder import SETTINGS, RunFolder, check_checkpoint
+from .run_folder import SETTINGS, RunFolder
 from .settings import best_metric, check_together, comparison_runs, run_settings, with_data_of_run
 from .train import end_if_diverged, train_and_save
 
@@ -127,6 +128,21 @@ class Run:
         self.needs_training = not (self.folder.is_trained() and self.folder.has_length_of(self.settings))
         if self.needs_training:
             self.checkpoint = self._checkpoint_to_resume()
+        damage = self.folder.damage()
+        if damage is not None:
+            self._recover(damage)
+
+    def _recover(self, damage: str) -> None:
+        """Say which checkpoint replaces the model of a completed training; raise an `InputError` if there is none."""
+        if self.checkpoint is None:
+            raise InputError(
+                f"`--output_dir {self.folder.path}` {damage}, and there is no checkpoint. Delete the folder to train "
+                "again."
+            )
+        if self.training.process_index == 0:
+            print(f"The model in {self.folder.path} {damage}: {self.checkpoint.name} takes its place.")
+            # The tokenizer, which is loaded next, would read a damaged configuration.
+            (self.folder.path / "config.json").unlink(missing_ok=True)
 
     def _checkpoint_to_resume(self) -> Path | None:
         requested = self.training.resume_from_checkpoint
@@ -234,9 +250,12 @@ class Run:
 
 
 def _save_lambda(path: Path, ensemble_lambda: float) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_mapping(path)
     config["ensemble_lambda"] = ensemble_lambda
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    # Renamed when complete, so that a full disk leaves no damaged file.
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    unfinished.replace(path)
 
 
 def finish(arguments: RunArguments, results: Sequence[TaskResult], repository: str | None) -> None:

@@ -1,20 +1,17 @@
 """The folder of a run: its settings, its state, and the checkpoint to go on from."""
 
-import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import yaml
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ...data.errors import InputError
+from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_state
 
 SETTINGS = "run.yaml"
-# Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
-STATE = "trainer_state.json"
 # Settings that may change when a run goes on.
 LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
@@ -55,7 +52,7 @@ class RunFolder:
         path = self.path / SETTINGS
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except yaml.YAMLError:
+        except (yaml.YAMLError, UnicodeDecodeError):
             settings = None
         if not isinstance(settings, dict):
             raise InputError(
@@ -94,12 +91,21 @@ class RunFolder:
 
     def has_heads(self) -> bool:
         """Return whether the folder holds a checkpoint of a class with N-gram heads, by its `config.json`."""
-        path = self.path / "config.json"
-        return path.is_file() and "ngram_size" in json.loads(path.read_text(encoding="utf-8"))
+        return "ngram_size" in (read_mapping(self.path / "config.json") or {})
 
     def is_trained(self) -> bool:
-        """Return whether the folder holds a completed training."""
-        return read_state(self.path) is not None
+        """Return whether the folder holds a completed training and its model."""
+        return self.trained_state() is not None
+
+    def trained_state(self) -> TrainerState | None:
+        """Return Trainer's state at the end of a completed training; `None` without one, or without its model."""
+        return read_state(self.path) if self.damage() is None else None
+
+    def damage(self) -> str | None:
+        """Return what is wrong with the model of a completed training, ending a sentence; `None` if nothing is."""
+        if read_state(self.path) is None:
+            return None
+        return damage_of(self.path) if (self.path / "config.json").exists() else "has no config.json"
 
     def history(self) -> list[dict[str, float]]:
         """Return Trainer's `log_history` of the completed training: a dictionary per log entry."""
@@ -110,13 +116,22 @@ class RunFolder:
         Return the path of the complete checkpoint with the most steps; `None` if there is none. Raise an `InputError`
         if its weights are missing or damaged.
         """
-        checkpoints = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-        complete = [path for path in checkpoints if read_state(path) is not None]
+        complete = [path for path in self._checkpoints() if read_state(path) is not None]
         if not complete:
             return None
-        last = max(complete, key=lambda path: int(path.name.split("-")[1]))
-        check_checkpoint(last)
-        return last
+        check_checkpoint(complete[-1])
+        return complete[-1]
+
+    def remove_incomplete(self) -> None:
+        """Remove checkpoints that were not written to their end."""
+        for path in self._checkpoints():
+            if read_state(path) is None:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _checkpoints(self) -> list[Path]:
+        """Return the paths of all checkpoints, the one with the most steps last."""
+        paths = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+        return sorted(paths, key=lambda path: int(path.name.split("-")[1]))
 
 
 def _is_left_over(path: Path) -> bool:
@@ -126,36 +141,3 @@ def _is_left_over(path: Path) -> bool:
 
 def _as_yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-
-
-def read_state(folder: Path) -> TrainerState | None:
-    """Return Trainer's state in this folder (a run's or a checkpoint's); `None` if it is missing or damaged."""
-    try:
-        state = TrainerState.load_from_json(folder / STATE)
-    except (OSError, ValueError, TypeError):
-        return None
-    is_whole = isinstance(state.global_step, int) and state.global_step > 0 and isinstance(state.log_history, list)
-    return state if is_whole else None
-
-
-def check_checkpoint(path: Path) -> None:
-    """Raise an `InputError` if Trainer cannot resume from this checkpoint: missing, incomplete or damaged."""
-    remedy = "Delete it to resume from the one before or from the start, or set `--resume_from_checkpoint` to another"
-    if read_state(path) is None:
-        raise InputError(f"Checkpoint {path} is missing or incomplete. {remedy}.")
-    weights = sorted(path.glob("*.safetensors"))
-    if not (weights or any(path.glob("pytorch_model*"))):
-        raise InputError(f"Checkpoint {path} has no weights. {remedy}.")
-    reason = None
-    try:
-        for file in weights:
-            with safe_open(file, framework="pt"):
-                pass
-    except (SafetensorError, OSError) as error:
-        reason = " ".join(str(error).split())
-    # torch saves zip files; a truncated one lacks the directory at its end.
-    truncated = [
-        file.name for pattern in ("*.pt", "*.pth", "*.bin") for file in path.glob(pattern) if not is_zipfile(file)
-    ]
-    if reason or truncated:
-        raise InputError(f"Checkpoint {path} is damaged ({reason or truncated[0] + ' is truncated'}). {remedy}.")

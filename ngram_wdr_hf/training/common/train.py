@@ -8,9 +8,11 @@ from transformers import TrainerState, TrainingArguments
 
 from ...data.errors import InputError
 from ..run_trainer import Diverged, NewSchedule, RunTrainer
+from .checkpoints import check_fits, read_state
+from .failures import is_disk_full
 from .hub import ADAPTER
 from .report import DIVERGED, divergence
-from .run_folder import RunFolder, read_state
+from .run_folder import RunFolder
 
 
 def train_and_save(
@@ -36,7 +38,7 @@ def train_and_save(
     """
     training = trainer.args
     start = None if checkpoint is None else read_state(checkpoint)
-    finished = read_state(folder.path)
+    finished = folder.trained_state()
     _check_length(trainer, start, finished)
     if finished is not None and _has_ended(trainer, finished, patience):
         if training.should_save:
@@ -47,6 +49,8 @@ def train_and_save(
             f"`--output_dir {folder.path}` has no checkpoint to go on from. Train its model in another folder, with "
             f"`--model_name_or_path {folder.path}`."
         )
+    if checkpoint is not None:
+        check_fits(trainer.model, checkpoint)
     if training.should_save:
         folder.reopen(settings)
     if start is not None and _has_ended(trainer, start, patience):
@@ -57,11 +61,7 @@ def train_and_save(
         if start is not None and not trainer.schedule_agrees(start):
             _tell_new_schedule(trainer, start)
             trainer.add_callback(NewSchedule)
-        try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-            trainer.check_finite()
-        except Diverged as error:
-            _load_last_good(trainer, folder.last_checkpoint() or checkpoint, error)
+        _train(trainer, folder, checkpoint)
     if not merges_adapters:
         trainer.save_model()
     elif training.should_save:
@@ -70,6 +70,32 @@ def train_and_save(
     # Written last: this file marks the training as complete.
     trainer.save_state()
     trainer.accelerator.wait_for_everyone()
+
+
+def _train(trainer: RunTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
+    """Train, and if the training diverges, load its last good checkpoint. Say how to go on if it is interrupted."""
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.check_finite()
+    except Diverged as error:
+        _load_last_good(trainer, folder.last_checkpoint() or checkpoint, error)
+    except KeyboardInterrupt as stop:
+        step = trainer.state.global_step
+        raise KeyboardInterrupt(f"Stopped after step {step}. {_how_to_go_on(folder, checkpoint)}") from stop
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        if trainer.args.should_save:
+            folder.remove_incomplete()
+        raise InputError(
+            f"`--output_dir {folder.path}` has no space for a checkpoint: the disk is full, or a limit is reached. "
+            f"Make room. {_how_to_go_on(folder, checkpoint)}"
+        ) from error
+
+
+def _how_to_go_on(folder: RunFolder, checkpoint: Path | None) -> str:
+    last = folder.last_checkpoint() or checkpoint
+    return f"Repeat the command to {'start again' if last is None else f'go on from {last}'}."
 
 
 def _check_length(trainer: RunTrainer, *states: TrainerState | None) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.training.common.run_folder import read_state
+from ngram_wdr_hf.training.common.checkpoints import read_state
 from tests.support.clm_runs import run as run_clm
 from tests.support.errors import raises_naming
 from tests.support.scripts import contents, metrics_of

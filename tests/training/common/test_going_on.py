@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.training.common.run_folder import read_state
+from ngram_wdr_hf.training.common.checkpoints import read_state
 from ngram_wdr_hf.training.mlm import budget
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of

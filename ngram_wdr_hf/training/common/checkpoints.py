@@ -1,0 +1,88 @@
+"""Checkpoints that Trainer has saved: whether they are complete, intact, and of the model at hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import TrainerState
+
+from ...data.errors import InputError
+
+# Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
+STATE = "trainer_state.json"
+
+
+def read_state(folder: Path) -> TrainerState | None:
+    """Return Trainer's state in this folder (a run's or a checkpoint's); `None` if it is missing or damaged."""
+    fields = read_mapping(folder / STATE)
+    try:
+        state = TrainerState(**fields or {})
+    except TypeError:
+        return None
+    is_whole = isinstance(state.global_step, int) and state.global_step > 0 and isinstance(state.log_history, list)
+    return state if is_whole else None
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """Return the contents of a JSON file; `None` if it is missing, damaged, or no mapping."""
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return contents if isinstance(contents, dict) else None
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise an `InputError` if Trainer cannot resume from this checkpoint: missing, incomplete or damaged."""
+    problem = "is missing or incomplete" if read_state(path) is None else damage_of(path)
+    if problem is not None:
+        raise InputError(
+            f"Checkpoint {path} {problem}. Delete it to resume from the one before or from the start, or set "
+            "`--resume_from_checkpoint` to another."
+        )
+
+
+def damage_of(folder: Path) -> str | None:
+    """Return what is wrong with the files of a saved model, as the end of a sentence; `None` if nothing is."""
+    weights = sorted(folder.glob("*.safetensors"))
+    if not (weights or any(folder.glob("pytorch_model*"))):
+        return "has no weights"
+    config = folder / "config.json"
+    if config.exists() and read_mapping(config) is None:
+        return f"is damaged ({config.name} is no JSON mapping)"
+    try:
+        for file in weights:
+            with safe_open(file, framework="pt"):
+                pass
+    except (SafetensorError, OSError) as error:
+        return f"is damaged ({' '.join(str(error).split())})"
+    # torch saves zip files; a truncated one lacks the directory at its end.
+    for pattern in ("*.pt", "*.pth", "*.bin"):
+        for file in folder.glob(pattern):
+            if not is_zipfile(file):
+                return f"is damaged ({file.name} is truncated)"
+    return None
+
+
+def check_fits(model: nn.Module, checkpoint: Path) -> None:
+    """Raise an `InputError` if the checkpoint is one of another model, by the names and shapes of its weights."""
+    saved = {}
+    for path in checkpoint.glob("model*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            saved.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
+    if not saved:
+        # Adapters, or shards: Trainer compares them itself.
+        return
+    weights = model.state_dict()
+    # Tied weights are saved once.
+    present = {tensor.data_ptr() for name, tensor in weights.items() if name in saved}
+    strangers = [name for name in saved if name not in weights or saved[name] != tuple(weights[name].shape)]
+    missing = [name for name, tensor in weights.items() if tensor.data_ptr() not in present]
+    if strangers or missing:
+        raise InputError(
+            f"Checkpoint {checkpoint} is one of another model: `{(strangers + missing)[0]}` does not fit. Choose the "
+            "options that it was trained with, or another checkpoint."
+        )

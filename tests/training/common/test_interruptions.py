@@ -1,0 +1,131 @@
+"""Runs that are stopped, fill the disk, or find damaged files; and how they go on."""
+
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+from transformers import Trainer
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.training.common.command_line import run_script
+from tests.support.errors import assert_names, raises_naming
+from tests.support.scripts import cut_in_half, weights_of
+
+train_step = Trainer.training_step
+
+
+@pytest.fixture
+def in_step(monkeypatch):
+    """A function that calls another one in the given step, and only once."""
+
+    def install(step: int, call) -> None:
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == step - 1:
+                monkeypatch.setattr(Trainer, "training_step", train_step)
+                call()
+            return train_step(self, *args, **kwargs)
+
+        monkeypatch.setattr(Trainer, "training_step", training_step)
+
+    return install
+
+
+@pytest.fixture(scope="module")
+def undisturbed(checkpoint, files, tmp_path_factory):
+    """The weights of four undisturbed steps."""
+    from tests.support import clm_runs
+
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, "--sample_tokens", "0"]
+    clm_runs.run(*options, "--lr_scheduler_type", "constant", "--learning_rate", "1e-2", "--output_dir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run(clm, in_step, undisturbed, tmp_path, capsys, number):
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    in_step(4, lambda: os.kill(os.getpid(), number))
+    code = run_script(lambda arguments: clm(tmp_path / "run", *arguments), ["--max_steps 4"])
+    line = capsys.readouterr().err.rstrip("\n").split("\n")[-1]
+    assert code == 130
+    assert_names(line, "step 3", str(tmp_path / "run" / "checkpoint-2"))
+    assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    clm(tmp_path / "run", "--max_steps 4")
+    assert weights_of(tmp_path / "run") == weights_of(undisturbed)
+
+
+def test_stopped_before_the_training(capsys):
+    def main(arguments):
+        raise KeyboardInterrupt
+
+    assert run_script(main, []) == 130
+    assert len(capsys.readouterr().err.strip().split("\n")) == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_full_disk_in_the_middle_of_a_checkpoint(clm, in_step, undisturbed, tmp_path, name):
+    """No file may become as large as this one: what is larger is cut off, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = (undisturbed / "checkpoint-4" / name).stat().st_size - 100
+    folder = tmp_path / "run"
+    in_step(3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1])))
+    try:
+        with raises_naming(InputError, f"`--output_dir {folder}`", str(folder / "checkpoint-2")):
+            clm(folder, "--max_steps 4")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    # What was begun is removed.
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-2"]
+    clm(folder, "--max_steps 4")
+    assert weights_of(folder) == weights_of(undisturbed)
+
+
+DAMAGES = {
+    "truncated weights": lambda folder: cut_in_half(folder / "model.safetensors"),
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "no configuration": lambda folder: (folder / "config.json").unlink(),
+    "null for a configuration": lambda folder: (folder / "config.json").write_text("null"),
+    "null for a state": lambda folder: (folder / "trainer_state.json").write_text("null"),
+    "an empty state": lambda folder: (folder / "trainer_state.json").write_text("{}"),
+    "another state": lambda folder: (folder / "trainer_state.json").write_text('{"steps": 4}'),
+    "a binary state": lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff\x00"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_of_a_finished_run(clm, undisturbed, tmp_path, capsys, monkeypatch, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(undisturbed, folder)
+    DAMAGES[damage](folder)
+
+    def no_step(*args, **kwargs):
+        raise AssertionError("The last checkpoint has all steps.")
+
+    monkeypatch.setattr(Trainer, "training_step", no_step)
+    clm(folder, "--max_steps 4")
+    assert weights_of(folder) == weights_of(undisturbed)
+    if "state" not in damage:
+        assert f"{folder} " in capsys.readouterr().out
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path)
+    DAMAGES[damage](folder)
+    if "state" not in damage:
+        with raises_naming(InputError, f"`--output_dir {folder}`"):
+            clm(folder, "--max_steps 4")
+
+
+@pytest.mark.parametrize("contents", [b"", b"null", b"[]", b"\xff\x00", b"a: ["])
+def test_damaged_settings(clm, undisturbed, tmp_path, contents):
+    folder = tmp_path / "run"
+    shutil.copytree(undisturbed, folder)
+    (folder / "run.yaml").write_bytes(contents)
+    with raises_naming(InputError, str(folder / "run.yaml")):
+        clm(folder, "--max_steps 4")
+
+
+def test_a_checkpoint_of_another_model(clm, finished_clm, tmp_path):
+    checkpoint = str(finished_clm.folder / "checkpoint-4")
+    with raises_naming(InputError, checkpoint):
+        clm(tmp_path / "run", "--max_steps 6", "--resume_from_checkpoint", checkpoint)
