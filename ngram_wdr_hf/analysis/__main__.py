@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
         default=DEFAULT_TOKENS,
         help=f"maximum number of tokens to measure on, the first of the split (default: {DEFAULT_TOKENS})",
     )
-    parser.check_known(arguments)
+    parser.check(arguments)
     options = parser.parse_args(arguments)
     check_at_least("max_tokens", options.max_tokens, 2)
     logging.disable_progress_bar()

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from ..data.errors import InputError
 from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
 
+# A mean over no targets would be 0, and the perplexity a perfect 1.
+NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
 ScoredText = EvaluationWindows | PairBatches | MaskedText
 
 
@@ -45,7 +48,7 @@ class Scores:
         Return the perplexity of each λ, in the order of `lambdas`, by `"token"` or, as in the paper, by `"word"`.
         Infinity stands for overflow.
         """
-        return [_exp(total / self.count(unit)) for total in self.nll_sums]
+        return [_exp(_mean(total, self.count(unit))) for total in self.nll_sums]
 
     def by_lambda(self, unit: str = "token") -> dict[float, float]:
         """Return the perplexities by `unit` (as in `perplexities`) as a dictionary, with λ as the key."""
@@ -84,12 +87,17 @@ class MaskedScores:
         return self.head_counts[0]
 
     @property
+    def nll(self) -> float:
+        """The mean NLL of the masked tokens."""
+        return _mean(self.nll_sum, self.num_masked)
+
+    @property
     def perplexity(self) -> float:
-        return _exp(self.nll_sum / max(self.num_masked, 1))
+        return _exp(self.nll)
 
     @property
     def accuracy(self) -> float:
-        return self.num_correct / max(self.num_masked, 1)
+        return _mean(self.num_correct, self.num_masked)
 
 
 class _Share(Dataset):
@@ -208,6 +216,8 @@ def _add_up_batches(
     Add up what `sums_of` returns for a batch, a list of tensors, over all batches and processes, in evaluation mode
     and in float64 (float32 on Apple's GPUs, which lack it). `batch_size=None` means that an item is a batch.
     """
+    if not len(share):
+        raise InputError(NO_TARGETS)
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -221,6 +231,13 @@ def _add_up_batches(
         on_batch()
     model.train(was_training)
     return [add_up(total).cpu() for total in totals]
+
+
+def _mean(total: float, count: int) -> float:
+    """Return `total / count`. Raise an `InputError` if there is nothing to count."""
+    if not count:
+        raise InputError(NO_TARGETS)
+    return total / count
 
 
 def _exp(value: float) -> float:

@@ -133,8 +133,8 @@ class NgramTrainer(RunTrainer):
         scores = self.last_scores = score(model, text, sorted({own_lambda, *self.lambda_grid}), **options)
         i = scores.at(own_lambda)
         return {
-            "loss": scores.nll_sums[i] / scores.num_tokens,
             "perplexity": scores.perplexities()[i],
+            "loss": scores.nll_sums[i] / scores.num_tokens,
             "best_lambda": scores.best_lambda,
             "best_perplexity": min(scores.perplexities()),
         }

@@ -13,7 +13,7 @@ from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
-from ..common.text_arguments import check_streaming
+from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..trainer import NgramTrainer
 from .data import ClmData, check_prompt, find_clm_tokenizer
@@ -29,7 +29,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     Train (unless `--do_train false`), choose λ on the validation text, evaluate, print and save. Return the result;
     with `--compare`, those of all kinds of model, the requested one first.
     """
-    check_streaming(arguments)
+    check_text_options(arguments)
     arguments, repository = begin(arguments)
     with in_their_folders(all_runs(arguments)) as runs:
         results = [_complete(run) for run in runs]

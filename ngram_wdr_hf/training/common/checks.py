@@ -12,6 +12,9 @@ from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
 from ...data.errors import InputError
 
+# No count is larger. Greater integers overflow in torch and elsewhere.
+LARGEST_INTEGER = 10**12
+
 
 class Range(NamedTuple):
     """The finite numbers within bounds; `None` is no bound."""
@@ -23,7 +26,7 @@ class Range(NamedTuple):
 
     def __contains__(self, value: float) -> bool:
         return (
-            math.isfinite(value)
+            (abs(value) <= LARGEST_INTEGER if isinstance(value, int) else math.isfinite(value))
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
@@ -92,7 +95,11 @@ def check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
 def check_number(name: str, value: float | None, allowed: Range) -> None:
     """Check that an option is a finite number within its range; `None` passes."""
     if value is not None and value not in allowed:
-        expected = ", ".join(filter(None, ("" if math.isfinite(value) else "a finite number", str(allowed))))
+        expected = str(allowed)
+        if isinstance(value, int) and value > LARGEST_INTEGER:
+            expected = f"at most {LARGEST_INTEGER:,}"
+        elif not math.isfinite(value):
+            expected = "a finite number" + f", {allowed}" * (allowed != Range())
         raise InputError(f"`--{name}` must be {expected}, got {value}.")
 
 

@@ -57,7 +57,7 @@ def parse_arguments(
     if arguments and _is_yaml(arguments[0]):
         words, values = read_settings(arguments[0], parser)
         arguments = [*words, *arguments[1:]]
-    parser.check_known(arguments)
+    parser.check(arguments)
     parser.set_defaults(**{**_default_arguments(classes[1], arguments), **values})
     try:
         return RunArguments(*parser.parse_args_into_dataclasses(arguments, look_for_args_file=False))

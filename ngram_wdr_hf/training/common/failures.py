@@ -48,12 +48,19 @@ def reason_outside(error: BaseException) -> str | None:
         return f"A file is damaged or has another format ({error}). Replace it."
     if isinstance(error, OSError):
         return str(error) if error.errno is None else _system_reason(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _is_about_memory(error):
+        first_line = str(error).strip().split("\n")[0]
         return (
-            f"The memory is too small ({error}). Reduce `--per_device_train_batch_size`, `--batch_tokens`, "
+            f"The memory does not suffice ({first_line}). Reduce `--per_device_train_batch_size`, `--batch_tokens`, "
             "`--block_size` or the size of the model."
         )
     return None
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """Return whether torch could not allocate main memory, for which it has no class of errors."""
+    phrases = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
 
 def _system_reason(error: OSError) -> str:

@@ -3,11 +3,14 @@
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
 from ...data.errors import InputError
+
+# An empty prefix differs from none: it replaces that of a trained run.
+MAY_BE_EMPTY = ("source_prefix",)
 
 
 class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
@@ -46,16 +49,24 @@ class OptionParser(HfArgumentParser):
         what = f"`{option.split('/')[0]}`: {reason}" if colon else message
         raise InputError(f"{what}. See `--help`.")
 
-    def check_known(self, arguments: Sequence[str]) -> None:
-        """Check that every option of a command line exists."""
-        _, unknown = self.parse_known_args(list(arguments))
+    def check(self, arguments: Sequence[str]) -> None:
+        """Check that every option of a command line exists and has a value."""
+        options, unknown = self.parse_known_args(list(arguments))
         if not unknown:
+            self._check_not_empty(vars(options))
             return
         name = next((argument for argument in unknown if argument.startswith("-")), None)
         if name is None:
             raise InputError(f"`{unknown[0]}` belongs to no option. See `--help`.")
         name = name.partition("=")[0]
         raise InputError(f"`{name}` is unknown. {self.suggestion(name)}")
+
+    def _check_not_empty(self, options: dict[str, Any]) -> None:
+        """Check that no value is the empty string, which an unset variable of the shell leaves."""
+        for name, value in options.items():
+            is_empty = "" in value if isinstance(value, list) else value == ""
+            if is_empty and name not in MAY_BE_EMPTY and value != self.get_default(name):
+                raise InputError(f"`--{name}` is empty. Give it a value, or remove the option.")
 
     def suggestion(self, name: str) -> str:
         """Return a sentence with the option whose name is nearest to `name`."""

@@ -5,13 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
-from transformers.integrations import get_reporting_integration_callbacks
-
 from ...data.errors import InputError
 from .arguments import RunArguments, uses_fsdp
 from .checks import check_choice
 from .run_folder import RunFolder
+from .trainer_parts import check_trainer_parts
 
 # Options that do not change the trained weights: hardware, reports, what is saved.
 # fmt: off
@@ -54,18 +52,7 @@ def check_together(arguments: RunArguments) -> None:
         raise InputError(
             "`--train_mode lora` does not work with FSDP, as sharded adapters cannot be merged: train without FSDP."
         )
-    check_integrations(training)
-
-
-def check_integrations(training: TrainingArguments) -> None:
-    """Check that the integrations of `--report_to` exist and are installed."""
-    try:
-        for callback in get_reporting_integration_callbacks(training.report_to):
-            callback()
-    except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(
-            f"`--report_to` does not work ({error}): install the integration, or remove the option."
-        ) from error
+    check_trainer_parts(training)
 
 
 def _check_metric(arguments: RunArguments) -> None:

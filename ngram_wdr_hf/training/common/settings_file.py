@@ -50,7 +50,7 @@ def read_settings(path: str, parser: OptionParser) -> tuple[list[str], dict[str,
                 words.append(f"--{name}={value}")
             else:
                 values[name] = value
-        parser.check_known(words)
+        parser.check(words)
     except InputError as error:
         raise InputError(f"Settings file {path}: {error}") from error
     return words, values

@@ -95,13 +95,24 @@ class TextDataArguments:
         return bool(self.dataset_name or self.train_file or self.validation_file or self.test_file)
 
 
-def check_streaming(arguments: RunArguments) -> None:
+def check_text_options(arguments: RunArguments) -> None:
     """
-    Raise an `InputError` if a streamed training text has no `--max_steps`, or would be evaluated by epoch. Without
-    `--streaming` or training, nothing is checked.
+    Raise an `InputError` if N does not fit into a block, or if a streamed training text has no `--max_steps` or would
+    be evaluated by epoch.
     """
     data, training = arguments.data, arguments.training
+    if data.block_size is not None:
+        check_heads_fit(data.block_size, arguments.model.ngram_size or 1)
     if data.streaming and training.do_train and training.max_steps <= 0:
         raise InputError("`--streaming` gives a text of unknown length: set `--max_steps`.")
     if data.streaming and training.do_train and training.eval_strategy == "epoch":
         raise InputError("`--streaming` may never finish an epoch: set `--eval_strategy steps` and `--eval_steps`.")
+
+
+def check_heads_fit(block_size: int, ngram_size: int) -> None:
+    """Raise an `InputError` if a block is too short for the last head to have a target in it."""
+    if block_size <= ngram_size:
+        raise InputError(
+            f"`--block_size` must be greater than N = {ngram_size}, got {block_size}: raise it, or choose a smaller "
+            "`--ngram_size`."
+        )

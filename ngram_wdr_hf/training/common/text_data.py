@@ -16,7 +16,7 @@ from ...data.stream import TokenStream, tokenize
 from ...data.text import hold_out, load_text_dataset, load_text_files
 from ...data.tokenizer import load_tokenizer, texts_of
 from ...evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
-from .text_arguments import TextDataArguments
+from .text_arguments import TextDataArguments, check_heads_fit
 
 # The highest accepted share of unknown tokens in a text.
 MAX_UNKNOWN = 0.5
@@ -138,11 +138,7 @@ def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
     if requested is not None and requested > longest:
         raise InputError(f"`--block_size` must be at most {longest}, the model's maximum, got {requested}.")
     block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
-    if block_size <= model.config.ngram_size:
-        raise InputError(
-            f"`--block_size` must be greater than N = {model.config.ngram_size}, got {block_size}: raise it, or "
-            "choose a smaller `--ngram_size`."
-        )
+    check_heads_fit(block_size, model.config.ngram_size)
     return block_size
 
 

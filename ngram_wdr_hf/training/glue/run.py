@@ -16,8 +16,8 @@ from ...data.glue import GLUE_TASKS, GlueTask
 from ...metrics import GLUE
 from ..common.arguments import RunArguments
 from ..common.run import Run, lock
-from ..common.settings import check_integrations
 from ..common.train import end_if_diverged, train_and_save
+from ..common.trainer_parts import check_trainer_parts
 from ..run_trainer import RunTrainer
 from .data import Splits, encode, load_splits, padding_collator
 from .model import load_classifier
@@ -30,7 +30,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
     Return one result per task.
     """
     training = arguments.training
-    check_integrations(training)
+    check_trainer_parts(training)
     runs = single_runs(arguments)
     folder = Path(training.output_dir)
     with ExitStack() as locks:

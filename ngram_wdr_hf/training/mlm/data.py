@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ...data.errors import InputError
@@ -55,6 +56,14 @@ def find_mlm_tokenizer(
     vocab_size = data.vocab_size or MLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
     trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
     return train_or_load_tokenizer(data.tokenizer or model.model_name_or_path or "bpe", trainers, splits, folder)
+
+
+def check_maskable(data: MlmData) -> None:
+    """Raise an `InputError` if a text has only special tokens, which are never masked."""
+    special = data.tokenizer.all_special_ids
+    for split, stream in data.streams.items():
+        if all(np.isin(piece, special).all() for piece in stream.pieces):
+            raise InputError(f"The {split} text has no token to mask, only special ones: choose another text.")
 
 
 def check_block_size(block_size: int) -> None:

@@ -11,9 +11,9 @@ from ...modeling.masked import NgramMaskedMixin
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
-from ..common.text_arguments import check_streaming
+from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
-from .data import MlmData, check_block_size, find_mlm_tokenizer
+from .data import MlmData, check_block_size, check_maskable, find_mlm_tokenizer
 from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
 from .trainer import MlmTrainer
@@ -27,7 +27,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     Train (unless `--do_train false`), evaluate, print and save. Return the result; with `--compare`, those of all
     kinds of model, the requested one first.
     """
-    check_streaming(arguments)
+    check_text_options(arguments)
     arguments, repository = begin(arguments)
     with in_their_folders(all_runs(arguments)) as runs:
         results = [_complete(run) for run in runs]
@@ -65,6 +65,7 @@ def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
     model = build_mlm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
     check_train_mode(model, arguments)
     check_lengths(data, model.config.ngram_size)
+    check_maskable(data)
     data.block_size = find_block_size(model, arguments.data.block_size)
     check_block_size(data.block_size)
     return data, model

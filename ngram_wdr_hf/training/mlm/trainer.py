@@ -86,7 +86,7 @@ class MlmTrainer(NgramTrainer):
     def _score(self, model: nn.Module, text: MaskedText, options: dict[str, Any]) -> dict[str, float]:
         scores = self.last_scores = score_masked(model, text, **options)
         return {
-            "loss": scores.nll_sum / max(scores.num_masked, 1),
+            "loss": scores.nll,
             "perplexity": scores.perplexity,
             "accuracy": scores.accuracy,
         }
