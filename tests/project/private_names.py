@@ -252,7 +252,7 @@ transformers.models.t5.modeling_t5:T5ForConditionalGeneration.model_dim
     set by transformers.models.t5.modeling_t5:T5ForConditionalGeneration
 transformers.integrations:get_reporting_integration_callbacks
     takes report_to
-    training/common/settings.py: check `--report_to` before the training
+    training/common/trainer_parts.py: check `--report_to` before the training
 transformers.trainer:Trainer._get_collator_with_removed_columns
     takes data_collator
     evaluation/gradients.py: create a training batch like Trainer
