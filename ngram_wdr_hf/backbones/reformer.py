@@ -1,5 +1,6 @@
 """Reformer with N-gram heads, the paper's RF."""
 
+import copy
 from math import lcm, prod
 from typing import Any
 
@@ -30,13 +31,21 @@ class NgramReformerCache(ReformerDynamicCache):
     @classmethod
     def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
         """
-        Turn `cache` into this class in place, with an empty history, and truncate it to its first `length` tokens. A
-        cache that is of this class already stays as it is.
+        Turn `cache` into this class in place: add an empty history of the ensemble, and drop the cached padding after
+        the first `length` tokens. A cache that is of this class already keeps its history and is not truncated.
         """
         if not isinstance(cache, cls):
             cache.__class__, cache.history = cls, NgramHistory()
             cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
             cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
+
+    @classmethod
+    def copy_of(cls, cache: ReformerDynamicCache, length: int) -> "NgramReformerCache":
+        """Return a copy of `cache`, of `length` tokens, whose history can be extended without changing `cache`."""
+        copied = copy.copy(cache)
+        cls.adopt(copied, length)
+        copied.history = copy.copy(copied.history)
+        return copied
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
@@ -93,17 +102,25 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         return None if past is None else past.history
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
-        if (
-            len(inputs[_text_argument(inputs)]) == 1
-            or "lsh" not in self.config.attn_layers
-            or inputs.get("use_cache") is False
-        ):
-            return inputs
+        past, use_cache = inputs.get(self.ngram_cache_name), inputs.get("use_cache")
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        num_rows = len(inputs[_text_argument(inputs)])
         # Stock LSH attention reads the cached tokens of the first row for all rows.
-        if inputs.get(self.ngram_cache_name) is not None:
-            raise ValueError("`use_cache=True` with LSH attention supports a single row. Use `use_cache=False`.")
-        logger.warning_once("`use_cache=True` with LSH attention supports a single row. Continuing without a cache.")
-        return {**inputs, "use_cache": False}
+        if num_rows > 1 and "lsh" in self.config.attn_layers:
+            if past is not None:
+                raise ValueError(
+                    f"`{self.ngram_cache_name}` with LSH attention supports a single row, got {num_rows}. Pass the "
+                    "rows one by one, or the whole texts without a cache."
+                )
+            if use_cache:
+                logger.warning_once(
+                    "`use_cache=True` with LSH attention supports a single row. Continuing without a cache."
+                )
+                return {**inputs, "use_cache": False}
+        if past is not None and not use_cache:
+            # The backbone then reads the cache without extending it, and so does the ensemble.
+            return {**inputs, self.ngram_cache_name: NgramReformerCache.copy_of(past, self._ngram_past_length(past))}
+        return inputs
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         name = _text_argument(inputs)
