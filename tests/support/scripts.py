@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -37,6 +38,13 @@ def metrics_of(folder: Path) -> dict:
 
 def weights_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
+
+
+def card_code(folder: Path) -> str:
+    """Return the example code in a model card."""
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", card, flags=re.DOTALL | re.MULTILINE)
+    return code
 
 
 def cut_in_half(path: Path) -> None:

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...evaluation.scores import Scores
-from ..common.report import TaskResult, as_markdown, as_text, lambda_table
+from ..common.model_card import STAR, as_markdown, code_block, literal
+from ..common.report import TaskResult, as_text, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")"""
+model = AutoModelForCausalLM.from_pretrained({name}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name}, trust_remote_code=True)
+inputs = tokenizer({prompt}, return_tensors="pt")
+ids = model.generate(**inputs, do_sample=True, max_length={max_length})
+print(tokenizer.decode(ids[0]))"""
 
 
 @dataclass
@@ -23,15 +27,18 @@ class ClmResult(TaskResult):
         scores (`dict[str, Scores]`): Perplexities and head losses by split.
         samples (`dict[str, str]`): Generated texts, prompt included, by label: λ, with `use_mtp` also the tokens per
             forward pass.
+        prompt (`str`): A prompt for example code.
+        max_length (`int`): The maximum length for example code, in tokens.
     """
 
     kind = "A language model"
     pipeline_tag = "text-generation"
-    usage = USAGE
     lambda_figure = "perplexity by word"
 
     scores: dict[str, Scores]
     samples: dict[str, str]
+    prompt: str
+    max_length: int
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         return {
@@ -46,19 +53,23 @@ class ClmResult(TaskResult):
             for split, scores in self.scores.items()
         }
 
+    def usage(self, name: str) -> str:
+        return USAGE.format(name=name, prompt=literal(self.prompt), max_length=self.max_length)
+
     def tables(self) -> str:
         return "\n\n".join(
-            f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([self], unit))}" for unit in units_of([self])
+            f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([self], unit, STAR))}"
+            for unit in units_of([self])
         )
 
     def sample_text(self) -> str:
-        return "\n\n".join(f"λ = {label}:\n\n```text\n{text}\n```" for label, text in self.samples.items())
+        return "\n\n".join(f"λ = {label}:\n\n{code_block(text)}" for label, text in self.samples.items())
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
         return {split: scores.by_lambda("word") for split, scores in self.scores.items()}
 
 
-def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]:
+def perplexity_table(results: Sequence[ClmResult], unit: str, mark: str = "*") -> list[list[str]]:
     """
     Return a table of perplexities by `unit`, `"word"` or `"token"`: a row per model and split, a column per λ. An
     asterisk marks the chosen λ.
@@ -67,7 +78,7 @@ def perplexity_table(results: Sequence[ClmResult], unit: str) -> list[list[str]]
         {split: (scores.count(unit), scores.by_lambda(unit)) for split, scores in result.scores.items()}
         for result in results
     ]
-    return lambda_table(results, f"{unit}s", figures)
+    return lambda_table(results, f"{unit}s", figures, mark)
 
 
 def units_of(results: Sequence[ClmResult]) -> list[str]:

@@ -5,7 +5,7 @@ import math
 
 import torch
 from torch import nn
-from transformers import default_data_collator
+from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from ...data.errors import InputError
 from ...evaluation.lengths import max_positions
@@ -22,6 +22,8 @@ from .report import ClmResult, print_samples, print_tables
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
 SAMPLE_LAMBDA = 0.4
+# New tokens in the model card's code.
+EXAMPLE_TOKENS = 50
 
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
@@ -31,7 +33,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments)) as runs:
+    with in_their_folders(all_runs(arguments, repository)) as runs:
         results = [_complete(run) for run in runs]
         if arguments.training.process_index == 0:
             print_tables(results)
@@ -50,9 +52,18 @@ def _complete(run: Run) -> ClmResult:
 
     scores = run.score(model, data.windows(run.arguments.data.stride))
     ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
-    samples = _samples(run, model, data, ensemble_lambda) if run.training.should_save else {}
+    prompt, samples = _prompt(run, model, data), {}
+    if run.training.should_save:
+        samples = _samples(run, model, data.tokenizer, prompt, ensemble_lambda)
 
-    result = ClmResult(**run.result_fields(model), ensemble_lambda=ensemble_lambda, scores=scores, samples=samples)
+    result = ClmResult(
+        **run.result_fields(model),
+        ensemble_lambda=ensemble_lambda,
+        scores=scores,
+        samples=samples,
+        prompt=data.tokenizer.decode(prompt),
+        max_length=min(len(prompt) + EXAMPLE_TOKENS, max_positions(model) or math.inf),
+    )
     print_samples(result)
     run.save(result)
     return result
@@ -91,8 +102,20 @@ def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
     )
 
 
+def _prompt(run: Run, model: NgramMixin, data: ClmData) -> torch.LongTensor:
+    """Return the tokens of `--prompt`, or else the first ones of the text; at most half of the model's positions."""
+    if run.arguments.report.prompt:
+        ids = data.tokenizer(run.arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids[0]
+    else:
+        ids = next(stream for split, stream in data.streams.items() if split != "train")[:16]
+    longest = max_positions(model)
+    return ids if longest is None else ids[-(longest // 2) :]
+
+
 @torch.no_grad()
-def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float) -> dict[str, str]:
+def _samples(
+    run: Run, model: NgramMixin, tokenizer: PreTrainedTokenizerBase, prompt: torch.LongTensor, ensemble_lambda: float
+) -> dict[str, str]:
     """
     Sample texts from one prompt with the same seed: one with λ = 0 and, if the model has heads, one with
     `ensemble_lambda` (`SAMPLE_LAMBDA` if that is 0). Return them by label, as in `ClmResult`.
@@ -100,14 +123,7 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
     report = run.arguments.report
     if report.sample_tokens == 0:
         return {}
-    if report.prompt:
-        prompt = data.tokenizer(report.prompt, return_tensors="pt", add_special_tokens=False).input_ids
-    else:
-        prompt = next(stream for split, stream in data.streams.items() if split != "train")[:16][None]
-    longest = max_positions(model) or math.inf
-    if prompt.shape[1] > longest / 2:
-        prompt = prompt[:, -int(longest) // 2 :]
-    prompt = prompt.to(model.device)
+    prompt = prompt[None].to(model.device)
     model.eval()
     samples = {}
     for value in (0.0, ensemble_lambda or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,):
@@ -116,7 +132,7 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_length=None,
-            max_new_tokens=min(report.sample_tokens, longest - prompt.shape[1]),
+            max_new_tokens=min(report.sample_tokens, (max_positions(model) or math.inf) - prompt.shape[1]),
             do_sample=True,
             temperature=0.8,
             top_k=40,
@@ -127,5 +143,5 @@ def _samples(run: Run, model: NgramMixin, data: ClmData, ensemble_lambda: float)
         label = f"{value:g}"
         if "speculation" in output:
             label += f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
-        samples[label] = data.tokenizer.decode(output.sequences[0])
+        samples[label] = tokenizer.decode(output.sequences[0])
     return samples

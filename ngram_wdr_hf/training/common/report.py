@@ -1,4 +1,4 @@
-"""Results of a run: tables, model card, `metrics.json`."""
+"""Results of a run: tables and `metrics.json`."""
 
 import json
 import math
@@ -42,16 +42,22 @@ class RunResult:
 class TaskResult(RunResult, ABC):
     """The base class of a task's results: a finished run, and how its metrics, tables and samples are shown."""
 
-    # For the model card: the kind of model, such as "A language model", its tag on the Hub, and example code.
+    # For the model card: the kind of model, such as "A language model", and its tag on the Hub.
     kind: ClassVar[str]
     pipeline_tag: ClassVar[str]
-    usage: ClassVar[str]
     # The metric that is plotted over λ.
     lambda_figure: ClassVar[str] = ""
 
     @abstractmethod
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the metrics by split and name, for `metrics.json`."""
+
+    @abstractmethod
+    def usage(self, name: str) -> str:
+        """
+        Return example code for the model card, which works without this package. `name` is the folder or repository of
+        the model, as it is written in code.
+        """
 
     @abstractmethod
     def tables(self) -> str:
@@ -122,23 +128,27 @@ def _finite(value: Any) -> Any:
 
 
 def lambda_table(
-    results: Sequence[RunResult], unit: str, figures: Sequence[dict[str, tuple[int, dict[float, float]]]]
+    results: Sequence[RunResult],
+    unit: str,
+    figures: Sequence[dict[str, tuple[int, dict[float, float]]]],
+    mark: str = "*",
 ) -> list[list[str]]:
     """
-    Return a table as rows of cells, the heading first, with a row per model and split and a column per λ. An asterisk
-    marks the chosen λ. A model without heads has one value, in the first column.
+    Return a table as rows of cells, the heading first, with a row per model and split and a column per λ. `mark`
+    follows the value of the chosen λ. A model without heads has one value, in the first column.
 
     Args:
         results (`Sequence[RunResult]`): The models.
         unit (`str`): Heading of the count, such as "words".
         figures (`Sequence[dict]`): For each model, by split: the count, and the metric by λ.
+        mark (`str`, *optional*, defaults to `"*"`): The mark of the chosen λ.
     """
     lambdas = sorted({value for splits in figures for _, by_lambda in splits.values() for value in by_lambda})
     rows = [["model", "split", unit, *(f"λ={value:g}" for value in lambdas)]]
     for result, splits in zip(results, figures, strict=True):
         # Without heads, λ has no effect.
         shown = lambdas if result.head_parameters else lambdas[:1]
-        marks = {result.ensemble_lambda: "*"} if result.head_parameters else {}
+        marks = {result.ensemble_lambda: mark} if result.head_parameters else {}
         for split, (count, by_lambda) in splits.items():
             cells = [
                 f"{by_lambda[value]:.2f}{marks.get(value, '')}" if value in by_lambda and value in shown else ""
@@ -159,62 +169,3 @@ def as_text(rows: Sequence[Sequence[str]]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown; the first row is the heading. An asterisk becomes a star."""
-    head, *body = rows
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(cell.replace('*', ' ★') for cell in line)} |" for line in lines)
-
-
-def save_model_card(result: TaskResult, path: Path) -> None:
-    """Write the model card of a run to `path`: use, results, plots, samples and settings, as Markdown."""
-    settings = "\n".join(f"- `{name}`: {value}" for name, value in result.settings.items() if value is not None)
-    lambda_note = ensemble_note = lambda_plot = ""
-    if result.ensemble_lambda is not None:
-        lambda_note = f"; the ensemble's λ is {result.ensemble_lambda:g}"
-        ensemble_note = " Call `generate(..., ensemble_lambda=0.0)` to generate without the ensemble."
-        lambda_plot = (
-            "★: the best λ on the validation set, saved with the model.\n\n![Results over λ](lambda_sweep.png)\n"
-        )
-    remark = divergence(result.history)
-    path.write_text(
-        f"""---
-library_name: transformers
-pipeline_tag: {result.pipeline_tag}
-tags:
-- ngram-wdr-hf
-- n-gram-prediction
----
-
-# {result.name}
-
-{result.kind} with N-gram heads, after [*N-gram Prediction and Word Difference Representations for Language \
-Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {result.num_parameters:,} parameters, \
-{result.head_parameters:,} of them in the heads{lambda_note}.{f" {remark}" if remark else ""}
-
-## Use
-
-```python
-{result.usage}
-```
-
-With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{ensemble_note}
-
-## Results
-
-{result.tables()}
-
-{lambda_plot}![Training](training.png)
-
-## Sample
-
-{result.sample_text()}
-
-## Settings
-
-{settings}
-""",
-        encoding="utf-8",
-    )

@@ -27,8 +27,9 @@ from .checkpoints import check_checkpoint, read_mapping
 from .hub import make_repository, push_run
 from .lock import locked
 from .model import limit_length
+from .model_card import save_model_card
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
-from .report import TaskResult, describe, save_metrics, save_model_card
+from .report import TaskResult, describe, save_metrics
 from .run_folder import SETTINGS, RunFolder
 from .settings import best_metric, check_together, comparison_runs, run_settings, with_data_of_run
 from .train import end_if_diverged, train_and_save
@@ -49,9 +50,12 @@ def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
     return arguments if training.do_train else with_data_of_run(arguments), repository
 
 
-def all_runs(arguments: RunArguments) -> list["Run"]:
-    """Return the run of these options and, with `--compare`, one for each other kind of model, in a subfolder."""
-    return [Run(arguments), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
+def all_runs(arguments: RunArguments, repository: str | None = None) -> list["Run"]:
+    """
+    Return the run of these options, to be pushed to `repository` unless `None`, and with `--compare`, one for each
+    other kind of model, in a subfolder.
+    """
+    return [Run(arguments, repository), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
 
 
 @contextmanager
@@ -85,10 +89,12 @@ class Run:
 
     Args:
         arguments (`RunArguments`): The options.
+        repository (`str`, *optional*): The repository on the Hub that the run will be pushed to.
     """
 
-    def __init__(self, arguments: RunArguments):
+    def __init__(self, arguments: RunArguments, repository: str | None = None):
         self.arguments = arguments
+        self.repository = repository
         self.training = arguments.training
         self.folder = RunFolder(self.training.output_dir)
         self.settings = run_settings(arguments)
@@ -237,7 +243,7 @@ class Run:
                 _save_lambda(path / "config.json", result.ensemble_lambda)
             save_lambda_plot([result], path / "lambda_sweep.png")
             save_training_plot([result], path / "training.png")
-            save_model_card(result, path / "README.md")
+            save_model_card(result, path / "README.md", self.repository or str(path))
             save_metrics(result, path / "metrics.json")
             has_plot = save_gradient_diversity_plot([result], path / "gradient_diversity.png")
             if self.arguments.report.gradient_diversity_steps is not None and not has_plot:

@@ -12,7 +12,16 @@ from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback
 
 from ...data.glue import GlueTask
+from ..common.model_card import as_markdown, code_block, escape, literal
 from ..common.report import as_text
+
+USAGE = """from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+model = AutoModelForSequenceClassification.from_pretrained({name})
+tokenizer = AutoTokenizer.from_pretrained({name})
+inputs = tokenizer({sentences}, return_tensors="pt", truncation=True)
+print(model.config.id2label[model(**inputs).logits.argmax().item()])"""
+EXAMPLES = ("A sentence.", "Another sentence.")
 
 
 @dataclass
@@ -130,6 +139,41 @@ def save_plot(results: Sequence[GlueResult], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def save_classifier_card(task: GlueTask, scores: Sequence[float], settings: dict[str, Any], folder: Path) -> None:
+    """Write the model card of one run's classifier to its folder: use, validation scores by epoch, and settings."""
+    sentences = ", ".join(map(literal, EXAMPLES[: len(task.sentences)]))
+    rows = [["evaluation", task.metric_title], *([f"{i}", f"{100 * score:.1f}"] for i, score in enumerate(scores, 1))]
+    listed = "\n".join(f"- `{name}`: {escape(str(value))}" for name, value in settings.items() if value is not None)
+    (folder / "README.md").write_text(
+        f"""---
+library_name: transformers
+pipeline_tag: text-classification
+tags:
+- ngram-wdr-hf
+---
+
+# {task.title}
+
+A classifier for {task.title}, fine-tuned with `ngram_wdr_hf`. A stock model of Transformers, without N-gram heads.
+
+## Use
+
+{code_block(USAGE.format(name=literal(str(folder)), sentences=sentences), "python")}
+
+## Results
+
+On the validation set, × 100, after every epoch:
+
+{as_markdown(rows)}
+
+## Settings
+
+{listed}
+""",
+        encoding="utf-8",
+    )
+
+
 class EpochLines(TrainerCallback):
     """Callback that prints epoch, losses and metric after each evaluation, in the first process."""
 
@@ -143,8 +187,10 @@ class EpochLines(TrainerCallback):
             return
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         training = f"training loss {losses[-1]:.3f}  " if losses else ""
+        # Not `num_train_epochs`: `--max_steps` may end the training before or after them.
+        epochs = state.max_steps * state.epoch / state.global_step
         tqdm.write(
-            f"{self.name}  epoch {state.epoch:g} of {args.num_train_epochs:g}  {training}"
+            f"{self.name}  epoch {state.epoch:.3g} of {epochs:.3g}  {training}"
             f"validation loss {logs['eval_loss']:.3f}  {self.task.metric_title} {100 * score:.1f}"
         )
 

@@ -21,7 +21,16 @@ from ..common.trainer_parts import check_trainer_parts
 from ..run_trainer import RunTrainer
 from .data import Splits, encode, load_splits, padding_collator
 from .model import load_classifier
-from .report import EpochLines, GlueResult, ProgressWithEpochLines, print_counts, print_table, save_metrics, save_plot
+from .report import (
+    EpochLines,
+    GlueResult,
+    ProgressWithEpochLines,
+    print_counts,
+    print_table,
+    save_classifier_card,
+    save_metrics,
+    save_plot,
+)
 
 
 def run_glue(arguments: RunArguments) -> list[GlueResult]:
@@ -63,7 +72,10 @@ def _complete(arguments: RunArguments, runs: Sequence[Run]) -> list[GlueResult]:
         if run.needs_training:
             _fine_tune(run, task, splits[name])
         metric = f"eval_{task.metric}"
-        results[name].scores[run.training.seed] = [entry[metric] for entry in run.folder.history() if metric in entry]
+        scores = [entry[metric] for entry in run.folder.history() if metric in entry]
+        results[name].scores[run.training.seed] = scores
+        if run.saves_results:
+            save_classifier_card(task, scores, run.settings, run.folder.path)
     return list(results.values())
 
 

@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...evaluation.scores import MaskedScores
-from ..common.report import TaskResult, as_markdown, as_text
+from ..common.model_card import as_markdown
+from ..common.report import TaskResult, as_text
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-model = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")"""
+model = AutoModelForMaskedLM.from_pretrained({name}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name}, trust_remote_code=True)
+inputs = tokenizer("It is " + tokenizer.mask_token, return_tensors="pt")
+is_masked = inputs["input_ids"] == tokenizer.mask_token_id
+best = model(**inputs).logits[is_masked][0].topk(5).indices
+print([tokenizer.decode(token) for token in best])"""
 
 
 @dataclass
@@ -27,7 +32,6 @@ class MlmResult(TaskResult):
 
     kind = "A masked language model"
     pipeline_tag = "fill-mask"
-    usage = USAGE
 
     scores: dict[str, MaskedScores]
     guesses: list[tuple[str, str, str]]
@@ -43,6 +47,9 @@ class MlmResult(TaskResult):
             }
             for split, scores in self.scores.items()
         }
+
+    def usage(self, name: str) -> str:
+        return USAGE.format(name=name)
 
     def tables(self) -> str:
         return as_markdown(masked_table([self]))

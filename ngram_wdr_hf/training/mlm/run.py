@@ -29,7 +29,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments)) as runs:
+    with in_their_folders(all_runs(arguments, repository)) as runs:
         results = [_complete(run) for run in runs]
         if arguments.training.process_index == 0:
             print_tables(results)

@@ -8,15 +8,17 @@ from typing import Any
 
 from ...evaluation.bleu import TranslationScores
 from ...evaluation.scores import Scores
-from ..common.report import TaskResult, as_markdown, as_text, lambda_table
+from ..common.model_card import STAR, as_markdown, code_block, literal
+from ..common.report import TaskResult, as_text, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-model = AutoModelForSeq2SeqLM.from_pretrained("THIS_FOLDER", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
-ids = model.generate(**tokenizer(["A sentence."], return_tensors="pt"))
+model = AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name}, trust_remote_code=True)
+ids = model.generate(**tokenizer([{source}], return_tensors="pt", truncation=True))
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))"""
+EXAMPLE_SOURCE = "A sentence."
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class NmtResult(TaskResult):
 
     kind = "A translation model"
     pipeline_tag = "translation"
-    usage = USAGE
     lambda_figure = "BLEU"
 
     scores: dict[str, Scores]
@@ -95,16 +96,20 @@ class NmtResult(TaskResult):
             )
         return splits
 
+    def usage(self, name: str) -> str:
+        source = self.examples()[0].source if self.examples() else EXAMPLE_SOURCE
+        return USAGE.format(name=name, source=literal((self.settings.get("source_prefix") or "") + source))
+
     def tables(self) -> str:
         tables = "\n\n".join(
-            f"{title}:\n\n{as_markdown(translation_table([self], name))}"
+            f"{title}:\n\n{as_markdown(translation_table([self], name, STAR))}"
             for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
         )
         signatures = {f"`{s.bleu_signature}`" for by_lambda in self.translations.values() for s in by_lambda.values()}
         return f"{tables}\n\n{' '.join(sorted(signatures))}; {self.search['num_beams']} beams."
 
     def sample_text(self) -> str:
-        return "\n\n".join(f"```text\n{_side_by_side(self, sentence)}\n```" for sentence in self.examples())
+        return "\n\n".join(code_block(_side_by_side(self, sentence)) for sentence in self.examples())
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
         # Only the validation set is translated with every λ.
@@ -120,7 +125,7 @@ def save_translations(result: NmtResult, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]]:
+def translation_table(results: Sequence[NmtResult], name: str, mark: str = "*") -> list[list[str]]:
     """
     Return a table of the score `name`, `"bleu"` or `"chrf"`: a row per model and split, a column per λ. An asterisk
     marks the chosen λ.
@@ -132,7 +137,7 @@ def translation_table(results: Sequence[NmtResult], name: str) -> list[list[str]
             by_lambda = {value: getattr(scores, name) for value, scores in all_scores.items()}
             splits[split] = next(iter(all_scores.values())).num_sentences, by_lambda
         figures.append(splits)
-    return lambda_table(results, "sentences", figures)
+    return lambda_table(results, "sentences", figures, mark)
 
 
 def print_tables(results: Sequence[NmtResult]) -> None:

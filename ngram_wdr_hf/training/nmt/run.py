@@ -43,7 +43,7 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
         _translate_file(arguments)
         return []
     arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments)) as runs:
+    with in_their_folders(all_runs(arguments, repository)) as runs:
         results = [_complete(run) for run in runs]
         if arguments.training.process_index == 0:
             print_examples(results[0])

@@ -14,8 +14,8 @@ from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run_folder import RunFolder
 from tests.support.clm_runs import QUICK, SCRIPT, run
-from tests.support.processes import run_and_kill
-from tests.support.scripts import as_arguments, contents, metrics_of
+from tests.support.processes import run_and_kill, run_without_package
+from tests.support.scripts import as_arguments, card_code, contents, metrics_of
 
 LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json"]
 LEAVES += ["training.png"]
@@ -63,12 +63,13 @@ def tensorboard_tags(folder: Path) -> str:
     return " ".join(EventAccumulator(str(events)).Reload().Tags()["scalars"])
 
 
-def test_model_card_code_loads_the_model(finished_clm, monkeypatch):
-    monkeypatch.chdir(finished_clm.folder.parent)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (finished_clm.folder / "README.md").read_text(), flags=re.DOTALL)
-    scope = {}
-    exec(snippet.replace("THIS_FOLDER", "run"), scope)
-    assert type(scope["model"]).__name__ == "WDRNgramGPT2LMHeadModel" and len(scope["tokenizer"]) > 10
+def test_model_card_code_generates(finished_clm, tmp_path):
+    """The code works where the package is not installed."""
+    code = card_code(finished_clm.folder) + "\nprint(type(model).__name__)"
+    text, model_class = run_without_package(code, tmp_path)
+    prompt = finished_clm.result.prompt
+    assert text.startswith(prompt) and len(text.split()) == 16 and len(prompt.split()) == 8
+    assert model_class == "WDRNgramGPT2LMHeadModel"
 
 
 def test_text_continues_after_the_end_of_a_line(finished_clm):

@@ -12,16 +12,22 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ngram_wdr_hf.data.glue import GLUE_TASKS, GlueExamples, load_glue_dataset, read_glue_file
 from ngram_wdr_hf.training.glue.data import encode, padding_collator
 from ngram_wdr_hf.training.glue.model import load_classifier
-from ngram_wdr_hf.training.glue.report import GlueResult
+from ngram_wdr_hf.training.glue.report import EpochLines, GlueResult
 from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, run, tiny_checkpoint, tokenizer_for, write_task
 from tests.support.processes import in_two_processes
-from tests.support.scripts import contents
+from tests.support.scripts import card_code, contents
 
 KINDS = {
     "gpt2": "GPT2ForSequenceClassification",
@@ -197,6 +203,21 @@ def test_runs_and_their_files(finished_glue, gpt2, glue):
             assert slow_score(path, glue, result.task) == pytest.approx(result.scores[seed][-1])
     assert metrics["tasks"]["cola"]["majority_class"] == 0.0
     assert metrics["tasks"]["sst2"]["majority_class"] == 5 / 11
+
+
+def test_model_card_code_classifies(finished_glue, capsys):
+    for name in ("sst2", "rte"):
+        exec(card_code(finished_glue[1] / name / "seed-1"), {})
+        assert capsys.readouterr().out.strip() in GLUE_TASKS[name].labels
+
+
+@pytest.mark.parametrize(("step", "epochs"), [(3, "0.429 of 1.43"), (7, "1 of 1.43"), (10, "1.43 of 1.43")])
+def test_epochs_of_a_number_of_steps(capsys, step, epochs):
+    """Ten steps of seven per epoch."""
+    state = TrainerState(epoch=step / 7, global_step=step, max_steps=10, is_world_process_zero=True)
+    logs = {"eval_accuracy": 0.5, "eval_loss": 1.0}
+    EpochLines(SST2, 1).on_log(TrainingArguments(max_steps=10), state, None, logs)
+    assert f"epoch {epochs} " in capsys.readouterr().out
 
 
 def test_repeated_command_only_prints(finished_glue, capsys):

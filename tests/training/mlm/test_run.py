@@ -1,5 +1,6 @@
 """`train_mlm.py`, from its arguments to what it leaves."""
 
+import ast
 import re
 import runpy
 import sys
@@ -18,7 +19,7 @@ from tests.support.errors import assert_names, raises_naming
 from tests.support.masked import plain_masked, stream_of, tiny_masked
 from tests.support.mlm_runs import QUICK, SCRIPT, run
 from tests.support.processes import launch
-from tests.support.scripts import metrics_of
+from tests.support.scripts import card_code, metrics_of
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -51,6 +52,8 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     model = AutoModelForMaskedLM.from_pretrained(folder)
     assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
     assert AutoTokenizer.from_pretrained(folder).model_max_length == model.config.max_position_embeddings == 16
+    exec(card_code(folder), {})
+    assert len(ast.literal_eval(capsys.readouterr().out)) == 5
     # Like CrammedBERT, only the heads have biases.
     assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from tests.support.nmt_runs import SEARCH, run, translations_of
-from tests.support.scripts import contents, metrics_of
+from tests.support.scripts import card_code, contents, metrics_of
 
 
 def generate(folder: Path, sources: list[str], **options) -> list[str]:
@@ -32,12 +32,9 @@ def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
     assert generate(folder, sources, num_beams=1) != [row["hypothesis"] for row in rows]
 
 
-def test_model_card_code_translates(finished_nmt, monkeypatch, capsys):
-    monkeypatch.chdir(finished_nmt.folder.parent)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (finished_nmt.folder / "README.md").read_text(), flags=re.DOTALL)
-    row = translations_of(finished_nmt.folder)[0]
-    exec(snippet.replace("THIS_FOLDER", "run").replace("A sentence.", row["source"]), {})
-    assert row["hypothesis"] in capsys.readouterr().out
+def test_model_card_code_translates(finished_nmt, capsys):
+    exec(card_code(finished_nmt.folder), {})
+    assert finished_nmt.result.examples()[0].hypothesis in capsys.readouterr().out
 
 
 def test_evaluation_only(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
