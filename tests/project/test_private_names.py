@@ -21,6 +21,7 @@ PUBLIC_MODULES = (*LIBRARIES, "transformers.generation", "transformers.modeling_
 PUBLIC_MODULES += (
     "accelerate.utils",
     "datasets.exceptions",
+    "torch.distributed.tensor",
     "torch.nn",
     "torch.optim.lr_scheduler",
     "torch.utils.data",
