@@ -65,7 +65,7 @@ def plot_levels(perplexities: Mapping[str, Sequence[float]]) -> Figure:
     most = max(map(len, perplexities.values()))
     axes.set_xticks(range(most), ["masked word", *(f"level {n}" for n in range(1, most))])
     _set_perplexity_axis(axes)
-    axes.set_ylabel("perplexity of masked words")
+    axes.set_ylabel("perplexity of masked tokens")
     _finish(axes)
     return figure
 

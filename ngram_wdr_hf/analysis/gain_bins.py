@@ -33,8 +33,9 @@ class GainBin:
 
 class SentencePositions:
     """
-    Positions of tokens in their sentence, counted from 1. With `row_is_sentence`, every row is a sentence. Otherwise
-    the rows are one running text, continued over batches, and each of `sentence_ends` (token ids) ends a sentence.
+    Positions of target tokens in their sentence, counted from 1; other tokens do not count. With `row_is_sentence`,
+    every row is a sentence. Otherwise all rows, one after the other and on into the next batch, are one running text,
+    in which a token of `sentence_ends` (token ids) is the last of its sentence.
     """
 
     def __init__(self, sentence_ends: Collection[int], row_is_sentence: bool):

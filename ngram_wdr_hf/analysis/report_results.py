@@ -68,7 +68,7 @@ def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
         if any(run.by_lambda(split, metric) for run in runs for split in run.splits)
     }
     if is_masked(runs[0].model.config):
-        metrics["perplexity"] = "Perplexity of masked words"
+        metrics["perplexity"] = "Perplexity of masked tokens"
     elif all(split.get("num_words") == split["num_tokens"] for run in runs for split in run.splits.values()):
         # The same as by word.
         metrics.pop("token_perplexity")
@@ -154,7 +154,7 @@ def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
     Return the HTML pieces of the section on heads for masked language models: perplexity of the masked tokens of a
     split by the model's own prediction and by each head.
     """
-    rows, perplexities = [["model", "level", "perplexity", "masked words"]], {}
+    rows, perplexities = [["model", "level", "perplexity", "masked tokens"]], {}
     for run in runs:
         metrics = run.splits[split]
         losses = [metrics[name] for name in loss_names(run.result.ngram_size, "masked_word")]
@@ -169,6 +169,6 @@ def masked_heads(runs: list[TrainedRun], split: str) -> list[str]:
             "difference gives the masked word. A head has targets only where these words exist: few with the "
             "composition `masked`."
         ),
-        picture(plot_levels(perplexities), "Perplexity of masked words, by the model itself and by each head"),
+        picture(plot_levels(perplexities), "Perplexity of masked tokens, by the model itself and by each head"),
         folded("Values", table(rows)),
     ]

@@ -245,8 +245,8 @@ def _documents(text_or_ids: Any, tokenizer: PreTrainedTokenizerBase, max_tokens:
         )
         if not _are_ids(ids):
             raise ValueError(
-                f"`text_or_ids` must be a string, a list of token ids, or a list of either, got {type(row)}: tokenize "
-                "or convert it."
+                f"`text_or_ids` must be a text, a list or tensor of token ids, or a list of these, got {type(row)}: "
+                "pass the text, or the `input_ids` of the tokenizer's output."
             )
         kept.append(ids[:max_tokens])
         max_tokens -= len(kept[-1])

@@ -112,7 +112,7 @@ def load_pair_dataset(name: str, config: str | None, languages: Languages) -> di
 
 
 def reverse(splits: dict[str, Dataset]) -> dict[str, Dataset]:
-    """Swap source and target in all splits. Raise an `InputError` if a split has no targets."""
+    """Return new splits with source and target swapped. Raise an `InputError` if a split has no targets."""
     for split, rows in splits.items():
         if not has_references(rows):
             raise InputError(
@@ -129,8 +129,9 @@ def has_references(rows: Dataset) -> bool:
 
 def drop_empty(splits: dict[str, Dataset], notify: Callable[[str], None]) -> dict[str, Dataset]:
     """
-    Drop pairs with an empty or blank side, and pass a message with their number to `notify`, one per split that loses
-    pairs. Without targets, only the sources count. Raise an `InputError` if nothing is left of a split.
+    Return the splits without the pairs that have an empty or blank side. Pass a message with their number to `notify`,
+    one per split that loses pairs. Without targets, only the sources count. Raise an `InputError` if nothing is left
+    of a split.
     """
     kept = {}
     for split, rows in splits.items():
@@ -148,8 +149,8 @@ def drop_empty(splits: dict[str, Dataset], notify: Callable[[str], None]) -> dic
 
 def hold_out_pairs(splits: dict[str, Dataset], percentage: float) -> dict[str, Dataset]:
     """
-    If there is no `validation` split, split off `percentage` percent of the training pairs for it, at random but the
-    same every time. Other splits stay as they are.
+    Return the splits with a `validation` split. If there is none yet, it gets `percentage` percent of the training
+    pairs, chosen at random but the same every time. Without training pairs, nothing changes.
     """
     if "validation" in splits or "train" not in splits:
         return splits

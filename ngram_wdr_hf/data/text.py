@@ -97,8 +97,9 @@ def load_text_dataset(
 
 def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) -> dict[str, Dataset | IterableDataset]:
     """
-    If there is no `validation` split, split off the last `percentage` percent of the training rows for it. Of a
-    streamed text, whose length is unknown, split off the first 1,000 rows instead. Other splits stay as they are.
+    Return the splits with a `validation` split. If there is none yet, it gets the last `percentage` percent of the
+    training rows; of a streamed text, whose length is unknown, the first 1,000 rows. Without training rows, nothing
+    changes.
     """
     if "validation" in splits or "train" not in splits:
         return splits

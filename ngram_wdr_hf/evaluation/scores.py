@@ -183,7 +183,7 @@ def score_masked(
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         output = model(**batch, num_items_in_batch=1)
         is_target = batch["labels"] != IGNORE_INDEX
-        # Some backbones return logits of the masked words only.
+        # Some backbones return logits of the masked tokens only.
         logits = output.logits if output.logits.ndim == 2 else output.logits[is_target]
         num_correct = (logits.argmax(-1) == batch["labels"][is_target]).sum()
         head_sums = output.head_losses.to(precision) * output.head_counts

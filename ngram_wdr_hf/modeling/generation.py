@@ -35,7 +35,7 @@ class NgramGenerationMixin:
         is identical to plain decoding, sampled output has the same distribution. Works with batches.
     draft_vocab_size (`int`, *optional*):
         How many tokens the heads choose drafts from: those given to `ngram_set_draft_tokens`, then the first of the
-        vocabulary. The configuration's `draft_vocab_size` by default. Drafts are checked against the full vocabulary.
+        vocabulary. By default, that of `model.config`. Drafts are checked against the full vocabulary.
     draft_threshold (`float`, *optional*):
         The cost of a head's draft as a share of a forward pass, from 0 to 1, most of it for running the head. A draft
         is made if its chance of acceptance is worth the cost; 0 always drafts. By default, measured costs are used;
@@ -73,7 +73,8 @@ class NgramGenerationMixin:
             if self.ngram_lambda(model_kwargs.get("ensemble_lambda")) > 0:
                 raise ValueError(
                     "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0, which would apply the "
-                    "ensemble twice: set `ensemble_lambda=0` in the call or the configuration."
+                    "ensemble twice: remove the processor, or set `ensemble_lambda=0` in the call or in "
+                    "`model.config`."
                 )
             # `generate` passes this dictionary to every forward.
             model_kwargs["ensemble_lambda"] = processor_lambda
@@ -175,7 +176,7 @@ class NgramGenerationMixin:
     def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.LongTensor | None:
         """
         Return the tokens that the heads choose drafts from, `(draft_vocab_size,)`: those of `ngram_set_draft_tokens`,
-        then the first others of the vocabulary. `draft_vocab_size=None` means the configuration's. Return `None` for
+        then the first others of the vocabulary. `draft_vocab_size=None` means that of `config`. Return `None` for
         the full vocabulary.
         """
         if draft_vocab_size is None:

@@ -38,14 +38,18 @@ class HeadWatchMixin:
         return self.get_decoder()
 
     def _ngram_watch_hidden_states(self, backbone: nn.Module, args: tuple, outputs) -> None:
-        """In training with trainable heads, check the heads' gradients once the hidden states get theirs."""
+        """
+        Forward hook of the backbone. In training mode with trainable heads, make a backward pass through the hidden
+        states end with a `RuntimeError` if it gives the backbone gradients but not the heads.
+        """
         if self.training and self._ngram_can_train_heads(outputs[0]):
             outputs[0].register_hook(partial(self._ngram_queue_gradient_check, BYPASSED, ()))
 
     def _ngram_watch_loss(self, fields: dict[str, Any], inputs: dict[str, Any]) -> None:
         """
-        In evaluation mode, check the heads' gradients once the loss gets its own. Without the ensemble, that loss does
-        not reach the heads. There is no check if gradients of an input or an output are asked for, in an analysis.
+        In evaluation mode with trainable heads, make a backward pass from the loss end with a `RuntimeError` if it
+        gives the backbone gradients but not the heads: without the ensemble, that loss does not reach them. There is
+        no check if gradients of an input or an output are asked for, in an analysis.
         """
         loss = fields["loss"]
         asks_for_inputs = any(tensor.is_leaf and tensor.requires_grad for tensor in _tensors(inputs))
@@ -66,6 +70,7 @@ class HeadWatchMixin:
     def _ngram_queue_gradient_check(
         self, reason: str, outputs: Sequence[weakref.ref[torch.Tensor]], _: torch.Tensor
     ) -> None:
+        """Hook of a tensor. Check the heads after the backward pass, unless it keeps a gradient of `outputs`."""
         if any(output.retains_grad for reference in outputs if (output := reference()) is not None):
             return
         # Wait for the end of the backward pass: other parts of the loss may still reach the heads.

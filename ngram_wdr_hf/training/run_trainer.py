@@ -21,8 +21,10 @@ class Diverged(RuntimeError):
 
 class RunTrainer(Trainer):
     """
-    A [`Trainer`] that knows how long its training is, and how far an earlier part of it came. It raises a `Diverged`
-    error instead of logging a loss or saving weights that are infinite or not numbers.
+    A [`Trainer`] of a run that can be resumed or prolonged. It tells the length of the training, in steps unless a
+    subclass has another unit, how much of it was trained in a saved state, and whether the learning rates up to there
+    are those of the present length. It raises a `Diverged` error instead of logging a loss or saving
+    weights that are infinite or not numbers.
     """
 
     def __init__(self, *args, **kwargs):

@@ -304,7 +304,7 @@ def test_a_masked_language_model(files, tmp_path):
     perplexity, accuracy = found.tables["Results"]
     assert [row[2] for row in perplexity[1:]] == [f"{metrics[row[1]]['perplexity']:,.2f}" for row in perplexity[1:]]
     assert [row[2] for row in accuracy[1:]] == [f"{metrics[row[1]]['accuracy']:.1%}" for row in accuracy[1:]]
-    assert "Perplexity of masked words" in found.texts["Results"]
+    assert "Perplexity of masked tokens" in found.texts["Results"]
     validation = metrics["validation"]
     (levels,) = found.tables["Predictions of the heads"]
     names = ("masked_word_loss", "head_1_loss", "head_2_loss")

@@ -60,7 +60,7 @@ _CITATION = """
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Perplexity(evaluate.Metric):
-    """Perplexity of texts under a checkpoint, for each text and for all, by token and by word."""
+    """Perplexity of texts under a checkpoint: by token for each text, by token and by word for all texts together."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -125,7 +125,7 @@ def _check_texts(texts: list[str]) -> None:
         raise InputError("`predictions` is empty: give at least one text.")
     for i, text in enumerate(texts):
         if not text or text.isspace():
-            raise InputError(f"`predictions[{i}]` is empty: leave it out.")
+            raise InputError(f"`predictions[{i}]` is empty or only white space: leave it out.")
 
 
 def _load(model_id: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -78,6 +78,9 @@ class ClmTrainingArguments(RunTrainingArguments):
 
 
 def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_clm.py`; `description` heads the text of `--help`."""
+    """
+    Parse the command line of `train_clm.py`: options, with or without a YAML file before them. Raise an `InputError`
+    for unknown options and bad values. `description` heads the text of `--help`.
+    """
     classes = (ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -28,8 +28,8 @@ EXAMPLE_TOKENS = 50
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
-    Train (unless `--do_train false`), choose λ on the validation text, evaluate, print and save. Return the result;
-    with `--compare`, those of all kinds of model, the requested one first.
+    Train (unless `--do_train false`), choose λ on the validation text, evaluate, print and save. Return a list of
+    the result; with `--compare`, of those of all kinds of model, the requested one first.
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)
@@ -70,7 +70,10 @@ def _complete(run: Run) -> ClmResult:
 
 
 def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
-    """Load and tokenize the text, and load or create the model; check that they fit each other and the options."""
+    """
+    Return the tokenized text and the model, loaded or created, with its draft tokens. Raise an `InputError` if they do
+    not fit each other or the options.
+    """
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_clm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)

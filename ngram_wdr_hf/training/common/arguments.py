@@ -102,8 +102,8 @@ class GenerativeModelArguments(ModelArguments):
     draft_vocab_size: int | None = HfArg(
         default=None,
         help="Number of tokens that the heads may draft in `generate(use_mtp=True)`: the most frequent ones of the "
-        "training text (of streamed text, the first ids of the vocabulary). Fewer tokens make drafting cheaper. "
-        "Default: the whole vocabulary.",
+        "training text (of streamed text or without training, the checkpoint's, then the first ids of the "
+        "vocabulary). Fewer tokens make drafting cheaper. Default: the checkpoint's, else the whole vocabulary.",
     )
 
     def __post_init__(self):

@@ -41,7 +41,7 @@ def check_checkpoint(path: Path) -> None:
     if problem is not None:
         raise InputError(
             f"Checkpoint {path} {problem}. Delete it to resume from the one before or from the start, or set "
-            "`--resume_from_checkpoint` to another."
+            "`--resume_from_checkpoint` to another checkpoint."
         )
 
 

@@ -50,7 +50,7 @@ def parse_arguments(
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
     takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
-    `InputError` for bad values. `description` heads the text of `--help`.
+    `InputError` for unknown options and bad values. `description` heads the text of `--help`.
     """
     parser = OptionParser(classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]")
     arguments, values = list(arguments), {}

@@ -89,7 +89,7 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
     has_heads = len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
     if has_heads and getattr(config, "wdr_compose", "all") == "masked":
-        name = f"{name}, masked words"
+        name = f"{name}, masked tokens"
     if getattr(config, "bow_loss_weight", 0):
         name = f"{name} + bow" if has_heads else "bow"
     return {

@@ -172,8 +172,8 @@ class Run:
 
     def claim(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
         """
-        Limit the tokenizer to the model's longest input. Write settings and tokenizer to a new run's folder, in the
-        process that saves; nothing without training.
+        Lower the tokenizer's maximum length, in place, to the model's longest input. In a run with training, the
+        process that saves also writes settings and tokenizer to the folder, unless it has settings already.
         """
         limit_length(tokenizer, model)
         if self.saves_results:

@@ -90,7 +90,7 @@ class RunFolder:
         self.save_settings(settings)
 
     def has_heads(self) -> bool:
-        """Return whether the folder holds a checkpoint of a class with N-gram heads, by its `config.json`."""
+        """Return whether `config.json` has the field `ngram_size`, as in a checkpoint of a class with N-gram heads."""
         return "ngram_size" in (read_mapping(self.path / "config.json") or {})
 
     def is_trained(self) -> bool:

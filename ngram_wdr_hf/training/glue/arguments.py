@@ -160,6 +160,9 @@ class GlueTrainingArguments(RunTrainingArguments):
 
 
 def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `finetune_glue.py`; `description` heads the text of `--help`."""
+    """
+    Parse the command line of `finetune_glue.py`: options, with or without a YAML file before them. Raise an
+    `InputError` for unknown options and bad values. `description` heads the text of `--help`.
+    """
     classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -36,7 +36,7 @@ from .report import (
 def run_glue(arguments: RunArguments) -> list[GlueResult]:
     """
     Fine-tune a checkpoint on every task with every seed, skipping finished runs; print, plot and save the results.
-    Return one result per task.
+    Return a list of one result per task.
     """
     training = arguments.training
     check_trainer_parts(training)
@@ -56,7 +56,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
 
 
 def _complete(arguments: RunArguments, runs: Sequence[Run]) -> list[GlueResult]:
-    """Do what is left of all runs, and return the results by task."""
+    """Do what is left of all runs, and return a list of one result per task."""
     training = arguments.training
     # Read all files and check all folders before hours of training.
     with training.main_process_first(local=False, desc="reading the examples"):

@@ -150,6 +150,9 @@ class MlmTrainingArguments(RunTrainingArguments):
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_mlm.py`; `description` heads the text of `--help`."""
+    """
+    Parse the command line of `train_mlm.py`: options, with or without a YAML file before them. Raise an `InputError`
+    for unknown options and bad values. `description` heads the text of `--help`.
+    """
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
     return parse_arguments(classes, arguments, description)

@@ -1,4 +1,4 @@
-"""Data of a masked language modeling run: blocks with masked words."""
+"""Data of a masked language modeling run: blocks with masked tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path

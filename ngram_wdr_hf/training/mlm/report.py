@@ -65,7 +65,7 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
     """
     most_heads = max(result.ngram_size for result in results) - 1
     heads = [f"{n}-level NLL" for n in range(1, most_heads + 1)]
-    rows = [["model", "split", "masked words", "perplexity", "accuracy", *heads]]
+    rows = [["model", "split", "masked tokens", "perplexity", "accuracy", *heads]]
     for result in results:
         for split, scores in result.scores.items():
             cells = ["" if nll is None else f"{nll:.3f}" for nll in scores.head_nlls[1:]]
@@ -77,12 +77,12 @@ def masked_table(results: Sequence[MlmResult]) -> list[list[str]]:
 
 def guesses_table(result: MlmResult) -> list[list[str]]:
     """Return a table with a row per example: the masked token, the model's predictions, and the text around it."""
-    return [["word", "predictions", "text"], *([word, guesses, text] for text, word, guesses in result.guesses)]
+    return [["token", "predictions", "text"], *([token, guesses, text] for text, token, guesses in result.guesses)]
 
 
 def print_tables(results: Sequence[MlmResult]) -> None:
     """Print the results of all models in one table, a row per model and split."""
-    print(f"\nMasked words\n\n{as_text(masked_table(results))}")
+    print(f"\nMasked tokens\n\n{as_text(masked_table(results))}")
 
 
 def print_guesses(result: MlmResult) -> None:

@@ -18,14 +18,14 @@ from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
 from .trainer import MlmTrainer
 
-# Tokens shown on either side of a masked word, and predictions shown per word.
+# Tokens shown on either side of a masked token, and predictions shown per token.
 CONTEXT, NUM_GUESSES = 6, 3
 
 
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """
-    Train (unless `--do_train false`), evaluate, print and save. Return the result; with `--compare`, those of all
-    kinds of model, the requested one first.
+    Train (unless `--do_train false`), evaluate, print and save. Return a list of the result; with `--compare`, of
+    those of all kinds of model, the requested one first.
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)
@@ -56,7 +56,10 @@ def _complete(run: Run) -> MlmResult:
 
 
 def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
-    """Load and tokenize the text, and load or create the model; check that they fit each other and the options."""
+    """
+    Return the tokenized text and the model, loaded or created. Raise an `InputError` if they do not fit each other or
+    the options.
+    """
     arguments, do_train = run.arguments, run.training.do_train
     splits = load_splits(arguments.data, do_train)
     tokenizer = find_mlm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)

@@ -235,7 +235,10 @@ class NmtTrainingArguments(RunTrainingArguments):
 
 
 def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArguments:
-    """Parse the command line of `train_nmt.py`; `description` heads the text of `--help`."""
+    """
+    Parse the command line of `train_nmt.py`: options, with or without a YAML file before them. Raise an `InputError`
+    for unknown options and bad values. `description` heads the text of `--help`.
+    """
     classes = (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments)
     return parse_arguments(classes, arguments, description)
 

@@ -34,8 +34,8 @@ Translate = Callable[[Sequence[str], float], list[str]]
 def run_nmt(arguments: RunArguments) -> list[NmtResult]:
     """
     Train (unless `--do_train false`), choose λ on the validation set, translate and score the test set, print and
-    save. Return the result; with `--compare`, those of all kinds of model, the requested one first. With
-    `--translate`, only translate that file and return no results.
+    save. Return a list of the result; with `--compare`, of those of all kinds of model, the requested one first. With
+    `--translate`, only translate that file and return an empty list.
     """
     check_nmt_arguments(arguments)
     if arguments.report.translate is not None:
@@ -93,7 +93,10 @@ def _complete(run: Run) -> NmtResult:
 
 
 def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
-    """Load and tokenize the pairs, and load or create the model; check that they fit each other and the options."""
+    """
+    Return the tokenized pairs and the model, loaded or created, with its search settings and draft tokens. Raise an
+    `InputError` if they do not fit each other or the options.
+    """
     arguments, training = run.arguments, run.training
     notify = print if training.process_index == 0 else lambda message: None
     splits = load_pairs(arguments.data, training.do_train, notify)

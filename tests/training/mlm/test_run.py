@@ -135,7 +135,7 @@ def test_resumed_run(files, tmp_path, monkeypatch):
 
 def test_compare(files, tmp_path, capsys):
     results = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--compare", "--preset", "tiny-bert")
-    assert [result.name for result in results] == ["wdr N=3", "plain", "wdr N=3, masked words"]
+    assert [result.name for result in results] == ["wdr N=3", "plain", "wdr N=3, masked tokens"]
     printed = capsys.readouterr().out
     assert re.search(r"plain +test", printed) and (tmp_path / "run" / "comparison_training.png").stat().st_size > 0
     for folder in ("run/plain", "run/masked"):
