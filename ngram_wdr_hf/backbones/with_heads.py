@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedModel
 
 from ..method.configuration import NgramConfigMixin
+from ..method.names import refuse_misspelt
 from ..modeling.causal import NgramMixin
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
 from ..modeling.masked import NgramMaskedConfigMixin
@@ -102,8 +103,9 @@ def _load_with_heads(
         return model_class.from_pretrained(name_or_path, **fields)
     except TypeError as error:
         config_name = model_class.config_class.__name__
+        reason = str(error).removesuffix(".")
         raise TypeError(
-            f"`{name_or_path}` cannot be loaded ({error}). Pass fields of a {config_name} or arguments of "
+            f"`{name_or_path}` cannot be loaded ({reason}). Pass fields of a {config_name} or arguments of "
             "`from_pretrained`."
         ) from error
 
@@ -115,7 +117,8 @@ def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fiel
     """
     mixins = (NgramMaskedConfigMixin, NgramSeq2SeqConfigMixin, NgramConfigMixin)
     mixin = next(mixin for mixin in mixins if issubclass(model_class.config_class, mixin))
-    known = [field.name for field in dataclasses.fields(mixin)]
+    known = tuple(field.name for field in dataclasses.fields(mixin))
+    refuse_misspelt(fields, known)
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ValueError(

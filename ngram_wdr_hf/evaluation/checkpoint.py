@@ -60,6 +60,9 @@ def load_checkpoint(
             model = auto_class.from_pretrained(name_or_path, **fields)
         else:
             model = with_ngram_heads(name_or_path, **{"ngram_size": default_size, **fields})
+    if "ensemble_lambda" in fields and model.can_generate():
+        # The one saved in `generation_config` would take precedence.
+        vars(model.generation_config).pop("ensemble_lambda", None)
     check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
     # Transformers loads Marian's sinusoidal positions as trainable, but they never get a gradient.
     for layer in model.modules():

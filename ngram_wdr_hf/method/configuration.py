@@ -7,6 +7,8 @@ from typing import Any
 
 from transformers.activations import ACT2FN
 
+from .names import refuse_misspelt
+
 NGRAM_TARGETS = ("wdr", "simple")
 
 
@@ -54,13 +56,29 @@ class NgramConfigMixin:
         cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         fields, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        backbone = next(parent for parent in cls.__mro__ if not issubclass(parent, NgramConfigMixin))
-        if fields.get("model_type") == backbone.model_type:
+        if fields.get("model_type") == cls._ngram_backbone_config().model_type:
             # Transformers would warn that loading a plain backbone is not supported.
             fields["model_type"] = cls.model_type
         return fields, kwargs
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        refuse_misspelt(kwargs, cls._ngram_fields())
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def _ngram_backbone_config(cls) -> type:
+        """Return the stock configuration class that this class adds fields to."""
+        return next(parent for parent in cls.__mro__ if not issubclass(parent, NgramConfigMixin))
+
+    @classmethod
+    def _ngram_fields(cls) -> tuple[str, ...]:
+        """Return the names of the fields that the stock configuration does not have."""
+        stock_fields = cls._ngram_backbone_config().__dataclass_fields__
+        return tuple(name for name in cls.__dataclass_fields__ if name not in stock_fields)
+
     def __post_init__(self, **kwargs):
+        refuse_misspelt(kwargs, self._ngram_fields())
         super().__post_init__(**kwargs)
         self.validate_ngram_fields()
 

@@ -17,6 +17,8 @@ from .watch import HeadWatchMixin
 class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     """Mixin that adds the N-gram heads to a Transformers language model. Subclasses define what the heads predict."""
 
+    # The arguments of `forward` that no backbone has.
+    ngram_arguments: tuple[str, ...] = ()
     # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
 

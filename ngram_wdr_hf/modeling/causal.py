@@ -70,6 +70,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
+    ngram_arguments = ("ensemble_lambda", "return_last_hidden_state")
     ngram_cache_name = "past_key_values"
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
@@ -111,6 +112,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         **inputs,
     ) -> NgramCausalLMOutput:
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
+        if ensemble_lambda is None and "block_table" in inputs:
+            # Continuous batching has no argument for λ, and refuses λ > 0.
+            ensemble_lambda = 0.0
         lambdas = self._ngram_lambdas(ensemble_lambda, next_tokens)
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0

@@ -1,5 +1,6 @@
 """The ensemble and drafting in `generate`."""
 
+import copy
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -18,18 +19,22 @@ from transformers.generation import (
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.processor import split_ensemble_processors
 from ..method.configuration import check_draft_vocab_size, check_fraction, check_integer
+from ..method.names import refuse_misspelt
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
+GENERATION_OPTIONS = ("ensemble_lambda", "use_mtp", *DRAFT_OPTIONS)
 # Transformers options that count tokens, with their minimum.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
 class NgramGenerationMixin:
     r"""
-    Mixin that passes λ to every forward of a generation, and adds these options to `generate`:
+    Mixin that passes λ to every forward of a generation, and adds these options to `generate` and `generation_config`:
 
+    ensemble_lambda (`float`, *optional*):
+        The paper's λ: by default that of the `generation_config` given, else of the model's, else the configuration's.
     use_mtp (`bool`, *optional*, defaults to `False`):
         Whether to use speculative decoding: the heads draft tokens, and one forward pass checks them. Greedy output
         is identical to plain decoding, sampled output has the same distribution. Works with batches.
@@ -61,6 +66,12 @@ class NgramGenerationMixin:
         ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
         return ensemble_lambda if self.ngram_heads else 0.0
 
+    def save_pretrained(self, *args, **kwargs):
+        if any(name in vars(self.generation_config) for name in ("ensemble_lambda", *DRAFT_OPTIONS)):
+            # Loading drops options that Transformers does not know from a file marked as made from the configuration.
+            self.generation_config._from_model_config = False
+        return super().save_pretrained(*args, **kwargs)
+
     def _get_logits_processor(
         self,
         *args,
@@ -89,9 +100,17 @@ class NgramGenerationMixin:
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
         options = {name: kwargs.pop(name) for name in DRAFT_OPTIONS if name in kwargs}
+        ensemble_lambda = kwargs.pop("ensemble_lambda", None)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        # The kind of error that Transformers raises for unknown options.
+        refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS, ValueError)
         for name, value in options.items():
             setattr(generation_config, name, value)
+        # Removed, because an assistant model is given this `generation_config`, too: it has its own λ, or none.
+        configured_lambda = vars(generation_config).pop("ensemble_lambda", None)
+        ensemble_lambda = configured_lambda if ensemble_lambda is None else ensemble_lambda
+        if ensemble_lambda is not None:
+            model_kwargs["ensemble_lambda"] = ensemble_lambda
         return generation_config, model_kwargs
 
     def _validate_generation_mode(
@@ -238,22 +257,33 @@ class NgramGenerationMixin:
         candidate_kwargs = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
         return super()._get_candidate_generator(*args, model_kwargs=candidate_kwargs, **kwargs)
 
-    def init_continuous_batching(self, *args, **kwargs):
-        self._ngram_refuse_paged_ensemble(None)
-        return super().init_continuous_batching(*args, **kwargs)
+    def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
+        configs = [config for config in (generation_config, self.generation_config) if config is not None]
+        refuse_misspelt(vars(configs[0]), GENERATION_OPTIONS, ValueError)
+        configured = (vars(config).get("ensemble_lambda") for config in configs)
+        if self.ngram_lambda(next((value for value in configured if value is not None), None)) > 0:
+            raise ValueError(
+                "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "
+                "ensemble's history: pass `ensemble_lambda=0` to `generate_batch` or in `generation_config`, or use "
+                "`generate`."
+            )
+        return super().init_continuous_batching(generation_config, *args, **kwargs)
 
-    def generate_batch(self, *args, ensemble_lambda: float | None = None, **kwargs):
-        self._ngram_refuse_paged_ensemble(ensemble_lambda)
-        if getattr(kwargs.get("generation_config"), "use_mtp", None):
+    def generate_batch(
+        self,
+        inputs: list[list[int]],
+        generation_config: GenerationConfig | None = None,
+        *args,
+        ensemble_lambda: float | None = None,
+        **kwargs,
+    ):
+        refuse_misspelt(kwargs, GENERATION_OPTIONS, ValueError)
+        if generation_config is not None and generation_config.use_mtp:
             raise ValueError(
                 "`use_mtp=True` is not supported by continuous batching: set `use_mtp=False`, or use `generate`."
             )
-        return super().generate_batch(*args, **kwargs)
-
-    def _ngram_refuse_paged_ensemble(self, ensemble_lambda: float | None) -> None:
-        """Raise a `ValueError` for continuous batching with λ > 0. `None` means the configuration's λ."""
-        if self.ngram_lambda(ensemble_lambda) > 0:
-            raise ValueError(
-                "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "
-                "ensemble's history: set `model.config.ensemble_lambda = 0`, or use `generate`."
-            )
+        if ensemble_lambda is not None:
+            generation_config = self.generation_config if generation_config is None else generation_config
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.ensemble_lambda = ensemble_lambda
+        return super().generate_batch(inputs, generation_config, *args, **kwargs)

@@ -101,6 +101,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
         num_items_in_batch: int | torch.Tensor | None = None,
         **inputs,
     ) -> NgramMaskedLMOutput:
+        if "ensemble_lambda" in inputs:
+            raise TypeError("`ensemble_lambda` is no argument of masked language models, which have no ensemble.")
         labels = None if labels is None else labels.long()
         self._ngram_check_tokens(inputs, labels)
         hidden_states, fields = self._ngram_run_backbone(inputs)

@@ -6,6 +6,10 @@ from dataclasses import field, make_dataclass
 from functools import cache
 from typing import Any
 
+import torch
+
+from ..method.names import refuse_misspelt
+
 
 def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
     """
@@ -27,7 +31,11 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
         has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         parameters.insert(len(parameters) - has_kwargs, lambda_parameter)
 
+    known = {parameter.name for parameter in parameters}
+
     def forward(self, *args, **kwargs):
+        if not (torch.compiler.is_compiling() or kwargs.keys() <= known):
+            refuse_misspelt(kwargs.keys() - known, self.ngram_arguments)
         if len(args) > len(names):
             raise TypeError(
                 f"`forward` takes at most {len(names)} arguments by position, got {len(args)}: pass more by name."

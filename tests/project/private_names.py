@@ -94,6 +94,9 @@ transformers.cache_utils:StaticLayer.cumulative_length
 transformers.cache_utils:StaticLayer.max_cache_len
     decoding/history.py: keep as many hidden states as the heads read
     set by transformers.cache_utils:StaticLayer
+transformers.generation.configuration_utils:GenerationConfig._from_model_config
+    modeling/generation.py: save λ and the options of drafts in `generation_config` so that loading keeps them
+    set by transformers.generation.configuration_utils:GenerationConfig
 transformers.generation.logits_process:PrefixConstrainedLogitsProcessor._prefix_allowed_tokens_fn
     decoding/rows.py: allow no token after a forbidden draft, instead of raising an error
     set by transformers.generation.logits_process:PrefixConstrainedLogitsProcessor
