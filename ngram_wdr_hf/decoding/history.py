@@ -2,7 +2,7 @@
 
 import torch
 from transformers import Cache, CacheLayerMixin, DynamicLayer, EncoderDecoderCache, StaticLayer
-from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
 
 # The cache methods that `generate` and its callers use.
 CACHE_METHODS = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave", "crop", "reset")
@@ -106,18 +106,30 @@ class HistoryHost:
         super().offload()
         self.ngram_history.offload()
 
+    def __repr__(self) -> str:
+        return stock_class_of(self).__name__
+
     def __reduce__(self) -> tuple:
-        # For `copy` and `pickle`, which would look for the class by its name.
+        # For `pickle`, as the class may not have been created yet where it is loaded.
         return empty_host, (stock_class_of(self),), vars(self)
 
 
 def make_host_class(layer_class: type) -> type:
-    """Return a subclass of a layer class that hosts the history, with the same name."""
-    return type(layer_class.__name__, (HistoryHost, layer_class), {"__module__": HistoryHost.__module__})
+    """
+    Return a subclass of a layer class that hosts the history. It is a class of this module, where Transformers'
+    exporter looks for it.
+    """
+    name = f"{layer_class.__name__}WithHistory"
+    globals()[name] = type(name, (HistoryHost, layer_class), {"__module__": HistoryHost.__module__})
+    return globals()[name]
 
 
-# The host class of each layer class. Compiled code cannot create classes: those of static layers exist from the start.
-HOST_CLASSES = {layer_class: make_host_class(layer_class) for layer_class in STATIC_LAYER_TYPE_MAPPING.values()}
+# The host class of each layer class. Compiled code cannot create classes, so those of all stock caches exist from the
+# start.
+HOST_CLASSES = {
+    layer_class: make_host_class(layer_class)
+    for layer_class in {*DYNAMIC_LAYER_TYPE_MAPPING.values(), *STATIC_LAYER_TYPE_MAPPING.values()}
+}
 
 
 def empty_host(layer_class: type) -> HistoryHost:

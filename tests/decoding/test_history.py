@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from itertools import product
 
@@ -153,6 +154,9 @@ def test_looks_like_the_backbones_cache(models, kind):
     plain, ensembled = caches
     assert len(layers_and_history(ensembled)) == len(layers_and_history(plain)) + 1 == len(ensembled) + 1
     assert looks(ensembled) == looks(plain)
+    # Transformers' exporter finds the classes of all layers by their names.
+    for layer_class in map(type, layers_and_history(ensembled)):
+        assert vars(sys.modules[layer_class.__module__])[layer_class.__qualname__] is layer_class
 
 
 @torch.no_grad()

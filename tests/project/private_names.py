@@ -74,6 +74,8 @@ transformers.cache_utils:CacheLayerMixin.lazy_initialization
 transformers.cache_utils:CacheLayerMixin.values
     decoding/history.py and decoding/ragged_cache.py: hold the history's records, and move the rows of a layer
     set by transformers.cache_utils:CacheLayerMixin
+transformers.cache_utils:DYNAMIC_LAYER_TYPE_MAPPING
+    decoding/history.py: know the classes of dynamic layers before anything is compiled
 transformers.cache_utils:DynamicLayer.crop
     takes tokens_to_remove
     decoding/history.py: empty a history that is cropped to nothing
