@@ -11,7 +11,7 @@ Train and evaluate a causal language model with N-gram heads.
     python train_clm.py --do_train false --model_name_or_path runs/clm
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_clm.py   # several GPUs
 
-Repeat a command to resume an interrupted run.
+Repeat a command to resume an interrupted run, or with a greater --max_steps to train a finished one further.
 """
 
 import sys

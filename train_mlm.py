@@ -10,7 +10,8 @@ Train and evaluate a masked language model (BERT or ModernBERT) with WDR heads a
     python train_mlm.py --do_train false --model_name_or_path runs/mlm
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_mlm.py   # several GPUs
 
-Repeat a command to resume an interrupted run. `finetune_glue.py` fine-tunes the result.
+Repeat a command to resume an interrupted run, or with a greater --max_steps to train a finished one further.
+`finetune_glue.py` fine-tunes the result.
 """
 
 import sys

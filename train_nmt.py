@@ -13,7 +13,7 @@ Train and evaluate a translation model with N-gram heads on its decoder.
     python train_nmt.py --do_train false --model_name_or_path runs/en-de --translate FILE
     accelerate launch --config_file examples/accelerate/multi_gpu.yaml train_nmt.py   # several GPUs
 
-Repeat a command to resume an interrupted run.
+Repeat a command to resume an interrupted run, or with a greater --max_steps to train a finished one further.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The Trainer of all runs: a training that can go on after its end, and that ends if it diverges."""
 
 import math
+from functools import cached_property
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -39,6 +40,10 @@ class RunTrainer(Trainer):
 
     def planned(self) -> float:
         """Return the length of the training in all: its number of steps, computed from the epochs if need be."""
+        return self._num_steps
+
+    @cached_property
+    def _num_steps(self) -> int:
         if self.args.max_steps > 0:
             return self.args.max_steps
         # A data loader may draw its seed.

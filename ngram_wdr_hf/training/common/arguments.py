@@ -262,7 +262,8 @@ def output_dir_field(default: str) -> Any:
     return HfArg(
         default=default,
         help="Folder of the run, new, empty, or of a run with the same settings. Repeat the command to resume an "
-        "interrupted run, or with a greater length to train a finished one further.",
+        "interrupted run, or with a greater `--max_steps` or `--num_train_epochs` to train a finished one further. "
+        "With `--do_train false`, the folder of evaluation.md and evaluation.json; by default, the model's.",
     )
 
 

@@ -100,6 +100,11 @@ def describe(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
+def save_tables(result: TaskResult, path: Path) -> None:
+    """Write the tables of a run as Markdown."""
+    path.write_text(f"# {result.name}\n\n{result.tables()}\n", encoding="utf-8")
+
+
 def save_metrics(result: TaskResult, path: Path) -> None:
     """
     Write the metrics of a run as JSON, with its model, settings and training log. Infinite numbers and NaN become

@@ -29,9 +29,9 @@ from .lock import locked
 from .model import limit_length
 from .model_card import save_model_card
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
-from .report import TaskResult, describe, save_metrics
-from .run_folder import SETTINGS, RunFolder
-from .settings import best_metric, check_together, comparison_runs, run_settings, with_data_of_run
+from .report import TaskResult, describe, save_metrics, save_tables
+from .run_folder import EVALUATION, SETTINGS, RunFolder
+from .settings import best_metric, check_together, comparison_runs, output_folder, run_settings, with_data_of_run
 from .train import end_if_diverged, train_and_save
 
 
@@ -96,7 +96,7 @@ class Run:
         self.arguments = arguments
         self.repository = repository
         self.training = arguments.training
-        self.folder = RunFolder(self.training.output_dir)
+        self.folder = RunFolder(output_folder(arguments))
         self.settings = run_settings(arguments)
         self.needs_training = False
         self.checkpoint: Path | None = None
@@ -179,6 +179,17 @@ class Run:
         if self.saves_results:
             self.folder.claim(self.settings, tokenizer)
 
+    def introduce(self, model: PreTrainedModel, counts: Mapping[str, str]) -> None:
+        """Print the sizes of the model and of each split (`counts`), and whether the run is trained already."""
+        if self.training.process_index != 0:
+            return
+        fields = describe(model)
+        heads = f", {fields['head_parameters']:,} of them in the heads" if model.ngram_heads else ""
+        texts = ", ".join(f"{split} {count}" for split, count in counts.items())
+        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
+        if self.training.do_train and not self.needs_training:
+            print(f"Already trained in {self.folder.path}: {self.folder.trained_state().global_step:,} steps.")
+
     def train(self, trainer: NgramTrainer) -> None:
         """Train the model, resuming from `checkpoint`, with the callbacks that the options ask for, and save it."""
         report = self.arguments.report
@@ -235,9 +246,12 @@ class Run:
     def save(self, result: TaskResult) -> None:
         """
         Write λ to the saved configuration, and write plots, model card and metrics, in the process that saves; the
-        others wait. Without training, write nothing.
+        others wait. Without training, write tables and metrics only, as `evaluation.md` and `evaluation.json`.
         """
         path = self.folder.path
+        if not self.training.do_train and self.training.should_save:
+            save_tables(result, path / f"{EVALUATION}.md")
+            save_metrics(result, path / f"{EVALUATION}.json")
         if self.saves_results:
             if result.ensemble_lambda is not None:
                 _save_lambda(path / "config.json", result.ensemble_lambda)
@@ -269,13 +283,15 @@ def finish(arguments: RunArguments, results: Sequence[TaskResult], repository: s
     Plot the comparison of `--compare`, print where the results are, and push them to `repository`, unless `None`. For
     the first process only.
     """
-    folder = Path(arguments.training.output_dir)
+    folder = output_folder(arguments)
     if arguments.report.compare:
         save_lambda_plot(results, folder / "comparison.png")
         save_training_plot(results, folder / "comparison_training.png")
         save_gradient_diversity_plot(results, folder / "comparison_gradient_diversity.png")
     if arguments.training.do_train:
         print(f"\nSaved in {folder}: the model, README.md, metrics.json and the plots.")
+    else:
+        print(f"\nSaved in {folder}: {EVALUATION}.md and {EVALUATION}.json.")
     end_if_diverged({result.name: result.history for result in results})
     if repository is not None:
         push_run(folder, repository, arguments.training)

@@ -12,6 +12,8 @@ from ...data.errors import InputError
 from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_state
 
 SETTINGS = "run.yaml"
+# The name of the files of an evaluation without training.
+EVALUATION = "evaluation"
 # Settings that may change when a run goes on.
 LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
@@ -135,8 +137,10 @@ class RunFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Return whether a file may come from a run that was interrupted in `claim`: hidden, or a tokenizer's."""
-    return path.name.startswith((".", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm"))
+    """Return whether a file may be there before `run.yaml`: hidden, a tokenizer's, or an evaluation's."""
+    return path.name.startswith(
+        (".", f"{EVALUATION}.", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm")
+    )
 
 
 def _as_yaml(settings: dict[str, Any]) -> str:

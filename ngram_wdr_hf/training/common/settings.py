@@ -1,6 +1,7 @@
 """The options of a run taken together: which are compatible, and which identify the run."""
 
 import copy
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,21 @@ def with_data_of_run(arguments: RunArguments) -> RunArguments:
     names = data.model_options if data.is_given() else data.data_options
     names = [name for name in names if name in settings and getattr(data, name) == getattr(defaults, name)]
     return replace(arguments, data=replace(data, **{name: settings[name] for name in names}))
+
+
+def output_folder(arguments: RunArguments) -> Path:
+    """
+    Return the folder of the results: `--output_dir`. An evaluation writes by default to the folder of its model, or if
+    that is on the Hub or read-only, to one that is named after it.
+    """
+    training = arguments.training
+    default = type(training).__dataclass_fields__["output_dir"].default
+    if training.do_train or training.output_dir != default:
+        return Path(training.output_dir)
+    model = Path(arguments.model.model_name_or_path)
+    if model.is_dir() and os.access(model, os.W_OK):
+        return model
+    return Path(default).with_name(f"{model.name}-evaluation")
 
 
 def comparison_runs(arguments: RunArguments) -> list[RunArguments]:

@@ -43,6 +43,11 @@ class TextData:
     streamed: IterableDataset | None = None
     block_size: int | None = None
 
+    def counts(self) -> dict[str, str]:
+        """Return the number of tokens of each split, with the unit."""
+        streamed = {} if self.streamed is None else {"train": "streamed"}
+        return streamed | {split: f"{len(stream):,} tokens" for split, stream in self.streams.items()}
+
 
 def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
     """

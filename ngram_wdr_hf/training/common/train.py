@@ -43,6 +43,7 @@ def train_and_save(
     if finished is not None and _has_ended(trainer, finished, patience):
         if training.should_save:
             folder.save_settings(settings)
+        _tell(trainer, f"Already trained in {folder.path}: {trainer.length_text(trainer.trained(finished))}.")
         return
     if finished is not None and start is None:
         raise InputError(
@@ -55,12 +56,15 @@ def train_and_save(
         folder.reopen(settings)
     if start is not None and _has_ended(trainer, start, patience):
         # Interrupted after its last step: Trainer would take another step.
+        _tell(trainer, f"Already trained in {checkpoint}: {trainer.length_text(trainer.trained(start))}.")
         trainer._load_from_checkpoint(str(_result_of(start, checkpoint, training)))
         trainer.state = start
     else:
         if start is not None and not trainer.schedule_agrees(start):
             _tell_new_schedule(trainer, start)
             trainer.add_callback(NewSchedule)
+        beginning = "" if checkpoint is None else f", going on from {checkpoint}"
+        _tell(trainer, f"Training in {folder.path}: {trainer.length_text(trainer.planned())}{beginning}.")
         _train(trainer, folder, checkpoint)
     if not merges_adapters:
         trainer.save_model()
@@ -141,13 +145,18 @@ def _result_of(state: TrainerState, checkpoint: Path, training: TrainingArgument
 
 
 def _tell_new_schedule(trainer: RunTrainer, start: TrainerState) -> None:
+    lengths = [trainer.trained(start), trainer.planned_in(start), trainer.planned()]
+    trained, before, now = map(trainer.length_text, lengths)
+    _tell(
+        trainer,
+        f"The learning rate depends on `--{trainer.length_option}`: the first {trained} had the rates of a "
+        f"training of {before}, the others get those of {now}. A training of {now} from the start would differ.",
+    )
+
+
+def _tell(trainer: RunTrainer, line: str) -> None:
     if trainer.is_world_process_zero():
-        lengths = [trainer.trained(start), trainer.planned_in(start), trainer.planned()]
-        trained, before, now = map(trainer.length_text, lengths)
-        print(
-            f"The learning rate depends on `--{trainer.length_option}`: the first {trained} had the rates of a "
-            f"training of {before}, the others get those of {now}. A training of {now} from the start would differ."
-        )
+        print(line)
 
 
 def end_if_diverged(histories: Mapping[str, Sequence[dict[str, float]]]) -> None:

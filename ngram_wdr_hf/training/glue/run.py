@@ -134,6 +134,8 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
             f"Trainer does not accept the options ({' '.join(str(error).split())}): change those that it names."
         ) from error
     run.claim(tokenizer, model)
+    if run.training.process_index == 0:
+        print(f"{type(model).__name__}: {model.num_parameters():,} parameters.")
     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
     trainer.model_accepts_loss_kwargs = False
     if trainer.pop_callback(ProgressCallback):

@@ -42,6 +42,7 @@ def _complete(run: Run) -> MlmResult:
     with run.preparing():
         data, model = _prepare(run)
         run.claim(data.tokenizer, model)
+    run.introduce(model, data.counts())
     if run.needs_training:
         run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
     model = run.load_trained(model)

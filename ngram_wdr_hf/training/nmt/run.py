@@ -57,6 +57,7 @@ def _complete(run: Run) -> NmtResult:
     with run.preparing():
         data, model = _prepare(run)
         run.claim(data.tokenizer, model)
+    run.introduce(model, {split: f"{len(pairs):,} pairs" for split, pairs in data.texts.items()})
     if run.needs_training:
         run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
     model = run.load_trained(model)

@@ -124,8 +124,9 @@ def test_compare_with_a_plain_model(files, tmp_path):
 
 def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder, trained = finished_clm.folder, finished_clm.result
-    before = contents(folder)
+    folder, trained = tmp_path / "run", finished_clm.result
+    shutil.copytree(finished_clm.folder, folder)
+    before = contents(tmp_path)
     (result,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"])
     assert result.scores["test"].nll_sums == pytest.approx(trained.scores["test"].nll_sums)
     assert re.search(r"wdr N=4 +test", capsys.readouterr().out)
@@ -143,7 +144,15 @@ def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     assert held_out[0].scores["validation"].num_words == sum(
         len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-15:]
     )
-    assert contents(folder) == before and not any(tmp_path.iterdir())
+    # The tables are saved beside the model, or where `--output_dir` says. Nothing else changes.
+    after = contents(tmp_path)
+    evaluation = {folder / f"evaluation.{suffix}" for suffix in ("md", "json")}
+    assert after.keys() - before.keys() == evaluation and before.items() <= after.items()
+    assert "| wdr N=4 | validation |" in (folder / "evaluation.md").read_text()
+    run("--do_train", "false", "--model_name_or_path", str(folder), "--output_dir", "new")
+    assert contents(tmp_path).keys() - after.keys() == {tmp_path / "new" / path.name for path in evaluation}
+    metrics = json.loads((tmp_path / "new" / "evaluation.json").read_text())
+    assert metrics["splits"].keys() == {"validation", "test"} and metrics["model"] == "wdr N=4"
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])

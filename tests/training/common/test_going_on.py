@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.checkpoints import read_state
@@ -28,6 +29,21 @@ def test_a_longer_run_equals_one_from_the_start(name, request, tmp_path):
     histories = [read_state(path).log_history for path in (run_folder, whole)]
     losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
     assert losses[0] == losses[1] and len(losses[0]) > before.global_step
+
+
+def test_the_beginning_says_what_is_there(clm, tmp_path, capsys):
+    folder, lines = tmp_path / "run", []
+    for length in ("--max_steps 2", "--max_steps 2", "--max_steps 3"):
+        clm(folder, length)
+        printed = capsys.readouterr().out.split("\n")
+        start = next(i for i, line in enumerate(printed) if "parameters" in line)
+        lines.append(printed[start : start + 2])
+    state = load_file(folder / "model.safetensors")
+    parameters = sum(weight.numel() for weight in state.values())
+    tokens = metrics_of(folder)["splits"]["validation"]["num_tokens"]
+    assert all(f"{parameters:,} " in line and f"validation {tokens:,} tokens" in line for line, _ in lines)
+    assert ["2 steps" in line for _, line in lines] == [True, True, False]
+    assert str(folder / "checkpoint-2") in lines[2][1] and "3 steps" in lines[2][1]
 
 
 def test_from_a_checkpoint_or_folder_of_another_run(clm, tmp_path, capsys):

@@ -38,10 +38,11 @@ def test_model_card_code_translates(finished_nmt, capsys):
 
 
 def test_evaluation_only(finished_nmt, pair_files, tmp_path, monkeypatch, capsys):
-    """Without data options, the run's own data is used; nothing is written."""
+    """Without data options, the run's own data is used; only the tables are written."""
     monkeypatch.chdir(tmp_path)
     before = contents(finished_nmt.folder)
     arguments = ["--do_train", "false", "--model_name_or_path", str(finished_nmt.folder), *SEARCH]
+    arguments += ["--output_dir", "tables"]
     (result,) = run(*arguments)
     expected = finished_nmt.result
     assert result.translations == expected.translations and result.translated == expected.translated
@@ -53,7 +54,8 @@ def test_evaluation_only(finished_nmt, pair_files, tmp_path, monkeypatch, capsys
     (test,) = run(*arguments, *pair_files["test"])
     assert list(test.translations) == ["test"] and test.ensemble_lambda == expected.ensemble_lambda
     assert test.translated == expected.translated
-    assert contents(finished_nmt.folder) == before and not any(tmp_path.iterdir())
+    assert contents(finished_nmt.folder) == before
+    assert {path.name for path in contents(tmp_path)} == {"evaluation.md", "evaluation.json"}
 
 
 def test_translate(finished_nmt, tmp_path, monkeypatch, capsys):
