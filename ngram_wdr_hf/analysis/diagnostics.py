@@ -19,9 +19,11 @@ from ..data.tokenizer import end_token_id
 from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.lengths import max_positions
 from ..evaluation.modes import evaluating
+from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
+from ..training.common.model import can_drop_drafts
 from .gain_bins import FREQUENCIES, POSITIONS, GainBin, GainTally, SentencePositions
 
 # The end of a sentence, with closing quotation marks and brackets.
@@ -114,7 +116,7 @@ def head_diagnostics(
             "`EvaluationWindows(TokenStream([ids], num_words), window_size)`."
         )
     if not len(text):
-        raise ValueError("`text` has no token to predict: give a longer one.")
+        raise Unavailable("`text` has no token to predict: give a longer one.")
     ensemble_lambda = model.ngram_lambda(ensemble_lambda)
     vocab_size = model.ngram_vocab_size
     counts = torch.as_tensor(count_tokens(text, vocab_size) if token_counts is None else token_counts)
@@ -158,7 +160,8 @@ def draft_statistics(
 ) -> SpeculationStatistics:
     r"""
     Generate greedily after each prompt, with drafts by all heads at every step and without prompt lookup. Return the
-    statistics of all prompts together: tokens, forward passes, drafted and accepted tokens by depth.
+    statistics of all prompts together: tokens, forward passes, drafted and accepted tokens by depth. Raise
+    `Unavailable` if the model cannot draft.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
@@ -166,6 +169,8 @@ def draft_statistics(
         max_new_tokens (`int`, *optional*, defaults to 48):
             Maximum number of new tokens per prompt, also limited by the model's positions.
     """
+    if not can_drop_drafts(model):
+        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
     total = SpeculationStatistics()
     for prompt in prompts:
         length = 1 if model.config.is_encoder_decoder else prompt["input_ids"].shape[1]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from ..evaluation.unavailable import Unavailable
 from ..training.common.checks import check_output_file
 from .report_page import Section, page, paragraph
 from .report_results import models, results, training
@@ -32,7 +33,8 @@ def write_report(
 ) -> Path:
     r"""
     Analyze a finished run, together with the runs of its `--compare`, and write a self-contained HTML file. Unfinished
-    compared runs are skipped. A section that fails shows its error.
+    compared runs are skipped. A section that the run does not allow shows why. Any other error in a section
+    is raised after the report is written.
 
     Args:
         run (`str` or `Path`): The folder of the run.
@@ -52,20 +54,30 @@ def write_report(
         notify(f"Skipped a compared run that is not finished: {folder}")
     runs = [load_run(folder) for folder in folders]
     analysis = Analysis(runs, split, load_text(runs[0], split, max_tokens), notify)
-    sections = [_attempt(title, make, analysis) for title, make in SECTIONS.items()]
+    sections, errors = [], []
+    for title, make in SECTIONS.items():
+        try:
+            sections.append(_section(title, make, analysis))
+        except Exception as error:  # raised below, after the other sections are written
+            notify(f"{title}: failed ({type(error).__name__})")
+            sections.append(Section(title, [paragraph(f"Failed: {type(error).__name__}: {error}")]))
+            errors.append(error)
     compared_names = ", ".join(run.name for run in runs[1:])
     title = f"{runs[0].name}, compared with {compared_names}" if compared_names else runs[0].name
     text = f"{analysis.text.num_tokens:,} tokens of its {split} set"
     subtitle = f"Report on the run in the folder {folders[0].resolve().name}, measured on {text}."
     output.write_text(page(title, subtitle, [section for section in sections if section.parts]), encoding="utf-8")
+    if len(errors) > 1:
+        raise ExceptionGroup("Several sections of the report failed.", errors)
+    if errors:
+        raise errors[0]
     return output
 
 
-def _attempt(title: str, make: Callable[[Analysis], list[str]], analysis: Analysis) -> Section:
-    """Return the section that `make` fills; if that fails, a section with the error, which `notify` also gets."""
+def _section(title: str, make: Callable[[Analysis], list[str]], analysis: Analysis) -> Section:
+    """Return the section that `make` fills. If the run does not allow it, the section shows why; `notify` as well."""
     try:
         return Section(title, make(analysis))
-    except Exception as error:  # any error, so that the other sections are still written
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        analysis.notify(f"{title}: not available for this run ({kind}{error})")
-        return Section(title, [paragraph(f"Not available for this run: {kind}{error}")])
+    except Unavailable as error:
+        analysis.notify(f"{title}: not available for this run ({error})")
+        return Section(title, [paragraph(f"Not available for this run: {error}")])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
+from ..evaluation.unavailable import Unavailable
 from .diagnostics import HeadDiagnostics, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import (
     AXIS_OF,
@@ -100,7 +101,7 @@ def drafts(analysis: Analysis) -> list[str]:
         analysis.notify(f"{run.name}: drafting")
         try:
             generated[run.name] = draft_statistics(run.model, analysis.text.prompts, NEW_TOKENS)
-        except ValueError as error:
+        except Unavailable as error:
             failures.append(paragraph(f"{run.name} cannot draft in generation: {error}"))
     return [
         paragraph(
@@ -201,11 +202,15 @@ def gradients(analysis: Analysis) -> list[str]:
     num_rows = len(batch["labels"])
     rows = [["model", "weights", "gradient diversity"]]
     for run in analysis.runs:
-        analysis.notify(f"{run.name}: gradient diversity")
         # Otherwise, the trunk was frozen or trained by an adapter.
         parameters = None if run.settings["train_mode"] == "full" else "ngram_heads"
+        if parameters is not None and not run.result.head_parameters:
+            continue
+        analysis.notify(f"{run.name}: gradient diversity")
         value = gradient_diversity(run.model, batch, parameters)
         rows.append([run.name, "heads" if parameters else "all", f"{value:.4f}"])
+    if len(rows) == 1:
+        return []
     source = "training data" if analysis.text.token_counts is not None else f"{analysis.split} set"
     return [
         paragraph(definition),

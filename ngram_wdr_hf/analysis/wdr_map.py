@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_labels import token_labels
@@ -108,7 +109,8 @@ class WDRMap:
         Return the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of one word.
 
         Args:
-            word (`str`, *optional*): The word to enlarge, a label in `tokens`; the most frequent one by default.
+            word (`str`, *optional*): The word to enlarge, a label in `tokens`. By default, the most frequent one with
+                a 1-level target.
         """
         from .wdr_map_figure import draw_map
 
@@ -173,7 +175,7 @@ def wdr_map(
     _check_ids(ids, len(weight), tokenizer)
     embeddings = [weight.detach()[torch.tensor(row, dtype=torch.long)].float().cpu() for row in rows]
     if not all(row.isfinite().all() for row in embeddings):
-        raise ValueError("`model` has output embeddings that are not finite: use another checkpoint.")
+        raise Unavailable("`model` has output embeddings that are not finite: use another checkpoint.")
     vectors, positions = zip(*(_targets(embeddings, level) for level in range(levels + 1)), strict=True)
     return WDRMap(
         tokens=token_labels(ids, tokenizer),
@@ -200,7 +202,7 @@ def signs(level: int) -> list[str]:
 
 def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[int], level: int) -> TargetDiversity:
     """
-    Compute the diversity of the targets of one level. Raise a `ValueError` if no token has two targets.
+    Compute the diversity of the targets of one level. Raise `Unavailable` if no token has two targets.
 
     Args:
         vectors (`np.ndarray` of shape `(T, d)`): The targets.
@@ -211,7 +213,7 @@ def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[i
     ids = np.asarray(ids)
     _, word, count = np.unique(ids[positions], return_inverse=True, return_counts=True)
     if len(word) == len(count):
-        raise ValueError(
+        raise Unavailable(
             f"`text_or_ids` has no token with two {level}-level targets: give a longer text, or set a lower `levels`."
         )
     vectors = vectors.astype(np.float64)
@@ -270,7 +272,7 @@ def _are_ids(row: list) -> bool:
 
 def _check_ids(ids: list[int], num_rows: int, tokenizer: PreTrainedTokenizerBase) -> None:
     if not ids:
-        raise ValueError("`text_or_ids` has no tokens: give a longer text.")
+        raise Unavailable("`text_or_ids` has no tokens: give a longer text.")
     if min(ids) < 0:
         raise ValueError(f"`text_or_ids` has the token id {min(ids)}: leave out padding and ignored labels.")
     if max(ids) >= min(num_rows, len(tokenizer)):
@@ -308,7 +310,7 @@ def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.nda
     if perplexity is None:
         perplexity = min(USUAL_PERPLEXITY, (len(distinct) - 1) / POINTS_PER_PERPLEXITY)
     if not 0 < perplexity < len(distinct):
-        raise ValueError(
+        raise Unavailable(
             f"`perplexity` of t-SNE must be positive and below {len(distinct)}, the number of different target "
             f"vectors, got {perplexity}: choose such a value, or give a longer text."
         )

@@ -74,7 +74,8 @@ def draw_map(wdr_map: WDRMap, word: str | None = None) -> Figure:
 
     Args:
         wdr_map (`WDRMap`): The map.
-        word (`str`, *optional*): The word to enlarge, a label of the map; the most frequent one by default.
+        word (`str`, *optional*): The word to enlarge, a label of the map. By default, the most frequent one with a
+            1-level target.
     """
     installed = set(get_font_names())
     with rc_context({"font.family": ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]}):
@@ -88,11 +89,12 @@ def _draw(wdr_map: WDRMap, word: str | None) -> Figure:
     `None`. Raise a `ValueError` if the word has no 1-level target.
     """
     frequent = wdr_map.frequent_words(len(COLORS))
-    word = frequent[0] if word is None else word
-    if not len(_dots(wdr_map, 1, [word])[0]):
-        raise ValueError(
-            f"`word` {word!r} has no 1-level target in this text: choose another, such as {frequent[0]!r}."
-        )
+    # A word that only begins documents has none.
+    with_target = set(wdr_map.words[wdr_map.levels == 1])
+    default = next(word for word in wdr_map.frequent_words(len(wdr_map.counts)) if word in with_target)
+    word = default if word is None else word
+    if word not in with_target:
+        raise ValueError(f"`word` {word!r} has no 1-level target in this text: choose another, such as {default!r}.")
     colors = dict(zip(dict.fromkeys([word, *frequent]), COLORS, strict=False))
     num_rows = ceil((len(wdr_map.diversity) + 1) / 2)
     figure = Figure(figsize=(2 * PANEL_INCHES, (PANEL_INCHES + 0.4) * num_rows), layout="constrained")

@@ -16,6 +16,7 @@ from transformers import ReformerLayer, Trainer, TrainerCallback, set_seed
 
 from ..data.errors import InputError
 from .modes import modes_restored
+from .unavailable import Unavailable
 
 GRADIENT_DIVERSITY = "gradient_diversity"
 # Gradient entries squared at a time.
@@ -62,7 +63,7 @@ def gradient_diversity(
             # Free this row's gradient before the next one is computed.
             model.zero_grad()
     if sum_of_squares == 0:
-        raise ValueError(
+        raise Unavailable(
             "`batch` has no gradient for `parameters`: give rows with targets (labels other than -100), and "
             "parameters that the loss depends on."
         )
@@ -155,7 +156,7 @@ def plot_gradient_diversity(
         ]
         points = [(step, value) for step, value in points if value is not None and math.isfinite(value)]
         if not points:
-            raise ValueError(
+            raise Unavailable(
                 f"`histories[{name!r}]` has no gradient diversity: train with `GradientDiversityCallback`."
             )
         axes.plot(*zip(*points, strict=True), marker=".", label=name)

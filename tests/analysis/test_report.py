@@ -4,8 +4,10 @@ import json
 import math
 import re
 import shutil
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from ngram_wdr_hf.analysis import gradient_diversity, report
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
 from ngram_wdr_hf.analysis.trained_run import load_run, load_text
+from ngram_wdr_hf.evaluation.unavailable import Unavailable
 from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
 from ngram_wdr_hf.training.mlm.run import run_mlm
@@ -215,8 +218,6 @@ def test_gradient_diversity_of_the_trained_model(train_mode, weights, compared, 
     """If training did not measure it, the report does, on the trained weights."""
     keep_sections("Gradient diversity")
     folder = without_log_of_gradients(compared, tmp_path / "run", train_mode=train_mode)
-    if train_mode == "heads":
-        shutil.rmtree(folder / "plain")
     found = write(folder, tmp_path / "report.html")
     rows = {row[0]: row[1:] for row in found.tables["Gradient diversity"][0][1:]}
     assert list(rows) == [name for name in ("wdr N=3", "plain", "simple N=3") if train_mode == "full" or "N" in name]
@@ -233,29 +234,31 @@ def test_gradient_diversity_over_training(page_of_comparison):
     assert "during training" in page_of_comparison.texts["Gradient diversity"]
 
 
-@pytest.mark.parametrize("error", [ValueError, IndexError])
-def test_a_section_that_fails_says_why(error, compared, tmp_path, monkeypatch, keep_sections):
-    keep_sections("Gradient diversity", "Acceptance rate of drafts")
-    folder = without_log_of_gradients(compared, tmp_path / "run")
-
-    def refuse(*args, **kwargs):
-        raise error("There is <nothing> to compare: add rows.")
-
-    monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.gradient_diversity", refuse)
-    monkeypatch.setattr("ngram_wdr_hf.analysis.report_sections.draft_statistics", refuse)
+@pytest.mark.parametrize("errors", [[Unavailable] * 2, [Unavailable, ValueError], [IndexError, TypeError]])
+def test_section_that_fails(errors, compared, tmp_path, monkeypatch, keep_sections):
+    """What the run does not allow is part of the report; any other error is raised after the report is written."""
+    keep_sections("Gradient diversity", "Acceptance rate of drafts", "The model")
+    folder, output = without_log_of_gradients(compared, tmp_path / "run"), tmp_path / "report.html"
+    reason = "There is <nothing> to compare: add rows."
+    for name, error in zip(("gradient_diversity", "draft_statistics"), errors, strict=True):
+        monkeypatch.setattr(f"ngram_wdr_hf.analysis.report_sections.{name}", Mock(side_effect=error(reason)))
     messages = []
-    found = write(folder, tmp_path / "report.html", max_tokens=60, notify=messages.append)
-    kind = "" if error is ValueError else "IndexError: "
-    reason = f"{kind}There is <nothing> to compare: add rows."
+    raised = [error for error in errors if error is not Unavailable]
+    expected = {0: nullcontext(), 1: pytest.raises(ValueError), 2: pytest.raises(ExceptionGroup)}[len(raised)]
+    with expected as caught:
+        report.write_report(folder, output, max_tokens=60, notify=messages.append)
+    if len(raised) == 2:
+        assert [type(error) for error in caught.value.exceptions] == raised
+    found = check_page(output)
+    assert found.titles == ["Gradient diversity", "Acceptance rate of drafts", "The model"]
     assert found.texts["Gradient diversity"].strip().endswith(f": {reason}")
-    assert any("Gradient diversity" in message and reason in message for message in messages)
-    if error is not ValueError:
-        assert found.texts["Acceptance rate of drafts"].strip().endswith(f": {reason}")
-        return
-    # The values on the text do not need generation.
+    assert any("Gradient diversity" in message for message in messages)
     text = found.texts["Acceptance rate of drafts"]
-    assert "simple N=3" in text and reason in text
-    assert re.search(r"\d\.\d\d tokens per forward pass\.", text)
+    if raised:
+        assert text.strip().endswith(f": {reason}")
+    else:
+        # The values on the text do not need generation.
+        assert "simple N=3" in text and reason in text and re.search(r"\d\.\d\d tokens per forward pass\.", text)
 
 
 def test_translation(pairs, marian, tmp_path, keep_sections):

@@ -311,6 +311,17 @@ def test_figure_enlarges_a_word(found):
         found.figure("nowhere")
 
 
+def test_most_frequent_word_that_only_begins_documents():
+    """It has no 1-level target, so another word is enlarged."""
+    tokenizer = train_word_tokenizer(["die katze mag das kind"])
+    documents = [f"die {words}" for words in ("katze mag das kind", "katze mag", "kind mag katze", "das kind mag")] * 2
+    found = wdr_map(tiny_model(), documents, tokenizer)
+    first, second = found.frequent_words(2)
+    assert first == "die" and second in found.figure().axes[2].get_title()
+    with raises_naming(ValueError, "`word`", "'die'", repr(second)):
+        found.figure("die")
+
+
 class Page(HTMLParser):
     """A parsed page: its elements and the contents of its scripts."""
 

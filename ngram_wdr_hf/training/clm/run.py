@@ -11,7 +11,7 @@ from ...data.errors import InputError
 from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, restrict_drafts
+from ..common.model import can_drop_drafts, check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
@@ -81,7 +81,7 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     data = ClmData(**vars(tokenize_splits(splits, tokenizer, arguments.data, run.training.seed)))
     check_prompt(arguments.report.prompt, tokenizer)
     model = build_clm_model(arguments.model, tokenizer, arguments.data.block_size, do_train)
-    if arguments.report.use_mtp and model._is_stateful:
+    if arguments.report.use_mtp and not can_drop_drafts(model):
         raise InputError(
             f"`--use_mtp` does not work with {type(model).__name__}, whose state cannot drop rejected drafts: remove "
             "the option."

@@ -45,6 +45,11 @@ def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> 
         tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
 
 
+def can_drop_drafts(model: PreTrainedModel) -> bool:
+    """Return whether `generate(use_mtp=True)` can undo rejected drafts in the model's state."""
+    return not model._is_stateful
+
+
 def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:
     """
     Let the heads draft only the `size` most frequent tokens of `training_tokens`, an iterable of id arrays. If that is
