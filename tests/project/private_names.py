@@ -166,7 +166,7 @@ transformers.modeling_utils:PreTrainedModel._init_weights
     takes module
     modeling/base.py, modeling/causal.py and backbones/tensorized_model.py: initialize the heads like the backbone
 transformers.modeling_utils:PreTrainedModel._is_stateful
-    modeling/generation.py, training/common/model.py and backbones/reformer.py: refuse drafts for states without rollback
+    modeling/generation.py, training/common/model.py and backbones/reformer.py: refuse drafts in states without undo
 transformers.modeling_utils:PreTrainedModel._no_split_modules
     backbones/marian.py and backbones/tensorized_model.py: name the layers that FSDP does not split
 transformers.modeling_utils:PreTrainedModel._skip_keys_device_placement
