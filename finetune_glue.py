@@ -12,15 +12,23 @@ print the results of finished ones.
 """
 
 import sys
+from pathlib import Path
 
-from ngram_wdr_hf.training.common.command_line import run_script
-from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
-from ngram_wdr_hf.training.glue.run import run_glue
+HELP = Path(__file__).parent / "docs" / "options" / "finetune_glue.txt"
 
 
 def main(arguments: list[str]) -> None:
+    from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
+    from ngram_wdr_hf.training.glue.run import run_glue
+
     run_glue(parse_glue_arguments(arguments, __doc__))
 
 
 if __name__ == "__main__":
+    # Before the imports, which take seconds.
+    if {"-h", "--help"} & {*sys.argv} and HELP.is_file():
+        print(HELP.read_text(encoding="utf-8"), end="")
+        sys.exit()
+    from ngram_wdr_hf.training.common.command_line import run_script
+
     sys.exit(run_script(main))

@@ -15,15 +15,23 @@ Repeat a command to resume an interrupted run, or with a greater --max_steps to 
 """
 
 import sys
+from pathlib import Path
 
-from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.clm.run import run_clm
-from ngram_wdr_hf.training.common.command_line import run_script
+HELP = Path(__file__).parent / "docs" / "options" / "train_clm.txt"
 
 
 def main(arguments: list[str]) -> None:
+    from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+    from ngram_wdr_hf.training.clm.run import run_clm
+
     run_clm(parse_clm_arguments(arguments, __doc__))
 
 
 if __name__ == "__main__":
+    # Before the imports, which take seconds.
+    if {"-h", "--help"} & {*sys.argv} and HELP.is_file():
+        print(HELP.read_text(encoding="utf-8"), end="")
+        sys.exit()
+    from ngram_wdr_hf.training.common.command_line import run_script
+
     sys.exit(run_script(main))

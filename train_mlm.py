@@ -15,15 +15,23 @@ Repeat a command to resume an interrupted run, or with a greater --max_steps to 
 """
 
 import sys
+from pathlib import Path
 
-from ngram_wdr_hf.training.common.command_line import run_script
-from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
-from ngram_wdr_hf.training.mlm.run import run_mlm
+HELP = Path(__file__).parent / "docs" / "options" / "train_mlm.txt"
 
 
 def main(arguments: list[str]) -> None:
+    from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
+    from ngram_wdr_hf.training.mlm.run import run_mlm
+
     run_mlm(parse_mlm_arguments(arguments, __doc__))
 
 
 if __name__ == "__main__":
+    # Before the imports, which take seconds.
+    if {"-h", "--help"} & {*sys.argv} and HELP.is_file():
+        print(HELP.read_text(encoding="utf-8"), end="")
+        sys.exit()
+    from ngram_wdr_hf.training.common.command_line import run_script
+
     sys.exit(run_script(main))

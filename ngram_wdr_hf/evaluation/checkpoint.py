@@ -1,6 +1,6 @@
 """Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..backbones.with_heads import with_ngram_heads
 from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
+from ..modeling.checkpoint import HEADS_PREFIX
 from ..modeling.saved import naming_missing
 
 # The kinds of model, as error messages describe them.
@@ -56,10 +57,17 @@ def load_checkpoint(
         if actual_kind != kind:
             raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")
         if isinstance(config, NgramConfigMixin):
-            auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
-            model = auto_class.from_pretrained(name_or_path, **fields)
+            load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained
         else:
-            model = with_ngram_heads(name_or_path, **{"ngram_size": default_size, **fields})
+            load, fields = with_ngram_heads, {"ngram_size": default_size, **fields}
+        model, info = _load(load, name_or_path, fields)
+    parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
+    missing = sorted(parameters & info["missing_keys"])
+    if missing:
+        raise InputError(
+            f"{name_or_path} is incomplete, as `{missing[0]}` and {len(missing) - 1} more weights are missing: use a "
+            "complete checkpoint."
+        )
     if "ensemble_lambda" in fields and model.can_generate():
         # The one saved in `generation_config` would take precedence.
         vars(model.generation_config).pop("ensemble_lambda", None)
@@ -69,6 +77,22 @@ def load_checkpoint(
         if isinstance(layer, MarianSinusoidalPositionalEmbedding):
             layer.requires_grad_(False)
     return model
+
+
+def _load(
+    load: Callable[..., tuple[NgramHeadsMixin, dict[str, Any]]], name_or_path: str, fields: dict[str, Any]
+) -> tuple[NgramHeadsMixin, dict[str, Any]]:
+    """Return what `load` does: the model and the loading info."""
+    try:
+        return load(name_or_path, **fields, output_loading_info=True)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # many classes: a configuration with bad values, weights of other shapes, other files
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{name_or_path} cannot be loaded, as its configuration and its weights do not fit together, or are "
+            f"damaged ({type(error).__name__}: {reason}): use a complete checkpoint."
+        ) from error
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name_or_path: str) -> None:

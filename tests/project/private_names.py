@@ -20,6 +20,9 @@ accelerate.accelerator:Accelerator._models
 argparse:ArgumentDefaultsHelpFormatter._get_help_string
     takes action
     training/common/option_parser.py: leave `(default: None)` out of the help
+argparse:HelpFormatter._format_action_invocation
+    takes action
+    training/common/option_parser.py: show one spelling of each option in the help
 argparse:ArgumentParser._actions
     training/common/option_parser.py: list the options, for suggestions and YAML files
     set by argparse:_ActionsContainer

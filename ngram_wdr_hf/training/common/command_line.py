@@ -15,6 +15,12 @@ from .option_parser import OptionParser
 from .presets import DEFAULT_PRESET
 from .settings_file import read_settings
 
+EPILOG = """\
+Trainer's options are options of this script as well, such as --learning_rate,
+--lr_scheduler_type, --warmup_steps, --weight_decay, --num_train_epochs,
+--max_steps, --eval_steps, --per_device_train_batch_size, --seed, --bf16 and
+--report_to. --help_all describes all of them."""
+
 
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
     """
@@ -52,7 +58,9 @@ def parse_arguments(
     takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
     `InputError` for unknown options and bad values. `description` heads the text of `--help`.
     """
-    parser = OptionParser(classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]")
+    parser = OptionParser(
+        classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]", epilog=EPILOG
+    )
     arguments, values = list(arguments), {}
     if arguments and _is_yaml(arguments[0]):
         words, values = read_settings(arguments[0], parser)

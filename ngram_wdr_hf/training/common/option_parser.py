@@ -1,14 +1,16 @@
 """Parser of command lines whose errors are one sentence."""
 
-from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
+from inspect import get_annotations
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
 from ...data.errors import InputError
 
+PACKAGE = __name__.partition(".")[0]
 # An empty prefix differs from none: it replaces that of a trained run.
 MAY_BE_EMPTY = ("source_prefix",)
 
@@ -18,6 +20,21 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
+
+    def _format_action_invocation(self, action: Action) -> str:
+        # Not every spelling of the option, each with the option's name again for its value.
+        values = {None: " VALUE", "+": " VALUE ...", "?": " [VALUE]"}
+        if action.nargs not in values:
+            return super()._format_action_invocation(action)
+        return action.option_strings[0] + values[action.nargs]
+
+
+class _HelpOnAll(Action):
+    """Show the help on all options and exit."""
+
+    def __call__(self, parser: "OptionParser", *args) -> NoReturn:
+        print(parser.format_help_on_all(), end="")
+        parser.exit()
 
 
 class OptionParser(HfArgumentParser):
@@ -32,6 +49,14 @@ class OptionParser(HfArgumentParser):
     def __init__(self, classes: Sequence[type] = (), **kwargs):
         # An abbreviation would not be recognized by every parser of a script.
         super().__init__(classes, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **kwargs})
+        if classes and self.add_help:
+            self.add_argument(
+                "--help_all",
+                action=_HelpOnAll,
+                nargs=0,
+                default=SUPPRESS,
+                help="Show all options and exit, those of Trainer included.",
+            )
 
     @property
     def option_names(self) -> list[str]:
@@ -42,6 +67,33 @@ class OptionParser(HfArgumentParser):
     def list_names(self) -> list[str]:
         """The names of the options that take several values."""
         return [action.dest for action in self._actions if action.nargs == "+"]
+
+    def format_help(self) -> str:
+        """
+        Return the help on the options of this package. `format_help_on_all` also has those of Trainer, and `--no_...`
+        for options that are on.
+        """
+        classes = {parent for kind in self.dataclass_types for parent in kind.__mro__}
+        own = {"help", *(name for kind in classes if _is_own(kind) for name in get_annotations(kind))}
+        hidden = {
+            action: action.help
+            for action in self._actions
+            if self.dataclass_types
+            and action.option_strings
+            and (action.dest not in own or action.option_strings[0].startswith("--no_"))
+            and action.option_strings != ["--help_all"]
+        }
+        for action in hidden:
+            action.help = SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, text in hidden.items():
+                action.help = text
+
+    def format_help_on_all(self) -> str:
+        """Return the help on all options."""
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise an `InputError`, given a message of argparse such as `argument --a/-b: invalid int value: '1.5'`."""
@@ -72,3 +124,7 @@ class OptionParser(HfArgumentParser):
         """Return a sentence with the option whose name is nearest to `name`."""
         nearest = get_close_matches(name.lstrip("-").replace("-", "_"), self.option_names, n=1)
         return f"Did you mean `--{nearest[0]}`?" if nearest else "`--help` lists all options."
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == PACKAGE

@@ -1,5 +1,7 @@
 """What Trainer makes of its options when it starts, made once before that: integrations, optimizer, schedule."""
 
+from importlib.util import find_spec
+
 import torch
 from accelerate.utils import DynamoBackend
 from torch import nn
@@ -22,6 +24,8 @@ def check_trainer_parts(training: TrainingArguments) -> None:
         raise InputError(
             f"`--report_to` does not work: {_line(error)} Install the integration, or remove the option."
         ) from error
+    if training.use_liger_kernel and find_spec("liger_kernel") is None:
+        raise InputError("`--use_liger_kernel` needs the package liger-kernel: run `pip install liger-kernel`.")
     if training.torch_compile:
         backend, mode = training.torch_compile_backend, training.torch_compile_mode
         try:
