@@ -134,7 +134,7 @@ def test_models(fails, finished_nmt, marian, pairs, tmp_path):
     cut_in_half(tmp_path / "damaged" / "model.safetensors")
     for options in ([*pairs, *QUICK], ["--do_train", "false", *pairs]):
         assert_names(fails("--model_name_or_path", "damaged", *options), "damaged")
-    assert_names(fails("--model_name_or_path", "nowhere", *pairs, *QUICK), "tokenizer", "nowhere")
+    assert_names(fails("--model_name_or_path", "nowhere", *pairs, *QUICK), "nowhere")
     plain_seq2seq("marian").save_pretrained(tmp_path / "no_tokenizer")
     assert_names(fails("--model_name_or_path", "no_tokenizer", *pairs, *QUICK), "no_tokenizer")
     message = fails("--model_name_or_path", str(finished_nmt.folder), "--ngram_size", "2", *pairs, *QUICK)
