@@ -243,7 +243,7 @@ def test_batches_and_chunks_change_nothing(ngram_size, target, monkeypatch):
             assert one.mean == pytest.approx(other.mean, abs=1e-9)
 
 
-def test_a_model_without_heads():
+def test_model_without_heads():
     model, text = tiny_model(ngram_size=1).double(), windows(40)
     found = head_diagnostics(model.train(), text, 0.5)
     assert model.training

@@ -192,7 +192,7 @@ def test_facts_and_settings_are_shown_as_text(compared, tmp_path, keep_sections)
     assert "a <b> run" in found.texts[""]
 
 
-def test_a_long_text_is_cut(compared, tmp_path, keep_sections):
+def test_long_text_is_cut(compared, tmp_path, keep_sections):
     keep_sections("Predictions of the heads")
     found = write(compared, tmp_path / "report.html", max_tokens=60)
     assert "60 tokens" in found.texts[""] and "validation" in found.texts[""]
@@ -293,7 +293,7 @@ def test_translation(pairs, marian, tmp_path, keep_sections):
     assert len(load_text(run, "validation", max_tokens=1).documents) == 1
 
 
-def test_a_masked_language_model(files, tmp_path):
+def test_masked_language_model(files, tmp_path):
     """Without drafts and ensemble, their sections are left out."""
     folder = tmp_path / "run"
     options = ["--output_dir", str(folder), "--vocab_size", "300", "--num_examples", "0"]

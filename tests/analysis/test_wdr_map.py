@@ -277,7 +277,7 @@ def test_figure(levels, tokenizer, tmp_path, recwarn):
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
-def test_a_legend_of_odd_words(tmp_path):
+def test_legend_with_special_characters(tmp_path):
     """Matplotlib parses `$` and drops legend labels that begin with `_`."""
     words = ["$$", "_a", "__init__", "$x", "\\frac"]
     tokenizer = train_word_tokenizer([" ".join(words)])

@@ -31,7 +31,7 @@ LLAMA = {
 
 @pytest.mark.parametrize("length", [3, 8])
 @torch.no_grad()
-def test_a_static_cache_with_a_sliding_window(length):
+def test_static_cache_with_sliding_window(length):
     """The mask is as wide as the window, and a token's column is not its position."""
     model = tiny_backbone("mistral", ensemble_lambda=0.6, ngram_size=4)
     ids, mask = left_pad([random_ids(1, length)[0], random_ids(1, length + 3, seed=1)[0]])
@@ -41,7 +41,7 @@ def test_a_static_cache_with_a_sliding_window(length):
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits))
 
 
-def test_a_first_step_with_a_static_cache_compiles_as_a_whole():
+def test_first_step_with_static_cache_compiles_in_one_graph():
     model, ids = tiny_model(ensemble_lambda=0.4), random_ids(1, 6)
 
     def logits(step, cache):

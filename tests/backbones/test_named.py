@@ -208,7 +208,7 @@ def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
     return trainer
 
 
-def test_a_step_of_the_trainer(tmp_path, name):
+def test_trainer_step(tmp_path, name):
     """One SGD step follows the gradients of the slow reference, with and without gradient checkpointing."""
     start, model = tiny_backbone(name), tiny_backbone(name)
     one_step(model, tmp_path)

@@ -212,7 +212,7 @@ def test_stock_lsh_cache_reads_all_tokens_from_the_first_row():
 
 @pytest.mark.parametrize("use_cache", [True, False, None])
 @torch.no_grad()
-def test_a_cache_of_hashes_must_have_one_row(use_cache):
+def test_cache_of_hashes_must_have_one_row(use_cache):
     cache = plain_reformer("lsh")(random_ids(2, 6), use_cache=True).past_buckets_states
     with raises_naming(ValueError, "`past_buckets_states`", "2"):
         tiny_reformer("lsh")(random_ids(2, 1), past_buckets_states=cache, use_cache=use_cache)
@@ -220,7 +220,7 @@ def test_a_cache_of_hashes_must_have_one_row(use_cache):
 
 @pytest.mark.parametrize("size", [1, 4])
 @torch.no_grad()
-def test_a_stock_cache_can_be_filled(size):
+def test_stock_cache_can_be_filled(size):
     """A stock cache passed in is extended in place, as by the stock class."""
     model, ids, cache = tiny_reformer(ngram_size=size, ensemble_lambda=0.4), random_ids(2, 9), ReformerDynamicCache()
     logits = [model(token, past_buckets_states=cache, use_cache=True).logits for token in ids.split(1, dim=1)]
@@ -229,7 +229,7 @@ def test_a_stock_cache_can_be_filled(size):
 
 @pytest.mark.parametrize("is_stock", [True, False])
 @torch.no_grad()
-def test_a_cache_can_be_read_again(is_stock):
+def test_cache_can_be_read_again(is_stock):
     """With `use_cache=False` in the call or the configuration, a cache is read and stays as it is."""
     model, ids = tiny_reformer(ensemble_lambda=0.4), random_ids(2, 9)
     cache = (plain_reformer() if is_stock else model)(ids[:, :8], use_cache=True).past_buckets_states

@@ -90,7 +90,7 @@ def test_spans_are_consecutive_tokens(tokenizer):
     assert longest == 10
 
 
-def test_a_span_has_one_kind_of_replacement(tokenizer):
+def test_span_has_one_kind_of_replacement(tokenizer):
     masking = Masking(tokenizer, "span", 0.3)
     ids = some_ids(tokenizer, 300)
     generator = torch.Generator().manual_seed(3)
@@ -144,7 +144,7 @@ def test_data_loader_workers_see_a_new_epoch(tokenizer):
         )
 
 
-def test_a_stream_that_repeats(tokenizer):
+def test_stream_that_repeats(tokenizer):
     rows = Dataset.from_dict({"input_ids": [stream_of(tokenizer, 120)[0:120].tolist()]}).to_iterable_dataset()
     once = list(StreamedMaskedBlocks(StreamedBlocks(rows, 30), Masking(tokenizer), seed=0))
     assert len(once) == 4
@@ -164,7 +164,7 @@ def test_the_tokenizer_has_no_token_for_the_end_of_a_line(tokenizer):
     assert tokenizer("\n", add_special_tokens=False).input_ids == []
 
 
-def test_a_tokenizer_without_a_mask():
+def test_tokenizer_without_mask_token():
     with raises_naming(InputError, "--tokenizer", "mask_token", "cls_token"):
         Masking(train_word_tokenizer(["a b c"]))
 

@@ -130,7 +130,7 @@ def test_every_pair_once_and_every_value(batch_tokens):
         batches[len(batches)]
 
 
-def test_a_long_pair_is_a_batch_of_its_own():
+def test_long_pair_is_a_batch_of_its_own():
     tokens = tokens_of([(3, 3), (50, 2), (3, 2), (2, 40), (2, 3)])
     batches = list(PairBatches(tokens, 20, PAD))
     shapes = sorted((tuple(batch["input_ids"].shape), tuple(batch["labels"].shape)) for batch in batches)

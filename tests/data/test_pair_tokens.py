@@ -36,7 +36,7 @@ def test_sentences_are_ended_and_decode_back_exactly(tokenizer, text):
 
 
 @pytest.mark.parametrize("word", ["the", "Haus", "über", "🤗", "unheard-of", "1"])
-def test_a_word_has_the_same_tokens_everywhere(tokenizer, word):
+def test_word_has_the_same_tokens_at_any_position(tokenizer, word):
     tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
     first, inside, last = (
         tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f"{word} a", f"a {word} a", f"a {word}")

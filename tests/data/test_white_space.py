@@ -41,7 +41,7 @@ def test_words_between_white_space_are_known(space, word_tokenizer, masked_token
     assert masked_tokenizer.tokenize(text) == masked_tokenizer.tokenize("one two one")
 
 
-def test_a_zero_width_space_is_no_white_space(masked_tokenizer):
+def test_zero_width_space_is_no_white_space(masked_tokenizer):
     assert masked_tokenizer.tokenize("one \u200b two") == masked_tokenizer.tokenize("one two")
     assert masked_tokenizer.tokenize("on\u200be two") == masked_tokenizer.tokenize("one two")
 
@@ -54,7 +54,7 @@ def odd_file(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_text_with_all_white_space(streaming, odd_file):
+def test_text_with_all_white_space(streaming, odd_file):
     rows = load(odd_file, streaming)
     tokenizer = train_word_tokenizer(texts_of(rows))
     stream = TokenStream.from_rows(tokenize(rows, tokenizer, "train"))

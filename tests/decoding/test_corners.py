@@ -82,7 +82,7 @@ def test_huge_maximum_length():
     assert torch.equal(generate(model, inputs, **options, **DRAFTS), generate(model, inputs, **options))
 
 
-def test_an_adapter_on_the_output_embedding():
+def test_adapter_on_the_output_embedding():
     model = tiny_model(tie_word_embeddings=False)
     adapted = get_peft_model(model, LoraConfig(target_modules=["lm_head"], init_lora_weights=False)).eval()
     for options in ({}, {"draft_vocab_size": 9}):
@@ -90,7 +90,7 @@ def test_an_adapter_on_the_output_embedding():
         assert torch.equal(speculative.sequences, generate(adapted, prompts(3)))
 
 
-def test_a_wrapper_that_reads_one_token_at_a_time():
+def test_wrapper_that_reads_one_token_at_a_time():
     tuning = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     model = get_peft_model(tiny_model(), tuning).eval()
     with raises_naming(ValueError, "use_mtp"):

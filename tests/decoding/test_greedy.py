@@ -155,7 +155,7 @@ def test_fewer_heads(num_assistant_tokens, ensemble_lambda):
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_an_end_among_the_drafts(returns, ensemble_lambda):
+def test_end_token_among_the_drafts(returns, ensemble_lambda):
     """What was drafted after it, right or wrong, is not part of the text."""
     model = trained_model(3, "wdr")
     ids, mask = prompts(12, seed=71)

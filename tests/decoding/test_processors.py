@@ -154,7 +154,7 @@ def test_criteria(name, batch_size):
         assert torch.equal(bare, plain.sequences)
 
 
-def test_a_row_that_has_ended_stays_ended():
+def test_finished_row_stays_finished():
     """Without an end token, too, where plain decoding continues a finished row until all are finished."""
     model = model_of("gpt2", seed=1)
     lengths = (9, 17, 8, 20)
@@ -180,7 +180,7 @@ def test_time(batch_size):
 
 @pytest.mark.parametrize("others", [[], [EndsAtLength(30, 30, 30)]], ids=["alone", "with another"])
 @pytest.mark.parametrize("length", [3, 6, 9, 40])
-def test_a_length_of_the_users_own(length, others):
+def test_custom_length_criterion(length, others):
     """`MaxLengthCriteria` overrides `max_new_tokens`. If it is shorter than the prompt, one token is generated."""
     criteria = [MaxLengthCriteria(length), *others]
     plain, speculative = generate_both(model_of("gpt2"), prompts(3), stopping_criteria=criteria, **NO_END)

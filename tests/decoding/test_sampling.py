@@ -160,7 +160,7 @@ def replace_by_p(scores, drafts, draft_probabilities):
 
 @pytest.mark.parametrize("accept", [accept_everything, accept_by_p, replace_by_p])
 @pytest.mark.parametrize("name", ["heads", "copies, ensemble"])
-def test_a_wrong_acceptance_would_be_noticed(accept, name, monkeypatch):
+def test_wrong_acceptance_fails_the_check(accept, name, monkeypatch):
     monkeypatch.setattr(loop, "accept_by_sampling", accept)
     model = tiny_model(seed=3, **SMALL)
     counts, _ = sample(model, prompts(), **CASES[name][1])

@@ -118,7 +118,7 @@ def random_collator(rows) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids.masked_fill(draws < 1.2, -100)}
 
 
-def test_a_collator_with_random_numbers(tmp_path):
+def test_collator_with_random_numbers(tmp_path):
     """The measured batch is always the same, and the training batches do not change."""
     rows = Dataset.from_dict({"input_ids": random_ids(24, 10).tolist(), "title": ["is dropped"] * 24})
     plain = make_trainer(tmp_path, data=rows, collator=random_collator)
@@ -176,7 +176,7 @@ def test_language_modeling_runs(files, tmp_path, capsys):
         assert imread(folder / name).std() > 0
 
 
-def test_a_translation_run(marian, pairs, tmp_path):
+def test_translation_run(marian, pairs, tmp_path):
     """Here, an item of the dataset is a batch."""
     command = ["--model_name_or_path", marian, *pairs, "--output_dir", str(tmp_path / "run"), *nmt_runs.QUICK]
     nmt_runs.run(*command, "--gradient_diversity_steps", "4", "--num_beams", "1", "--lambda_grid", "0")

@@ -47,6 +47,6 @@ def test_constant_predictions():
 
 
 @pytest.mark.parametrize("task", [None, "mnli"])
-def test_an_unknown_task(task):
+def test_unknown_task(task):
     with raises_naming(ValueError, "config_name", "sst2, cola, rte", repr(task or "default")):
         evaluate.load(GLUE, task)

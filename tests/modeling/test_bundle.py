@@ -1,4 +1,4 @@
-"""The one file of code that a checkpoint carries."""
+"""The code file of a checkpoint."""
 
 import ast
 import os
@@ -41,7 +41,7 @@ MADE = {
 
 
 def made(name: str, **fields):
-    """A model of a class that no file of the package defines, with large weights, so that the heads matter."""
+    """Return a model of a class created on demand, with large weights, so that the heads have an effect."""
     torch.manual_seed(0)
     model = with_ngram_heads(MADE[name](), ngram_size=3, **fields).eval()
     with torch.no_grad():
@@ -52,7 +52,7 @@ def made(name: str, **fields):
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, str]:
-    """The code of every class of the package, and of some that are made on demand."""
+    """The code of every class of the package, and of some classes created on demand."""
     public = [getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__]
     named = [cls for cls in public if isinstance(cls, type) and issubclass(cls, PreTrainedModel)]
     classes = [*named, *(type(with_ngram_heads(make(), ngram_size=2)) for make in MADE.values())]
@@ -69,7 +69,7 @@ def test_ruff_passes(code, tmp_path, command):
     assert len(code) >= 20
 
 
-def test_it_has_a_head_and_no_import_of_the_package(code):
+def test_heading_and_imports(code):
     for name, source in code.items():
         tree = ast.parse(source)
         head = ast.get_docstring(tree)
@@ -92,7 +92,7 @@ def top_level_names(source: str) -> set[str]:
 
 
 def test_no_two_modules_define_the_same_name():
-    """Of all modules that a bundle may draw on, whatever the class."""
+    """All modules that may be in a code file."""
     package = Path(ngram_wdr_hf.__file__).parent
     defined = {}
     for room in ("method", "decoding", "modeling", "backbones"):
@@ -105,7 +105,7 @@ def test_no_two_modules_define_the_same_name():
     assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
 
 
-def test_a_name_defined_twice_is_rejected(monkeypatch):
+def test_name_defined_twice_is_rejected(monkeypatch):
     parse_module = bundle_module._parse_module
 
     def rename(module_name):
@@ -127,8 +127,8 @@ def test_a_name_defined_twice_is_rejected(monkeypatch):
         bundle(WDRNgramGPT2LMHeadModel)
 
 
-def test_it_holds_what_the_class_needs_and_no_more(code):
-    """Every definition is mentioned by another, or is one of the two classes."""
+def test_code_has_only_what_the_class_needs(code):
+    """Every definition is used by another one, or is the model class or its configuration."""
     for name, source in code.items():
         tree = ast.parse(source)
         definitions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
@@ -142,7 +142,7 @@ def test_it_holds_what_the_class_needs_and_no_more(code):
     assert "bag_of_words_nll" in names["WDRNgramMarianMTModel"]
 
 
-def test_same_class_same_bytes():
+def test_code_is_deterministic():
     script = (
         "import sys, ngram_wdr_hf; from ngram_wdr_hf.modeling.bundle import bundle; "
         "sys.stdout.write(bundle(ngram_wdr_hf.WDRNgramT5ForConditionalGeneration))"
@@ -159,7 +159,7 @@ def test_same_class_same_bytes():
     assert sources == {bundle(ngram_wdr_hf.WDRNgramT5ForConditionalGeneration)}
 
 
-def test_one_file_beside_the_weights(tmp_path):
+def test_files_of_a_checkpoint(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.glob("*.py")] == ["modeling_wdr_ngram.py"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -170,7 +170,7 @@ def test_one_file_beside_the_weights(tmp_path):
     }
 
 
-def test_a_configuration_alone_carries_the_code(tmp_path):
+def test_saved_configuration_has_the_code(tmp_path):
     tiny_model().config.save_pretrained(tmp_path / "folder" / "inside")
     assert (tmp_path / "folder" / "inside" / "modeling_wdr_ngram.py").read_text(encoding="utf-8") == bundle(
         WDRNgramGPT2LMHeadModel
@@ -181,7 +181,7 @@ class MyModel(WDRNgramGPT2LMHeadModel):
     pass
 
 
-def test_a_derived_class_does_not_carry_another_ones_code(tmp_path):
+def test_derived_class_does_not_save_code_of_its_base(tmp_path):
     MyModel(tiny_model().config).save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
     assert "auto_map" not in MyModel.config_class.from_pretrained(tmp_path).to_dict()
@@ -191,7 +191,7 @@ class OwnOlmo2(Olmo2ForCausalLM):
     pass
 
 
-def test_a_backbone_from_elsewhere_carries_no_code(tmp_path):
+def test_class_outside_of_the_package_saves_no_code(tmp_path):
     config = MADE["olmo2"]().config
     with_ngram_heads(OwnOlmo2(config), ngram_size=2).save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
@@ -216,14 +216,14 @@ for name, ids in torch.load(f"{folder}/ids.pt").items():
         for drafts in ({}, {"use_mtp": True, "draft_threshold": 0.0})
     ]
     results[name] = [(output.sequences, torch.stack(output.scores)) for output in outputs]
-    # What was loaded so passes its code on.
+    # A model loaded this way saves its code again.
     model.save_pretrained(f"{folder}/again/{name}")
 torch.save(results, f"{folder}/results.pt")
 """
 
 
 def test_loads_where_the_package_is_not_installed(tmp_path):
-    """Also classes made on demand: the same tokens and scores, with λ and with drafts."""
+    """Also for classes created on demand: the same tokens and scores, with λ and with drafts."""
     models = {name: made(name) for name in MADE} | {"gpt2": tiny_model()}
     ids = {name: random_ids(2, 5, seed=3) % 20 + 2 for name in models}
     for name, model in models.items():
@@ -238,14 +238,14 @@ def test_loads_where_the_package_is_not_installed(tmp_path):
             expected = model.generate(ids[name], attention_mask=mask, ensemble_lambda=value, **options)
             assert torch.equal(sequences, expected.sequences)
             torch.testing.assert_close(scores, torch.stack(expected.scores), rtol=1e-4, atol=1e-4)
-        # λ matters where the heads have looked ahead: not at a decoder's first token.
+        # λ has an effect where the history has predictions: not at a decoder's first token.
         assert not torch.allclose(results[name][0][1][1], results[name][2][1][1], atol=1e-3)
         saved = [tmp_path / part / name / "modeling_wdr_ngram.py" for part in ("", "again")]
         assert saved[0].read_bytes() == saved[1].read_bytes()
         assert len(list((tmp_path / "again" / name).glob("*.py"))) == 1
 
 
-def test_a_made_class_is_written_out_at_the_end():
+def test_class_created_on_demand_is_at_the_end():
     model = made("mt5")
     source = bundle(type(model))
     assert source.endswith(

@@ -1,4 +1,4 @@
-"""The ensembled logits, against the slow reference, and against themselves by every other way to them."""
+"""The logits of the ensemble equal the slow reference, with and without caches, chunks, padding and masks."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_label_smoothing_is_for_training_only():
 
 
 @torch.no_grad()
-def test_never_looks_at_the_word_it_predicts(target):
+def test_prediction_does_not_depend_on_its_target(target):
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
     ids = random_ids(1, 12)
     changed = ids.clone()
@@ -117,7 +117,7 @@ def test_cached_equals_uncached_in_single_precision(target):
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @torch.no_grad()
 def test_cached_equals_uncached_across_documents(chunks, target):
-    """A boundary is seen wherever it falls, at the edge of a chunk too. Attention does cross it with a cache."""
+    """Boundaries may be anywhere, also between two chunks. With a cache, attention crosses them."""
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
     ids = random_ids(1, 12)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4]])
@@ -145,7 +145,7 @@ def test_padded_equals_unpadded(chunks, target):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @torch.no_grad()
 def test_prepared_masks(attention, target):
-    """A four-dimensional mask, boolean or added to the scores, tells where documents begin."""
+    """Documents are found in a four-dimensional mask, boolean or added to the attention scores."""
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
     model.set_attn_implementation(attention)
     ids, documents = random_ids(1, 10), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1, 2])
@@ -156,15 +156,15 @@ def test_prepared_masks(attention, target):
     for mask in [added] if attention == "eager" else [added, allowed]:
         actual = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
         torch.testing.assert_close(actual, expected)
-        # Positions that run on do not hide the boundary, only move the embeddings.
+        # Positions that continue across the boundary change the embeddings only.
         running = model(ids, attention_mask=mask, use_cache=False).logits
         no_ensemble = model(ids, attention_mask=mask, use_cache=False, ensemble_lambda=0.0).logits
         torch.testing.assert_close(running[:, [0, 4, 9]], no_ensemble[:, [0, 4, 9]])
 
 
 @torch.no_grad()
-def test_cache_verbs(target):
-    """Whatever happens to the cache happens to the past predictions."""
+def test_cache_operations(target):
+    """Operations on the cache also change the history."""
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
     ids, more = random_ids(3, 8), random_ids(3, 3, seed=5)
 
@@ -208,8 +208,8 @@ def test_cache_verbs(target):
 
 
 @torch.no_grad()
-def test_ensemble_begins_where_the_past_is_unknown(target):
-    """Tokens read without the ensemble, or by a plain model, are no past to the heads."""
+def test_tokens_without_history(target):
+    """Tokens read with λ = 0 or by a plain model are not in the history."""
     model = tiny_model(torch.float64, ngram_target=target)
     plain = plain_model(torch.float64)
     plain.load_state_dict(model.state_dict(), strict=False)
@@ -226,7 +226,7 @@ def test_ensemble_begins_where_the_past_is_unknown(target):
 @pytest.mark.parametrize("chunks", [[1] * 12, [5, 1, 1, 5]], ids=str)
 @torch.no_grad()
 def test_cross_attention(chunks, target):
-    """GPT-2 as a decoder has a cache for each of its attentions; the history rides in the one that grows."""
+    """GPT-2 as a decoder has two caches; the history is in that of self-attention."""
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4, add_cross_attention=True)
     ids, encoder = random_ids(2, 12), torch.randn(2, 5, 16, dtype=torch.float64)
     uncached = model(ids, encoder_hidden_states=encoder, use_cache=False).logits
@@ -246,14 +246,14 @@ def test_mask_as_wide_as_a_static_cache(target):
     torch.testing.assert_close(torch.cat([first, rest], 1), model(ids, use_cache=False).logits)
 
 
-def test_biases_in_a_mask_are_no_boundaries(target):
-    """A mask added to the attention scores may prefer near words without forbidding the others."""
+def test_mask_with_biases_has_no_boundaries(target):
+    """A mask added to the attention scores may favor near tokens without excluding others."""
     model, ids = tiny_model(torch.float64, ngram_target=target), random_ids(1, 8)
     steps = torch.arange(8)
     distances = (steps[:, None] - steps[None]).double()
     mask = (-0.1 * distances).masked_fill(distances < 0, torch.finfo(torch.float64).min)[None, None]
     output = model.train()(ids, labels=ids, attention_mask=mask, use_cache=False)
-    # All targets count: 7 next words, 6 second words, ...
+    # All targets are used: 7 at depth 0, 6 at depth 1, ...
     hidden = model.transformer(ids, attention_mask=mask, use_cache=False).last_hidden_state
     nll = F.cross_entropy(model.lm_head(hidden)[0, :-1], ids[0, 1:])
     torch.testing.assert_close(output.head_losses[0], nll.detach())
@@ -261,8 +261,8 @@ def test_biases_in_a_mask_are_no_boundaries(target):
 
 
 @torch.no_grad()
-def test_history_shorter_than_what_is_cropped(target):
-    """Tokens read without the ensemble are not in the history; cropping past its beginning empties it."""
+def test_cropping_more_than_the_history(target):
+    """Tokens read with λ = 0 are not in the history. Cropping all of its tokens empties it."""
     model = tiny_model(torch.float64, ngram_target=target)
     ids, cache = random_ids(3, 7), DynamicCache()
     model(ids[:, :5], past_key_values=cache, ensemble_lambda=0.0)
@@ -274,13 +274,13 @@ def test_history_shorter_than_what_is_cropped(target):
 
 
 @torch.no_grad()
-def test_lambda_can_change_on_the_way(target):
+def test_lambda_that_changes_between_steps(target):
     model = tiny_model(torch.float64, ngram_target=target)
     ids, cache = random_ids(2, 9), DynamicCache()
     model(ids[:, :4], past_key_values=cache, ensemble_lambda=0.2)
     actual = model(ids[:, 4:6], past_key_values=cache, ensemble_lambda=0.7).logits
     torch.testing.assert_close(actual, model(ids, ensemble_lambda=0.7).logits[:, 4:6])
-    # A step without the ensemble is a gap in what the heads remember, and they do not look across it.
+    # A step with λ = 0 is a gap in the history, which no prediction crosses.
     model(ids[:, 6:7], past_key_values=cache, ensemble_lambda=0.0)
     actual = model(ids[:, 7:], past_key_values=cache, ensemble_lambda=0.7).logits
     torch.testing.assert_close(actual, reference.ensembled_logits(model, ids, 0.7, first_known=7)[:, 7:])
@@ -334,14 +334,14 @@ def test_compiled_training_forward():
 
 
 def test_training_without_labels_under_gradient_checkpointing():
-    """The backbone leaves the cache empty then, and there is nothing to ride in."""
+    """The backbone then leaves the cache empty, without a layer for the history."""
     model = tiny_model(ensemble_lambda=0.4).train()
     model.gradient_checkpointing_enable()
     logits = model(random_ids(1, 5), past_key_values=DynamicCache()).logits
     torch.testing.assert_close(logits, model.eval()(random_ids(1, 5)).logits)
 
 
-def test_forward_of_a_subclass_is_its_own():
+def test_subclass_can_override_forward():
     calls = []
 
     class Louder(type(tiny_model())):
@@ -365,7 +365,7 @@ def test_tuple_output():
     assert torch.equal(as_tuple[-1], output.head_losses) and list(output)[-1] == "head_losses"
 
 
-def test_other_outputs_are_the_backbones():
+def test_other_outputs_equal_those_of_the_backbone():
     model = tiny_model(ensemble_lambda=0.4)
     model.set_attn_implementation("eager")
     output = model(random_ids(2, 9), output_hidden_states=True, output_attentions=True)

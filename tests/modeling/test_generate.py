@@ -1,4 +1,4 @@
-"""`generate` with the ensemble: every strategy and feature, against recomputation from the first token on."""
+"""`generate` with the ensemble equals recomputation of the whole text at every step, for all strategies."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ FEATURES = {
 @pytest.mark.parametrize("prompts", ["even", "left-padded"])
 @pytest.mark.parametrize("name", [*STRATEGIES, *FEATURES])
 def test_cached_equals_recomputed(name, prompts):
-    """Without a cache, `generate` reads everything anew at every step."""
+    """Without a cache, `generate` reads the whole text at every step."""
     options = {**STRATEGIES, **FEATURES}[name]
     if name == "guidance" and prompts == "left-padded":
         options = {**options, "guidance_scale": 1.0}  # Transformers' guidance reads no attention mask
@@ -109,7 +109,7 @@ def test_cached_equals_recomputed(name, prompts):
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam search", "several beams", "early stopping beams"])
-def test_batch_equals_rows_alone(name):
+def test_batch_equals_single_rows(name):
     options = STRATEGIES[name]
     model = tiny_model(torch.float64, ensemble_lambda=0.4)
     rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 1)]
@@ -140,7 +140,7 @@ def test_continued_from_a_returned_cache():
     anew = generate(model, first.sequences, **options)
     continued = generate(model, first.sequences, past_key_values=first.past_key_values, **options)
     assert_same_generation(continued, anew)
-    # A next turn: what was generated, then new words of the user's.
+    # The next turn: the generated text, then new tokens of the user.
     second_turn = torch.cat([continued.sequences, random_ids(1, 3, seed=9)], dim=1)
     anew = generate(model, second_turn, **options)
     continued = generate(model, second_turn, past_key_values=continued.past_key_values, **options)
@@ -163,7 +163,7 @@ def test_prompt_of_embeddings(target):
 @pytest.mark.parametrize("drafts", ["prompt", "plain model", "model with heads"])
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_assisted_generation(drafts, by, do_sample):
-    """Drafts are rejected and the cache cropped on the way; the text is the ensemble's all the same."""
+    """Drafts are rejected and the cache is cropped. The text equals that of plain decoding with the ensemble."""
     model = tiny_model()
     ids = random_ids(1, 4).repeat(1, 4)
     options = {"max_new_tokens": 16, "do_sample": do_sample, **NO_END}
@@ -244,7 +244,7 @@ def test_continuous_batching():
     model = tiny_model()
     prompts = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
     settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
-    # By default, the cache takes most of the memory that there is.
+    # By default, the cache takes most of the memory.
     small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
     outputs = model.generate_batch(prompts, generation_config=settings, continuous_batching_config=small)
     for prompt, output in zip(prompts, outputs.values(), strict=True):
@@ -288,12 +288,12 @@ def test_processor_called_by_hand():
     assert (processor(ids, forbidden)[:, 3] == -torch.inf).all()
 
 
-def test_threads_get_what_each_gets_alone():
+def test_several_threads_equal_one():
     assert_threads_change_nothing(tiny_model(), 8, max_new_tokens=20)
 
 
-def test_uninterrupted_generation_from_one_cache_object():
-    """A cache of the user's own, filled by hand, serves `generate`."""
+def test_generation_with_the_users_cache():
+    """`generate` continues from a cache that the caller filled."""
     model = tiny_model(torch.float64, ensemble_lambda=0.4)
     ids, cache = random_ids(1, 9), DynamicCache()
     with torch.no_grad():

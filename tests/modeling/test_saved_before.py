@@ -1,4 +1,4 @@
-"""Checkpoints that version 0.1.0 saved load as they did: the same weights, ensemble and drafts."""
+"""Checkpoints saved by version 0.1.0 load with the same weights, ensemble and drafts as then."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ IDS = torch.tensor([[3, 5, 7, 4, 5, 9], [2, 2, 8, 6, 10, 11]])
 
 @pytest.mark.parametrize("name", AUTO_CLASSES)
 @torch.no_grad()
-def test_loads_as_before(name):
+def test_loaded_model_equals_version_0_1_0(name):
     expected = json.loads((FOLDER / name / "expected.json").read_text(encoding="utf-8"))
     model = AUTO_CLASSES[name].from_pretrained(FOLDER / name, dtype=torch.float64).eval()
     assert type(model).__module__.startswith("ngram_wdr_hf.") and len(model.ngram_heads) == 2
@@ -33,7 +33,7 @@ def test_loads_as_before(name):
     torch.testing.assert_close(output.logits[:, -1].tolist(), expected["logits"], rtol=1e-10, atol=1e-12)
     if name == "bert":
         return
-    # Saved with λ = 0.3, which matters.
+    # Saved with λ = 0.3, which changes the logits.
     without = model(input_ids=IDS, ensemble_lambda=0.0, **text).logits
     assert (without - output.logits).abs().max() > 1e-2
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "num_beams": 1}

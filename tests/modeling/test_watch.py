@@ -34,7 +34,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("model", "batch"), MODELS.values(), ids=MODELS)
-def test_a_loop_without_model_train(model, batch):
+def test_loop_without_model_train(model, batch):
     model, batch = model(), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with raises_naming(RuntimeError, *NAMES):
@@ -47,7 +47,7 @@ def test_a_loop_without_model_train(model, batch):
     optimizer.step()
 
 
-def test_a_loop_after_loading(tmp_path):
+def test_loop_after_loading(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     model = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
     with raises_naming(RuntimeError, *NAMES):
@@ -97,7 +97,7 @@ def test_losses_that_reach_all_that_is_trained():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_kept_loss_does_not_keep_the_logits():
+def test_kept_loss_does_not_keep_the_logits():
     output = tiny_model()(**causal_batch())
     loss, logits = output.loss, weakref.ref(output.logits)
     del output

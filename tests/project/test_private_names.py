@@ -53,7 +53,7 @@ def test_name_exists_unchanged(private: PrivateName):
         ({"set_by": "transformers.generation.utils:GenerationMixin.generate"}, "no longer sets it"),
     ],
 )
-def test_a_change_is_reported(replacements: dict[str, str], expected: str):
+def test_change_is_reported(replacements: dict[str, str], expected: str):
     fields = {
         "path": "transformers.generation.utils:GenerationMixin._prefill",
         "used_by": "decoding/loop.py",

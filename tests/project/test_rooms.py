@@ -66,7 +66,7 @@ def test_imports_point_one_way(room):
     assert any(imports_of(path) for path in modules(room))
 
 
-def test_a_wrong_import_is_detected(tmp_path, monkeypatch):
+def test_wrong_import_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.project.test_rooms.PACKAGE", tmp_path / PACKAGE.name)
     module = tmp_path / PACKAGE.name / "method" / "loss.py"
     module.parent.mkdir(parents=True)

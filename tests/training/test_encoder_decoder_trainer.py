@@ -216,7 +216,7 @@ def test_resumed_training(name, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Trainer, Seq2SeqTrainer])
-def test_a_loss_that_bypasses_the_heads_is_an_error(name, kind, tmp_path):
+def test_loss_that_bypasses_the_heads_is_an_error(name, kind, tmp_path):
     """Trainer's label smoothing hides the labels from the model, which then cannot train its heads."""
     start, model = tiny_seq2seq(name), tiny_seq2seq(name)
     with raises_naming(RuntimeError, "`ngram_heads`"):

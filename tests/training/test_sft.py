@@ -193,7 +193,7 @@ def test_trls_metrics_are_the_same_without_heads(tmp_path):
         assert ours[f"eval_{name}"] == pytest.approx(theirs[f"eval_{name}"]), name
 
 
-def test_a_model_by_name_and_plain_arguments(tmp_path):
+def test_model_by_name_with_plain_arguments(tmp_path):
     """TRL accepts both."""
     tiny_model().save_pretrained(tmp_path / "model")
     arguments = TrainingArguments(tmp_path, max_steps=1, report_to="none", save_strategy="no", use_cpu=True)

@@ -119,7 +119,7 @@ def test_adapters_train_with_the_heads(tmp_path):
     )
 
 
-def test_a_loss_that_bypasses_the_heads_is_an_error(tmp_path):
+def test_loss_that_bypasses_the_heads_is_an_error(tmp_path):
     """Trainer's label smoothing hides the labels from the model, which then cannot train its heads."""
     start, model = tiny_model(), tiny_model()
     with raises_naming(RuntimeError, "`ngram_heads`"):

@@ -12,7 +12,7 @@ from tests.support.translation import BATCHES, NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_that_bypasses_the_heads_is_an_error(name):
+def test_loss_that_bypasses_the_heads_is_an_error(name):
     batch = {**BATCHES["decoder ids of one's own"]}
     labels = batch.pop("labels")
     model = tiny_seq2seq(name).train()

@@ -25,7 +25,7 @@ def test_caches(name, cache, option):
     model = tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
     ids, mask = padded_sources()
     if "chunked" in cache:
-        # Transformers' chunks take the source's mask for the prompt's.
+        # For chunks, Transformers uses the source's mask as that of the prompt.
         ids, mask = random_ids(2, 6), None
     options = {"attention_mask": mask, "decoder_input_ids": prompt(2, 7), **STRATEGIES[option], **NO_END}
     expected = generate(model, ids, use_cache=False, **options)
@@ -55,7 +55,7 @@ def test_prompt_in_chunks_by_hand(name, kind, target):
     torch.testing.assert_close(whole, expected)
     encoded = encode(model, sources, source_mask)
     for chunks in CHUNKS:
-        # Without a cache to begin with, the backbone makes one and returns it.
+        # Without a given cache, the backbone creates one and returns it.
         cache = None if kind == "none" else empty_cache(model, kind)
         actual = cached_logits(model, ids, encoded, chunks, cache, source_mask=source_mask)
         torch.testing.assert_close(actual, expected)
@@ -74,7 +74,7 @@ def test_generation_after_a_prompt_equals_slow_generation(name, target):
 
 @torch.no_grad()
 def test_left_padded_prompts(name, target):
-    """Padding before a prompt is no past. Marian and BART count positions through it, as the stock models do."""
+    """Padding is not in the history. Marian and BART count positions through it, like the stock models."""
     model = tiny_seq2seq(name, torch.float64, ngram_target=target, ensemble_lambda=0.4)
     rows = [prompt(1, length, seed=length)[0] for length in (12, 7, 4, 1)]
     ids, mask = left_pad(rows)
@@ -116,7 +116,7 @@ def test_generation_after_left_padded_prompts(name, option):
 
 
 def continue_from(model, sources, ids, cache, **options):
-    """As with a decoder-only model, it is a mask as long as the text that tells `generate` what is in the cache."""
+    """As for a decoder-only model, the length of the mask tells `generate` how many tokens the cache has."""
     return generate(
         model,
         sources,
@@ -132,7 +132,7 @@ def test_continued_from_a_returned_cache(name):
     sources = random_ids(2, 6)
     output = generate(model, sources, max_new_tokens=4, **NO_END)
     options = {**NO_END, "max_new_tokens": 5}
-    # Right after the text, then after words from elsewhere.
+    # Directly after the text, then after other tokens.
     for added in (0, 3):
         ids = torch.cat([output.sequences, random_ids(2, added, seed=9)], dim=1)
         anew = generate(model, sources, decoder_input_ids=ids, **options)
@@ -152,8 +152,8 @@ def test_generation_from_a_cache_filled_by_hand(name):
 
 
 @torch.no_grad()
-def test_cache_verbs(name, target):
-    """Whatever happens to the cache happens to the past predictions."""
+def test_cache_operations(name, target):
+    """Operations on the cache also change the history."""
     model = tiny_seq2seq(name, torch.float64, ngram_target=target, ensemble_lambda=0.4)
     sources, ids, more = random_ids(3, 5, seed=2), prompt(3, 8), random_ids(3, 3, seed=5)
 
@@ -195,8 +195,8 @@ def test_cache_verbs(name, target):
 
 
 @torch.no_grad()
-def test_lambda_can_change_on_the_way(name):
-    """A step without the ensemble is a gap in what the heads remember, and they do not look across it."""
+def test_lambda_that_changes_between_steps(name):
+    """A step with λ = 0 is a gap in the history, which no prediction crosses."""
     model = tiny_seq2seq(name, torch.float64)
     sources, ids, cache = random_ids(2, 5), prompt(2, 9), empty_cache(model)
     encoded = encode(model, sources)

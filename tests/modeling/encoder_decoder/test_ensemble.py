@@ -1,4 +1,4 @@
-"""The ensembled logits of encoder-decoder models, and their loss, against the slow reference."""
+"""Logits and evaluation loss of encoder-decoder models with the ensemble equal the slow reference."""
 
 import copy
 
@@ -14,7 +14,7 @@ from tests.support.translation import BATCHES, NAMES, TOLERANCE, text_of
 @pytest.mark.parametrize(("size", "target"), [(1, "wdr"), (2, "simple"), (4, "wdr")])
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_evaluation_is_the_ensembles(name, size, target, batch):
+def test_evaluation_uses_the_ensemble(name, size, target, batch):
     model = tiny_seq2seq(name, torch.float64, ngram_size=size, ngram_target=target, label_smoothing=0.3)
     batch = BATCHES[batch]
     output = model(**batch, ensemble_lambda=0.4)
@@ -23,7 +23,7 @@ def test_evaluation_is_the_ensembles(name, size, target, batch):
     mask = None if size == 1 else batch.get("decoder_attention_mask")
     expected = reference.translation_nll(logits, batch["labels"], mask)
     torch.testing.assert_close(output.loss, expected, **TOLERANCE[name])
-    # Without labels, the same logits; and the losses of the heads are those of training.
+    # The same logits without labels, and the same head losses as in training.
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     inputs["decoder_input_ids"] = text_of(batch)["input_ids"]
     torch.testing.assert_close(model(**inputs, ensemble_lambda=0.4).logits, logits, **TOLERANCE[name])
@@ -45,8 +45,8 @@ def test_several_lambdas_at_once(name):
 
 
 @pytest.mark.parametrize("name", ["marian", "bart"])
-def test_the_final_bias_counts(name):
-    """It shifts the loss of training, every head's included, the logits and the loss of several λ."""
+def test_logit_bias_is_used(name):
+    """The bias is in the training loss of every depth, in the logits, and in the loss for several λ."""
     model, batch = tiny_seq2seq(name, torch.float64), BATCHES["plain"]
     other = copy.deepcopy(model)
     other.final_logits_bias.zero_()

@@ -1,4 +1,4 @@
-"""`generate` of encoder-decoder models with the ensemble, against recomputation from the first token on."""
+"""`generate` of encoder-decoder models with the ensemble equals recomputation of the whole text at every step."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_greedy_equals_slow_greedy(name, size, target):
     logits = reference.ensembled_logits(model, output.sequences[:, :-1], 0.4, encoder_ids=sources)
     torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float())
     assert torch.equal(output.sequences[:, 1:], logits.argmax(-1))
-    # The start token has no past; after it, every step has.
+    # The start token has no history; all steps after it have.
     without = reference.ensembled_logits(model, output.sequences[:, :-1], 0.0, encoder_ids=sources)
     torch.testing.assert_close(logits[:, 0], without[:, 0])
     assert ((logits - without)[:, 1:].abs().amax(-1) > 0.01).all()
@@ -46,7 +46,7 @@ def test_beam_search_equals_slow_beam_search(name, num_beams, target):
     slow = [beam for beams in slow for beam in beams]
     assert torch.equal(output.sequences, torch.stack([tokens for _, tokens in slow]))
     torch.testing.assert_close(output.sequences_scores, torch.tensor([score for score, _ in slow]))
-    # The beams change places on the way, and the search without the ensemble finds something else.
+    # The beams are reordered, and the search without the ensemble has another result.
     assert (output.beam_indices[:, 2:-1] != output.beam_indices[:, 1:-2]).any()
     plain = generate(model, sources, ensemble_lambda=0.0, **options)
     assert not torch.allclose(plain.sequences_scores, output.sequences_scores, atol=0.01)
@@ -70,7 +70,7 @@ FEATURES = {
 
 @pytest.mark.parametrize("option", [*STRATEGIES, *FEATURES])
 def test_cached_equals_recomputed(name, option):
-    """Without a cache, `generate` reads everything anew at every step."""
+    """Without a cache, `generate` reads the whole text at every step."""
     options = {**STRATEGIES, **FEATURES}[option]
     model = tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
     if "output_attentions" in options:
@@ -91,7 +91,7 @@ def test_cached_equals_recomputed(name, option):
 
 
 @pytest.mark.parametrize("option", [*STRATEGIES, "no repeated bigrams", "renormalized", "a prompt and beams"])
-def test_configuration_argument_and_processor_are_one(name, option):
+def test_configuration_argument_and_processor_agree(name, option):
     options = {**STRATEGIES, **FEATURES}[option]
     model = tiny_seq2seq(name, torch.float64)
     ids, mask = padded_sources()
@@ -121,7 +121,7 @@ def test_switched_off_equals_the_stock_model(name, option):
 
 
 @pytest.mark.parametrize("option", STRATEGIES)
-def test_without_heads_it_is_the_stock_model(name, option):
+def test_without_heads_equals_the_stock_model(name, option):
     model = tiny_seq2seq(name, torch.float64, ngram_size=1, ensemble_lambda=0.4)
     ids, mask = padded_sources()
     options = {"attention_mask": mask, **STRATEGIES[option]}
@@ -133,7 +133,7 @@ def test_without_heads_it_is_the_stock_model(name, option):
 
 
 @pytest.mark.parametrize("option", ["greedy", "beam search", "several beams", "early stopping beams"])
-def test_batch_equals_rows_alone(name, option):
+def test_batch_equals_single_rows(name, option):
     options = {**STRATEGIES[option], **NO_END}
     model = tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
     rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 1)]
@@ -149,7 +149,7 @@ def test_batch_equals_rows_alone(name, option):
 
 @pytest.mark.parametrize("option", ["greedy", "beam search"])
 def test_rows_that_end_early(name, option):
-    """A row that is done waits for the others as padding; the words of the others do not change."""
+    """A finished row is padded until the others are finished; their tokens do not change."""
     model = tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
     sources = random_ids(6, 5, seed=8)
     options = {"max_new_tokens": STEPS, "do_sample": False, **STRATEGIES[option], "pad_token_id": PAD}
@@ -167,7 +167,7 @@ def test_rows_that_end_early(name, option):
 
 
 @pytest.mark.parametrize("option", ["greedy", "beam search", "sampling"])
-def test_more_heads_than_words(name, option, target):
+def test_more_heads_than_tokens(name, option, target):
     model = tiny_seq2seq(name, torch.float64, ngram_size=12, ngram_target=target)
     sources = random_ids(2, 5)
     options = {**STRATEGIES[option], **NO_END, "max_new_tokens": 4}

@@ -1,4 +1,4 @@
-"""Encoder-decoder models: loss, gradients and ensemble against the slow reference, and N = 1 is the stock model."""
+"""Loss and gradients of encoder-decoder models equal the slow reference, and with N = 1 the stock model."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from tests.support.translation import (
     text_of,
 )
 
-# N = 1 has no heads to have a target.
+# With N = 1 there are no heads, so the kind of target has no effect.
 SETTINGS = [(1, "wdr"), (2, "wdr"), (3, "wdr"), (4, "wdr"), (3, "simple")]
 
 
@@ -31,8 +31,8 @@ def test_loss_and_gradients(name, size, target, batch):
     assert_loss_matches(name, BATCHES[batch], ngram_size=size, ngram_target=target)
 
 
-def test_the_references_agree():
-    """A target sentence is a row of a language model with one more token, whatever that is."""
+def test_references_agree():
+    """A target sentence is a row of a language model with one more token, of any id."""
     model, batch = tiny_seq2seq("marian", torch.float64), BATCHES["left-padded decoder"]
     row = F.pad(batch["decoder_input_ids"], (0, 1), value=5)
     causal = reference.training_loss(
@@ -59,8 +59,8 @@ def test_trainers_count_divides_every_head(name, num_items):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shift_labels_are_the_labels(name):
-    """Labels stand where the decoder predicts them, so there is nothing to shift in either."""
+def test_shift_labels_equal_labels(name):
+    """Labels are at the positions where the decoder predicts them, so neither argument is shifted."""
     batch = dict(BATCHES["ragged"])
     model = tiny_seq2seq(name, torch.float64).train()
     by_labels = model(**batch)
@@ -70,8 +70,8 @@ def test_shift_labels_are_the_labels(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_padded_rows_are_rows_apart(name):
-    """Ragged sources and targets in one batch are the sentences one by one."""
+def test_padded_batch_equals_single_rows(name):
+    """A batch of sentences of different lengths gives the loss of the single sentences."""
     model, batch = tiny_seq2seq(name, torch.float64).train(), BATCHES["ragged"]
     first, second = (
         (batch["input_ids"][:1], batch["labels"][:1]),
@@ -85,7 +85,7 @@ def test_padded_rows_are_rows_apart(name):
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_accumulated_gradients_are_the_batchs(name, size):
+def test_accumulated_gradients_equal_those_of_the_batch(name, size):
     model, batch = tiny_seq2seq(name, torch.float64, ngram_size=size, label_smoothing=0.1).train(), BATCHES["ragged"]
     whole = model(**batch)
     count = (batch["labels"] != -100).sum()
@@ -100,7 +100,7 @@ def test_accumulated_gradients_are_the_batchs(name, size):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_trainer(tmp_path, name):
-    """The stock Trainer counts every label, and its steps and its evaluation are the reference's."""
+    """Training and evaluation of the stock Trainer equal the reference, which counts every label."""
     batch = BATCHES["ragged"]
     rows = [{key: value[i] for key, value in batch.items()} for i in range(2)]
     start, model = tiny_seq2seq(name, torch.float64), tiny_seq2seq(name, torch.float64, ensemble_lambda=0.4)
@@ -121,7 +121,7 @@ def test_trainer(tmp_path, name):
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_are_never_whole(monkeypatch, name, label_smoothing):
+def test_logits_are_computed_in_chunks(monkeypatch, name, label_smoothing):
     monkeypatch.setattr(loss_module, "LARGEST_CHUNK", 8)
     vocab_size, ids = 5000, random_ids(4, 24)
     model = tiny_seq2seq(name, vocab_size=vocab_size, label_smoothing=label_smoothing).train()
@@ -132,7 +132,7 @@ def test_logits_are_never_whole(monkeypatch, name, label_smoothing):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stop_gradient_matters(name):
-    """The reference without the detachment has the same loss and other gradients: the tests above would notice."""
+    """Without the stop-gradient, the reference has the same loss but other gradients, so the tests above check it."""
     model, batch = tiny_seq2seq(name, torch.float64).train(), BATCHES["plain"]
     loss, (attached, _) = model(**batch).loss, expected_loss(model, batch, detach=False)
     torch.testing.assert_close(loss, attached, **TOLERANCE[name])
@@ -151,10 +151,10 @@ def test_gradient_checkpointing_changes_nothing(name):
     calls = []
     layer.register_forward_pre_hook(lambda *_: calls.append(1))
     again = model(**batch).loss
-    # On some machines the last bit is another, as it is for the stock T5: other places in memory.
+    # On some machines the last bit differs, as for the stock T5, because of another memory layout.
     torch.testing.assert_close(again, loss, rtol=1e-13, atol=0)
     assert_same_gradients(gradients(model, again), wanted)
-    # The layer ran a second time on the way back.
+    # The layer ran again in the backward pass.
     assert len(calls) == 2
 
 

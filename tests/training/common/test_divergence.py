@@ -59,7 +59,7 @@ def test_the_last_good_checkpoint_is_the_result(name, request, tmp_path, diverge
 
 
 @pytest.mark.parametrize("name", ["clm", "glue"])
-def test_a_repeated_command_says_the_same(name, request, tmp_path, diverge):
+def test_repeated_command_has_the_same_message(name, request, tmp_path, diverge):
     script = request.getfixturevalue(name)
     diverge(STEPS[name])
     folder, before = tmp_path / "run", None
@@ -82,7 +82,7 @@ def test_without_a_checkpoint(clm, tmp_path, diverge):
     assert not list(tmp_path.rglob("model.safetensors"))
 
 
-def test_a_learning_rate_that_diverges(clm, tmp_path, capsys):
+def test_learning_rate_that_diverges(clm, tmp_path, capsys):
     """Not spoiled by the test: after a first step with rate 0, the weights overflow."""
     options = "--max_steps 4 --eval_steps 1 --lr_scheduler_type constant_with_warmup --warmup_steps 2"
     with raises_naming(InputError, "step 2", "step 1", "`--learning_rate`"):

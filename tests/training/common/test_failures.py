@@ -70,7 +70,7 @@ def test_settings_files(content, tmp_path, monkeypatch, capsys):
     assert os.listdir() == ["settings.yaml"]
 
 
-def test_a_settings_file_means_what_a_command_line_means(tmp_path):
+def test_settings_file_equals_command_line(tmp_path):
     """`no` is the word "no", and `1e-3` a number; the command line wins, and the preset comes last."""
     path = tmp_path / "settings.yaml"
     path.write_text(
@@ -143,12 +143,12 @@ def test_errors_of_the_program_are_raised(error):
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_a_text_without_targets_has_no_perplexity(length):
+def test_text_without_targets_has_no_perplexity(length):
     with raises_naming(InputError, "targets"):
         score(tiny_model(), EvaluationWindows(stream_of([3] * length), 8), [0.0], batch_size=2).perplexities()
 
 
-def test_a_text_without_masked_tokens_has_no_perplexity():
+def test_text_without_masked_tokens_has_no_perplexity():
     tokenizer = train_masked_tokenizer(["one two\n"], 300)
     text = MaskedText(stream_of([tokenizer.sep_token_id] * 5), 8, Masking(tokenizer))
     scores = score_masked(tiny_masked("bert", vocab_size=len(tokenizer)), text, batch_size=2)
@@ -158,7 +158,7 @@ def test_a_text_without_masked_tokens_has_no_perplexity():
             getattr(scores, name)
 
 
-def test_a_text_without_tokens_to_mask(files, tmp_path, monkeypatch, capsys):
+def test_text_without_tokens_to_mask(files, tmp_path, monkeypatch, capsys):
     (tmp_path / "special.txt").write_text("<sep> <sep> <sep> <sep> <sep>\n" * 3)
     command = [*files, "--validation_file", str(tmp_path / "special.txt"), *mlm_runs.QUICK]
     assert (

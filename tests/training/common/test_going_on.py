@@ -14,7 +14,7 @@ from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
 
 
 @pytest.mark.parametrize("name", ["clm", "nmt", "mlm", "glue"])
-def test_a_longer_run_equals_one_from_the_start(name, request, tmp_path):
+def test_longer_run_equals_one_from_the_start(name, request, tmp_path):
     script = request.getfixturevalue(name)
     short, long = script.lengths
     folder, expected = tmp_path / "parts", tmp_path / "whole"
@@ -75,7 +75,7 @@ def test_lengths_that_do_not_fit(clm, tmp_path):
     assert contents(folder) == {path: text for path, text in before.items() if "checkpoint-" not in path.parts[-2]}
 
 
-def test_a_schedule_that_depends_on_the_length(clm, tmp_path, capsys):
+def test_schedule_that_depends_on_the_length(clm, tmp_path, capsys):
     schedule = as_arguments(lr_scheduler_type="linear")
     folder = clm(tmp_path / "run", "--max_steps 4", *schedule)
     assert "`--max_steps`" not in capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_early_stopping_ends_a_longer_run_as_well(clm, tmp_path, capsys):
     assert metrics_of(folder)["settings"]["max_steps"] == 40
 
 
-def test_a_longer_time_budget(mlm, tmp_path, monkeypatch, capsys):
+def test_longer_time_budget(mlm, tmp_path, monkeypatch, capsys):
     class Clock:
         now = 0.0
 

@@ -44,7 +44,7 @@ def undisturbed(checkpoint, files, tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run(clm, in_step, undisturbed, tmp_path, capsys, number):
+def test_stopped_run(clm, in_step, undisturbed, tmp_path, capsys, number):
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     in_step(4, lambda: os.kill(os.getpid(), number))
     code = run_script(lambda arguments: clm(tmp_path / "run", *arguments), ["--max_steps 4"])
@@ -65,7 +65,7 @@ def test_stopped_before_the_training(capsys):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_full_disk_in_the_middle_of_a_checkpoint(clm, in_step, undisturbed, tmp_path, name):
+def test_full_disk_while_a_checkpoint_is_saved(clm, in_step, undisturbed, tmp_path, name):
     """No file may become as large as this one: what is larger is cut off, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = (undisturbed / "checkpoint-4" / name).stat().st_size - 100
@@ -125,7 +125,7 @@ def test_damaged_settings(clm, undisturbed, tmp_path, contents):
         clm(folder, "--max_steps 4")
 
 
-def test_a_checkpoint_of_another_model(clm, finished_clm, tmp_path):
+def test_checkpoint_of_another_model(clm, finished_clm, tmp_path):
     checkpoint = str(finished_clm.folder / "checkpoint-4")
     with raises_naming(InputError, checkpoint):
         clm(tmp_path / "run", "--max_steps 6", "--resume_from_checkpoint", checkpoint)

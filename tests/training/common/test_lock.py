@@ -51,7 +51,7 @@ def test_the_lock_ends_with_its_process(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
+def test_file_system_without_locks(tmp_path, monkeypatch, capsys):
     def refuse(file, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -62,7 +62,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("damaged", ["", "null", "{}", "\0"])
-def test_a_lock_of_nobody(tmp_path, damaged):
+def test_lock_without_a_name(tmp_path, damaged):
     (tmp_path / LOCK).write_text(damaged)
     with locked(tmp_path), raises_naming(InputError, str(os.getpid())), locked(tmp_path):
         pass

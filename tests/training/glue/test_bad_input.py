@@ -116,7 +116,7 @@ def test_tokenizers(fails):
     assert_names(message, "`--model_name_or_path`", "example 1")
 
 
-def test_an_end_for_every_text(fails):
+def test_every_text_needs_an_end_token(fails):
     """Stock BART would fail in the middle of training."""
     tiny_checkpoint("bart", Path("bart"))
     command = ["--model_name_or_path", "bart", *QUICK, *GLUE, "--task", "sst2"]

@@ -56,7 +56,7 @@ def test_json_lines_of_both_kinds(tmp_path):
     assert list(zip(splits["test"]["source"], splits["test"]["target"], strict=True)) == toy_pairs(3, 1)
 
 
-def test_a_test_set_without_references(marian, pair_files, tmp_path, capsys):
+def test_test_set_without_references(marian, pair_files, tmp_path, capsys):
     """A test set without references is translated but not scored."""
     options = ["--model_name_or_path", marian, *pair_files["train"], *pair_files["validation"], *QUICK]
     run(*options, *pair_files["test"][:2], "--output_dir", str(tmp_path / "run"), "--num_examples", "2")
