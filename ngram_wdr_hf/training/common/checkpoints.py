@@ -77,10 +77,11 @@ def check_fits(model: nn.Module, checkpoint: Path) -> None:
         # Adapters, or shards: Trainer compares them itself.
         return
     weights = model.state_dict()
-    # Tied weights are saved once.
+    # Tied weights are saved once, and computed ones, such as sinusoidal positions, not at all.
     present = {tensor.data_ptr() for name, tensor in weights.items() if name in saved}
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     strangers = [name for name in saved if name not in weights or saved[name] != tuple(weights[name].shape)]
-    missing = [name for name, tensor in weights.items() if tensor.data_ptr() not in present]
+    missing = [name for name, weight in trained.items() if weight.data_ptr() not in present]
     if strangers or missing:
         raise InputError(
             f"Checkpoint {checkpoint} is one of another model: `{(strangers + missing)[0]}` does not fit. Choose the "

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import accelerate
 import pytest
 
 import ngram_wdr_hf
@@ -14,10 +16,15 @@ CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2)
 
 @pytest.fixture
 def without_plots(monkeypatch):
-    """Plots take longer than these trainings."""
+    leave_out_plots(monkeypatch)
+
+
+def leave_out_plots(monkeypatch) -> None:
+    """Leave out what takes longer than these trainings: plots, and the collection of garbage before a training."""
     for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
         monkeypatch.setattr(ngram_wdr_hf.training.common.run, name, lambda results, path: False)
     monkeypatch.setattr(ngram_wdr_hf.training.glue.run, "save_plot", lambda results, path: None)
+    monkeypatch.setattr(accelerate.utils.memory, "gc", SimpleNamespace(collect=lambda: None))
 
 
 class Script:
@@ -31,17 +38,30 @@ class Script:
         return folder / self.subfolder
 
 
-@pytest.fixture
-def clm(without_plots, checkpoint, files) -> Script:
+def clm_script(checkpoint: str, files: list[str]) -> Script:
     options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, *CONSTANT, "--sample_tokens", "0"]
     # The shorter run is also evaluated after its last step.
     return Script(clm_runs.run, options, ("--max_steps 3", "--max_steps 6"))
 
 
 @pytest.fixture
-def nmt(without_plots, marian, pairs) -> Script:
+def clm(without_plots, checkpoint, files) -> Script:
+    return clm_script(checkpoint, files)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(checkpoint, files, tmp_path_factory) -> Path:
+    """The folder of a run of `clm` with four steps. Tests that change it work on a copy."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        leave_out_plots(monkeypatch)
+        return clm_script(checkpoint, files)(tmp_path_factory.mktemp("undisturbed") / "run", "--max_steps 4")
+
+
+@pytest.fixture
+def nmt(without_plots, marian, pair_files) -> Script:
+    pairs = [*pair_files["train"], *pair_files["validation"]]
     options = ["--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, *CONSTANT]
-    options += as_arguments(lr_scheduler_type="inverse_sqrt", warmup_steps=2)
+    options += as_arguments(lambda_grid=0, num_beams=1, lr_scheduler_type="inverse_sqrt", warmup_steps=2)
     return Script(nmt_runs.run, options, ("--max_steps 4", "--max_steps 6"))
 
 

@@ -46,24 +46,24 @@ def test_the_beginning_says_what_is_there(clm, tmp_path, capsys):
     assert str(folder / "checkpoint-2") in lines[2][1] and "3 steps" in lines[2][1]
 
 
-def test_from_a_checkpoint_or_folder_of_another_run(clm, tmp_path, capsys):
-    """The issue's first case: nothing was trained."""
-    first = clm(tmp_path / "first", "--max_steps 4")
-    before = contents(first)
+def test_from_a_checkpoint_or_folder_of_another_run(clm, undisturbed, tmp_path):
+    """Also the length of a checkpoint's run is no limit."""
+    before = contents(undisturbed)
     whole = clm(tmp_path / "whole", "--max_steps 6")
-    for name, start in (("b", "first/checkpoint-4"), ("c", "first")):
-        folder = clm(tmp_path / name, "--max_steps 6", "--resume_from_checkpoint", str(tmp_path / start))
-        assert weights_of(folder) == weights_of(whole)
-    assert contents(first) == before
+    for name, start in (("b", undisturbed / "checkpoint-4"), ("c", undisturbed)):
+        folder = clm(tmp_path / name, "--max_steps 6", "--resume_from_checkpoint", str(start))
+        assert weights_of(folder) == weights_of(whole) != weights_of(undisturbed)
+    assert contents(undisturbed) == before
     with raises_naming(InputError, "`--max_steps`", "3", "4"):
-        clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(first))
+        clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(undisturbed))
     (tmp_path / "empty").mkdir()
     with raises_naming(InputError, "`--resume_from_checkpoint"):
         clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(tmp_path / "empty"))
 
 
-def test_lengths_that_do_not_fit(clm, tmp_path):
-    folder = clm(tmp_path / "run", "--max_steps 4")
+def test_lengths_that_do_not_fit(clm, undisturbed, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(undisturbed, folder)
     before = contents(folder)
     for shorter in ("--max_steps 3", "--max_steps -1 --num_train_epochs 0.01"):
         with raises_naming(InputError, f"`{shorter.split()[-2]}`", "4 steps"):

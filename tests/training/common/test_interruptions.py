@@ -32,17 +32,6 @@ def in_step(monkeypatch):
     return install
 
 
-@pytest.fixture(scope="module")
-def undisturbed(checkpoint, files, tmp_path_factory):
-    """The weights of four undisturbed steps."""
-    from tests.support import clm_runs
-
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, "--sample_tokens", "0"]
-    clm_runs.run(*options, "--lr_scheduler_type", "constant", "--learning_rate", "1e-2", "--output_dir", str(folder))
-    return folder
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_run(clm, in_step, undisturbed, tmp_path, capsys, number):
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
