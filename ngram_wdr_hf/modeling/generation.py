@@ -24,6 +24,12 @@ from ..method.names import refuse_misspelt
 # Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
+# Options that Transformers does not know in `generation_config`, with the check of their values.
+SAVED_OPTIONS = {
+    "ensemble_lambda": check_fraction,
+    "draft_threshold": check_fraction,
+    "draft_vocab_size": check_integer,
+}
 GENERATION_OPTIONS = ("ensemble_lambda", "use_mtp", *DRAFT_OPTIONS)
 # Transformers options that count tokens, with their minimum.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
@@ -67,7 +73,13 @@ class NgramGenerationMixin:
         return ensemble_lambda if self.ngram_heads else 0.0
 
     def save_pretrained(self, *args, **kwargs):
-        if any(name in vars(self.generation_config) for name in ("ensemble_lambda", *DRAFT_OPTIONS)):
+        own_options = vars(self.generation_config).keys() & SAVED_OPTIONS.keys()
+        for name in own_options:
+            value = vars(self.generation_config)[name]
+            if value is not None:
+                # Numbers of NumPy cannot be saved.
+                setattr(self.generation_config, name, SAVED_OPTIONS[name](name, value))
+        if own_options:
             # Loading drops options that Transformers does not know from a file marked as made from the configuration.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)

@@ -55,6 +55,19 @@ def test_forward():
     assert torch.equal(losses, model(ids, labels=ids, ensemble_lambda=[0.25, 0.5]).loss)
 
 
+def test_saved_options_of_generate(tmp_path):
+    model = tiny_model()
+    options = {"ensemble_lambda": 0.25, "draft_threshold": 0.5, "draft_vocab_size": 8}
+    for name, value in options.items():
+        setattr(model.generation_config, name, np.int64(value) if isinstance(value, int) else np.float32(value))
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "generation_config.json").read_text())
+    assert {name: saved[name] for name in options} == options
+    model.generation_config.ensemble_lambda = 1.5
+    with raises_naming(ValueError, "`ensemble_lambda`"):
+        model.save_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("drafts", [False, True])
 def test_generation(drafts):
     model, ids, options = tiny_model(), random_ids(2, 5), {**NO_END, "max_new_tokens": np.int64(6)}
