@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets.arrow_writer import SchemaInferenceError
 from datasets.exceptions import DatasetGenerationError
 
 from .errors import DAMAGED, InputError
@@ -73,6 +74,8 @@ def load_text_dataset(
         first_rows = {split: next(iter(splits[split]), None) for split in SPLITS if split in splits}
     except Exception as error:  # many classes: not found, no connection, no such configuration, bad files
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else error
+        if isinstance(cause, SchemaInferenceError):
+            raise InputError(f"The dataset {name} has no rows in one of its splits: remove empty files.") from error
         reason = " ".join(str(cause).split())
         raise InputError(f"The dataset {name} cannot be loaded ({reason}): check its name and files.") from error
     if not first_rows:

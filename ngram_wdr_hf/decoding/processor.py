@@ -86,7 +86,7 @@ def split_ensemble_processors(
             raise ValueError(f"`logits_processor` has two processors of class `{name}`. Pass only one.")
         # Heads are compared, as a wrapper such as PEFT's is another model with the same heads.
         elif processor.model.ngram_heads is not model.ngram_heads:
-            raise ValueError(f"`{name}` was created for another model. Create one for the model that generates.")
+            raise ValueError(f"`{name}(model=...)` is not the model that generates. Create one for this model.")
         else:
             ensemble_lambda = processor.ensemble_lambda
     return other_processors, ensemble_lambda

@@ -130,8 +130,8 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     weight = model.get_output_embeddings().weight
     if weight.device.type == "meta" or hasattr(weight, "placements"):
         raise ValueError(
-            "The output embedding is offloaded or sharded, but the N-gram loss and the ensemble read its weights: "
-            "keep it on one device, or use `ensemble_lambda=0` without `labels`."
+            f"`{type(model).__name__}` has an offloaded or sharded output embedding, which the N-gram loss and the "
+            "ensemble read: keep it on one device, or use `ensemble_lambda=0` without `labels`."
         )
     return weight
 

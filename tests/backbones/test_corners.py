@@ -106,7 +106,7 @@ def test_dtypes_and_names_are_kept():
 def test_offloaded_weights():
     model, ids = WDRNgramLlamaForCausalLM(WDRNgramLlamaConfig(**LLAMA)).eval(), random_ids(1, 5)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.to("meta"), requires_grad=False)
-    with pytest.raises(ValueError, match="offloaded"):
+    with raises_naming(ValueError, "`WDRNgramLlamaForCausalLM`", "output embedding", "`ensemble_lambda=0`"):
         model(ids, labels=ids)
     with torch.device("meta"):
         plain = LlamaForCausalLM(LlamaConfig(**LLAMA))

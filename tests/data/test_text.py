@@ -131,7 +131,7 @@ def test_text_that_is_not_utf8(tmp_path):
     ("files", "options", "names"),
     [
         ({}, {}, ["data files"]),
-        ({"train.txt": ""}, {}, []),
+        ({"train.txt": ""}, {}, ["no rows"]),
         ({"train.txt": b"caf\xe9"}, {}, ["codec"]),
         ({"train.jsonl": '{"text": "a"}\n{"text":'}, {}, ["JSON"]),
         ({"train.jsonl": '{"a": "b", "c": 1, "d": "e"}'}, {}, ["--text_column", "`text`", "train", "a, d"]),

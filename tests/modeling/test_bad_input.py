@@ -124,9 +124,9 @@ def test_processor_for_a_model_without_heads(model):
 def test_processor_misused():
     model, other, ids = tiny_model(), tiny_model(seed=1), random_ids(1, 5)
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    with raises_naming(ValueError, "NgramEnsembleLogitsProcessor"):
+    with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor(model=...)`"):
         other.generate(ids, logits_processor=[processor], max_new_tokens=2)
-    with raises_naming(ValueError, "NgramEnsembleLogitsProcessor"):
+    with raises_naming(ValueError, "`logits_processor`", "`NgramEnsembleLogitsProcessor`"):
         model.generate(ids, logits_processor=[processor, processor], max_new_tokens=2)
     with raises_naming(ValueError, "NgramEnsembleLogitsProcessor", "`ensemble_lambda`"):
         model.generate(ids, logits_processor=[processor], ensemble_lambda=0.2, max_new_tokens=2)

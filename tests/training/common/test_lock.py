@@ -62,7 +62,7 @@ def test_file_system_without_locks(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("damaged", ["", "null", "{}", "\0"])
-def test_lock_without_a_name(tmp_path, damaged):
+def test_damaged_lock_file(tmp_path, damaged):
     (tmp_path / LOCK).write_text(damaged)
     with locked(tmp_path), raises_naming(InputError, str(os.getpid())), locked(tmp_path):
         pass
