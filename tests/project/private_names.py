@@ -29,9 +29,9 @@ argparse:ArgumentParser._actions
 
 datasets.arrow_dataset:Dataset._fingerprint
     data/stream.py and data/pair_batches.py: find the tokenized text of an earlier run in the cache
+    set by datasets.arrow_dataset:Dataset
 datasets.arrow_writer:SchemaInferenceError
     data/text.py: find out that a split has no rows
-    set by datasets.arrow_dataset:Dataset
 datasets.fingerprint:Hasher.hash
     takes value
     data/stream.py and data/pair_batches.py: find the tokenized text of an earlier run in the cache
