@@ -8,11 +8,19 @@ from itertools import product
 
 import pytest
 import torch
-from transformers import Cache, DynamicCache, EncoderDecoderCache, Lfm2Config, Lfm2ForCausalLM, StaticCache
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
+from transformers import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    EncoderDecoderCache,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    StaticCache,
+)
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
-from ngram_wdr_hf.decoding.history import HistoryHost, NgramHistory, history_of, layers_and_history
+from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history
 from tests.support.tiny import VOCAB_SIZE, model_of, random_ids
 
 SIZES = {
@@ -174,6 +182,13 @@ def test_offloaded_and_moved(models, monkeypatch):
 
 
 def test_registry_of_layer_types_is_left_alone():
-    """Transformers' own caches are made of its own layers."""
-    classes = [*DYNAMIC_LAYER_TYPE_MAPPING.values(), *STATIC_LAYER_TYPE_MAPPING.values()]
-    assert classes and not any(issubclass(layer_class, HistoryHost) for layer_class in classes)
+    """A class that registers itself for a layer type is still the one that caches are made of."""
+
+    class RegisteredLayer(DynamicLayer):
+        _layer_type = "registered_for_a_test"
+
+    try:
+        history_of(Cache(layers=[RegisteredLayer()]), 3, torch.device("cpu"))
+        assert DYNAMIC_LAYER_TYPE_MAPPING["registered_for_a_test"] is RegisteredLayer
+    finally:
+        del DYNAMIC_LAYER_TYPE_MAPPING["registered_for_a_test"]
