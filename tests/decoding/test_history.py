@@ -17,9 +17,10 @@ from transformers import (
     Lfm2ForCausalLM,
     StaticCache,
 )
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLayer
 
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
+from ngram_wdr_hf.decoding import history
 from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history
 from tests.support.tiny import VOCAB_SIZE, model_of, random_ids
 
@@ -171,14 +172,25 @@ def test_looks_like_the_backbones_cache(models, kind):
 def test_offloaded_and_moved(models, monkeypatch):
     cache, offloaded = DynamicCache(), []
     read(models["gpt2"], random_ids(2, 5), past_key_values=cache, ensemble_lambda=0.6)
-    monkeypatch.setattr(NgramHistory, "offload", lambda history: offloaded.append(history))
+    monkeypatch.setattr(NgramHistory, "offload", lambda layer: offloaded.append(layer))
     for index in range(len(cache)):
         cache.offload(index)
-    history = layers_and_history(cache)[-1]
-    assert offloaded == [history]
+    carried = layers_and_history(cache)[-1]
+    assert offloaded == [carried]
     # A device other than that of the CPU, which may be the only real one.
     moved = history_of(cache, 3, torch.device("meta"))
-    assert moved is history and moved.keys.device == moved.values.device == torch.device("meta")
+    assert moved is carried and moved.keys.device == moved.values.device == torch.device("meta")
+
+
+def test_pickle_of_a_layer_that_no_stock_cache_is_made_of(monkeypatch):
+    """Its class with a history is made where it is needed first, also in the process that loads it."""
+    cache = Cache(layers=[Fp8QuantizedLayer()])
+    history_of(cache, 3, torch.device("cpu"))
+    saved = pickle.dumps(cache)
+    monkeypatch.delitem(history.HOST_CLASSES, Fp8QuantizedLayer)
+    monkeypatch.delattr(history, type(cache.layers[0]).__name__)
+    loaded = pickle.loads(saved)
+    assert repr(loaded) == repr(cache) and len(layers_and_history(loaded)) == 2
 
 
 def test_registry_of_layer_types_is_left_alone():
