@@ -24,15 +24,16 @@ KINDS = {
 
 
 @contextmanager
-def as_input_error() -> Iterator[None]:
+def as_input_error(name: str = "") -> Iterator[None]:
     """
     Turn a `ValueError` or `OSError` in the `with` block, about a model's configuration or files, into an `InputError`
-    with the same message on one line.
+    with the same message on one line, after `name` if it does not have that.
     """
     try:
         yield
     except (ValueError, OSError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        reason = " ".join(str(error).split())
+        raise InputError(reason if name in reason else f"{name}: {reason}") from error
 
 
 def load_checkpoint(
@@ -50,7 +51,7 @@ def load_checkpoint(
             1 adds no heads.
         fields: Configuration fields that replace the checkpoint's.
     """
-    with as_input_error():
+    with as_input_error(name_or_path):
         with naming_missing(name_or_path):
             config = AutoConfig.from_pretrained(name_or_path)
         actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
@@ -72,6 +73,8 @@ def load_checkpoint(
         # The one saved in `generation_config` would take precedence.
         vars(model.generation_config).pop("ensemble_lambda", None)
     check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
+    if model.can_generate():
+        _check_generation(model, name_or_path)
     # Transformers loads Marian's sinusoidal positions as trainable, but they never get a gradient.
     for layer in model.modules():
         if isinstance(layer, MarianSinusoidalPositionalEmbedding):
@@ -93,6 +96,25 @@ def _load(
             f"{name_or_path} cannot be loaded, as its configuration and its weights do not fit together, or are "
             f"damaged ({type(error).__name__}: {reason}): use a complete checkpoint."
         ) from error
+
+
+def _check_generation(model: NgramHeadsMixin, name_or_path: str) -> None:
+    """Raise an `InputError` if the model's generation config would fail only when text is generated, at the end."""
+    search = model.generation_config
+    problem = None
+    for name in ("num_beams", "max_length", "max_new_tokens"):
+        value = getattr(search, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            problem = f"`{name}` must be an integer >= 1, got {value!r}"
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        value = getattr(search, name)
+        ids = value if isinstance(value, list) else [value]
+        if value is not None and not all(isinstance(token, int) for token in ids):
+            problem = f"`{name}` must be a token id, got {value!r}"
+    if model.config.is_encoder_decoder and search.decoder_start_token_id is None and search.bos_token_id is None:
+        problem = "`decoder_start_token_id` is not set"
+    if problem is not None:
+        raise InputError(f"{name_or_path} cannot generate text: in its generation_config.json, {problem}. Correct it.")
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name_or_path: str) -> None:

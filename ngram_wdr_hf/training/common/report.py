@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
+# Printed tables fit into the narrowest usual terminal.
+TEXT_WIDTH, GAP = 80, "  "
 # The log entry of a training that diverged: the step that its result comes from.
 DIVERGED = "diverged_result_step"
 
@@ -164,13 +166,26 @@ def lambda_table(
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as text with aligned columns: the first two to the left, the others to the right."""
+    """
+    Return a table as text with aligned columns: the first two to the left, the others to the right. The columns that
+    do not fit into a line of 80 characters follow in further tables, which repeat the first two.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    room = TEXT_WIDTH - sum(widths[:2]) - len(GAP)
+    groups, used = [[]], 0
+    for i, width in enumerate(widths[2:], start=2):
+        used += len(GAP) + width
+        if used > room and groups[-1]:
+            groups.append([])
+            used = len(GAP) + width
+        groups[-1].append(i)
+    return "\n\n".join(_aligned(rows, [0, 1, *group], widths) for group in groups)
+
+
+def _aligned(rows: Sequence[Sequence[str]], columns: Sequence[int], widths: Sequence[int]) -> str:
+    """Return some columns of a table as text."""
     lines = []
     for row in rows:
-        cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+        cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in columns]
+        lines.append(GAP.join(cells).rstrip())
     return "\n".join(lines)

@@ -86,6 +86,8 @@ def print_tables(results: Sequence[MlmResult]) -> None:
 
 
 def print_guesses(result: MlmResult) -> None:
-    """Print a table of masked tokens with the model's predictions, if the result has examples."""
+    """Print examples of masked tokens, if any: the token, the model's predictions, and below it the text around it."""
     if result.guesses:
-        print(f"\n--- {result.name}\n{as_text(guesses_table(result))}")
+        print(f"\n--- {result.name}")
+    for text, token, guesses in result.guesses:
+        print(f"{token}: {guesses}\n    {text}")

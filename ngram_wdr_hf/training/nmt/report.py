@@ -149,7 +149,8 @@ def print_tables(results: Sequence[NmtResult]) -> None:
         return
     for name, signature in (("bleu", all_scores[0].bleu_signature), ("chrf", all_scores[0].chrf_signature)):
         title = {"bleu": "BLEU", "chrf": "chrF"}[name]
-        print(f"\n{title} ({signature}; * the λ chosen on validation)\n\n{as_text(translation_table(results, name))}")
+        table = as_text(translation_table(results, name))
+        print(f"\n{title} (* the λ chosen on validation)\n\n{table}\n\n{signature}")
 
 
 def print_examples(result: NmtResult) -> None:
