@@ -68,7 +68,10 @@ class GainTally:
         self.sums, self.squares = torch.zeros(2, len(firsts), dtype=torch.double)
 
     def add(self, gains: torch.Tensor, values: torch.LongTensor) -> None:
-        """Add each gain to the bin of its value, a position or a count; both have one entry per token."""
+        """
+        Add each gain (NLL without the ensemble minus NLL with it) to the bin of its value, a position or a count. Both
+        have one entry per token.
+        """
         bins = torch.bucketize(values, torch.tensor(self.firsts[1:], dtype=values.dtype), right=True)
         self.counts += torch.bincount(bins, minlength=len(self.firsts))
         self.sums.index_add_(0, bins, gains)

@@ -62,8 +62,8 @@ class TargetDiversity:
 @dataclass
 class WDRMap:
     r"""
-    Output embeddings and word differences of a text in two dimensions. Each point is a target of one word: at level n,
-    the target of word i is `Δ_n e[i-n]`, computed from that word and the n words before it.
+    Output embeddings and word differences of a text, projected to two dimensions by t-SNE. Each point is a target of
+    one word: at level n, the target of word i is `Δ_n e[i-n]`, computed from that word and the n words before it.
 
     Args:
         tokens (`list[str]`): Readable labels of the tokens, different for different tokens.
@@ -71,7 +71,7 @@ class WDRMap:
         levels (`np.ndarray` of shape `(P,)`): The level of each point.
         positions (`np.ndarray` of shape `(P,)`): The index of the token that each point is a target of.
         coordinates (`np.ndarray` of shape `(P, 2)`): The points; all levels share one projection.
-        diversity (`list[TargetDiversity]`): The diversity of targets, by level.
+        diversity (`list[TargetDiversity]`): How much the targets of a word differ from each other, by level.
     """
 
     tokens: list[str]

@@ -169,9 +169,10 @@ def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
 
 class TensorizedAttention(nn.Module):
     """
-    Multi-linear attention, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, with the core g averaged over the blocks.
-    K is the sum of a token's and a distance's key, as in Transformer-XL. All pairs `(j, k)` are projected
-    to the model's width. Token i attends only to pairs with `j <= i` and `k <= i`.
+    Multi-linear attention without softmax, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, with the core g averaged
+    over the `num_attention_blocks` blocks of the decomposition. K is the sum of a token's and a distance's key, as in
+    Transformer-XL. All pairs `(j, k)` are projected to the model's width. Token i attends only to pairs with `j <= i`
+    and `k <= i`.
     """
 
     def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):

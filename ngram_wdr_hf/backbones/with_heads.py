@@ -25,22 +25,24 @@ def with_ngram_heads(
 ) -> NgramMixin:
     r"""
     Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
-    masked tokens. Train the heads before using the ensemble. Raise a `ValueError` if the model cannot get heads.
+    masked tokens. Train the heads before using them, in the ensemble (`ensemble_lambda` above 0) or to draft. Raise a
+    `ValueError` if the model cannot get heads.
 
     Args:
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
             A model (its weights are copied, the model itself stays unchanged), or a checkpoint's folder or its name on
             the Hub.
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
-        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
+        ngram_target (`str`, *optional*, defaults to `"wdr"`):
+            What the heads predict: `"wdr"`, word differences, or `"simple"`, the embeddings themselves.
         kwargs (*optional*):
             Other configuration fields of the heads, such as `ensemble_lambda`, `label_smoothing` or
             `ngram_head_activation`. For a checkpoint, also the arguments of `from_pretrained`, such as `dtype`.
 
     Returns:
         `PreTrainedModel`: A model of a class derived from [`NgramMixin`] and the backbone. Its checkpoints load with
-        `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once `ngram_wdr_hf` is imported. For a
-        backbone from outside Transformers, call `ngram_class` with it first.
+        `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once `ngram_wdr_hf` is imported; for a
+        backbone class from outside Transformers, after `ngram_class(backbone)`.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):

@@ -258,7 +258,10 @@ class Speaker:
         return meaning.Sentence(clause, question=True, asks=asks)
 
     def thought(self) -> meaning.Sentence:
-        """Return a random sentence like "I know that ..." or "I do not know whether ..."."""
+        """
+        Return a random sentence about what is said, known, thought or believed, like "She said that ..." or "I do not
+        know whether ...".
+        """
         main = self.clause(verbs=lexicon.THAT_VERBS, without="negation")
         self.named -= lexicon.PRONOUN_WORDS
         second = self.clause({PAST} if main.tense == PAST else words.ALL_TIMES, relative=True)

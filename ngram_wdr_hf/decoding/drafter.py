@@ -27,7 +27,9 @@ class Drafts:
     Args:
         tokens (`torch.LongTensor` of shape `(num_rows, D)`):
             The drafted tokens; an arbitrary token where a row has no draft.
-        kinds (`list[list[DraftKind | None]]`): Per row, the kind of each draft; `None` if the row has no draft there.
+        kinds (`list[list[DraftKind | None]]`):
+            Per row, the kind of each draft: whether a head or prompt lookup made it, and how likely it is to be
+            accepted. `None` if the row has no draft there.
         probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`):
             The distribution q that each draft was sampled from. Empty in greedy search.
     """

@@ -302,7 +302,10 @@ class _StepRecords:
                 self.states |= {name: [] for name in names[is_encoder_decoder]}
 
     def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
-        """Record the first `counts[i]` steps of each active row i, before their tokens are added to the text."""
+        """
+        Record the first `counts[i]` steps of each active row i: its accepted drafts and the token after them; none for
+        a finished row. Call this before these tokens are added to the text.
+        """
         for record, values in ((self.scores, scores), (self.logits, logits)):
             if record is not None:
                 self._add_values(record, values, counts)

@@ -37,8 +37,9 @@ def ngram_loss(
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`. `L_n` is the cross entropy summed over depth n's targets, divided
-    by a count that is the same for all depths.
+    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`, or `L_0` for N = 1. Depth 0 is the model's own prediction, depth
+    n that of head n. `L_n` is the cross entropy summed over depth n's targets, divided by a count that is the same for
+    all depths.
 
     Args:
         predictions ([`NgramPredictions`]): The predictions of all depths, with targets.

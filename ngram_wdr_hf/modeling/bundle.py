@@ -33,10 +33,11 @@ Generated when the checkpoint was saved. Licensed under the Apache License, Vers
 @dataclass(frozen=True)
 class ClassStatements:
     r"""
-    The class statements of a model class made on demand and of its configuration, which are in no module.
+    The source of a model class made on demand and of its configuration, which are in no module. It is executed to
+    create the classes, and appended to the code file of their checkpoints.
 
     Args:
-        source (`str`): The two statements.
+        source (`str`): The two class statements.
         names (`Mapping[str, type]`): The classes that the statements mention, such as their base classes, by name.
     """
 

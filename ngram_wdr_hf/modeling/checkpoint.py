@@ -98,8 +98,9 @@ class CheckpointMixin:
 
     def _ngram_match_draft_tokens(self) -> None:
         """
-        Make the buffer `draft_token_ids` match `config.draft_vocab_size`, which may have been changed: delete it for
-        `None`; otherwise create, extend or truncate it to that size.
+        Make the buffer `draft_token_ids`, the tokens that heads may draft, match `config.draft_vocab_size`, which may
+        have been changed: delete it for `None`; otherwise truncate it, or create or extend it with the first tokens of
+        the vocabulary that it lacks. Without heads, it is not created.
         """
         size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
         if size is None and tokens is not None:

@@ -78,7 +78,10 @@ class HeadWatchMixin:
         torch.autograd.Variable._execution_engine.queue_callback(check)
 
     def _ngram_check_head_gradients(self, reason: str) -> None:
-        """Raise a `RuntimeError` if the backbone has gradients and the heads have none."""
+        """
+        Raise a `RuntimeError` if the backbone has gradients and the heads have none. `reason` is the part of its
+        message that says why, and what to do.
+        """
         if _has_gradient(self.base_model) and not _has_gradient(self.ngram_heads):
             raise RuntimeError(
                 f"`ngram_heads` got no gradients in this backward pass, but the backbone did: {reason}, or freeze the "
@@ -91,6 +94,9 @@ def _has_gradient(module: nn.Module) -> bool:
 
 
 def _tensors(values: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among `values`, also those in tuples, such as the hidden states of all layers."""
+    """
+    Yield the tensors among `values` and those directly inside a tuple among them, such as the hidden states of all
+    layers.
+    """
     for value in values.values():
         yield from (item for item in (value if isinstance(value, tuple) else [value]) if torch.is_tensor(item))

@@ -28,8 +28,9 @@ EXAMPLE_TOKENS = 50
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
-    Train (unless `--do_train false`), choose λ on the validation text, evaluate, print and save. Return a list of
-    the result; with `--compare`, of those of all kinds of model, the requested one first.
+    Train, choose λ on the validation text, evaluate, print, and save the model and its results; `--do_train false`
+    skips the training and saves only the tables and metrics. Return a list of the result; with `--compare`, one result
+    per kind of model (plain, simple, wdr), the requested one first.
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)

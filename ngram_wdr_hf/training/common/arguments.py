@@ -186,7 +186,7 @@ class RunTrainingArguments(TrainingArguments):
         "`--logging_steps`.",
     )
     save_total_limit: int | None = HfArg(
-        default=2, help="Number of checkpoints to keep; the best and the last one are always kept. 0 keeps all."
+        default=2, help="Number of checkpoints to keep; while training, at least the best and the last. 0 keeps all."
     )
     load_best_model_at_end: bool = HfArg(
         default=True,

@@ -27,7 +27,9 @@ class RunResult:
         num_parameters (`int`): Number of weights, including the heads'.
         head_parameters (`int`): Number of weights of the heads.
         settings (`dict[str, Any]`): The options that identify the run.
-        ensemble_lambda (`float`, *optional*): The λ saved with the model; `None` for models without an ensemble.
+        ensemble_lambda (`float`, *optional*):
+            The best λ on the validation set; without that set, the model's own. 0 without heads; `None` for masked
+            language models, which have no ensemble.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
     """
 
@@ -70,7 +72,10 @@ class TaskResult(RunResult, ABC):
         """Return examples of the model's output as Markdown, for the model card."""
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
-        """Return the metric for the λ plot by split and λ; empty without an ensemble."""
+        """
+        Return the metric to plot over λ, word perplexity or BLEU, by split and λ; without heads, only at λ = 0. Empty
+        for masked language models, which have no ensemble, and without a split to plot.
+        """
         return {}
 
 

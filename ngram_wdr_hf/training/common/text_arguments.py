@@ -13,7 +13,10 @@ from .checks import PERCENTAGE, check_at_least, check_number
 
 @dataclass
 class TextDataArguments:
-    """Options for the text and its tokenizer, shared by causal and masked language models."""
+    """
+    Options for the text (files or a dataset), its tokenizer and its blocks, shared by causal and masked language
+    models.
+    """
 
     # Options that select the text. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (

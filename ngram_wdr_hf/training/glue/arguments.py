@@ -9,11 +9,7 @@ from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
 from ...data.glue import GLUE_TASKS, glue_task
-from ..common.arguments import (
-    RunArguments,
-    RunTrainingArguments,
-    output_dir_field,
-)
+from ..common.arguments import RunArguments, RunTrainingArguments
 from ..common.checks import SEED, check_at_least, check_number
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
@@ -109,10 +105,17 @@ class GlueTrainingArguments(RunTrainingArguments):
     each run trains, evaluates after every epoch, and resumes by itself.
     """
 
-    output_dir: str | None = output_dir_field("runs/glue")
+    output_dir: str | None = HfArg(
+        default="runs/glue",
+        help="Folder of the runs, one subfolder per task and seed: new, empty, or of runs with the same settings. "
+        "Repeat the command to resume interrupted runs, or with a greater `--max_steps` or `--num_train_epochs` to "
+        "train finished ones further.",
+    )
     num_train_epochs: float = HfArg(default=5.0, help="Number of epochs.")
     learning_rate: float = HfArg(default=4e-5, help="Peak learning rate.")
-    lr_scheduler_type: str = HfArg(default="cosine", help="Learning rate schedule.")
+    lr_scheduler_type: str = HfArg(
+        default="cosine", help="Learning rate schedule, such as `cosine`, `linear` or `constant`."
+    )
     warmup_steps: float = HfArg(default=0.1, help="Warmup steps; a value below 1 is a share of all steps.")
     per_device_train_batch_size: int = HfArg(default=16, help="Examples per batch and process.")
     per_device_eval_batch_size: int = HfArg(default=64, help="Examples per batch and process in evaluation.")
@@ -125,7 +128,11 @@ class GlueTrainingArguments(RunTrainingArguments):
         },
     )
     logging_strategy: str = HfArg(default="epoch", help="When to log the training loss: `epoch`, `steps` or `no`.")
-    save_total_limit: int | None = HfArg(default=1, help="Number of checkpoints to keep for resuming.")
+    save_total_limit: int | None = HfArg(
+        default=1,
+        help="Number of checkpoints to keep per run; while training, at least the last, to resume from, and with "
+        "`--load_best_model_at_end` the best. 0 keeps all.",
+    )
     load_best_model_at_end: bool = HfArg(
         default=False,
         help="Save the model of the epoch with the best validation metric instead of the last. The report shows the "

@@ -24,8 +24,9 @@ CONTEXT, NUM_GUESSES = 6, 3
 
 def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """
-    Train (unless `--do_train false`), evaluate, print and save. Return a list of the result; with `--compare`, of
-    those of all kinds of model, the requested one first.
+    Train, evaluate, print, and save the model and its results; `--do_train false` skips the training and saves only
+    the tables and metrics. Return a list of the result; with `--compare`, one result per kind of model (plain, wdr,
+    masked), the requested one first.
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)

@@ -33,9 +33,10 @@ Translate = Callable[[Sequence[str], float], list[str]]
 
 def run_nmt(arguments: RunArguments) -> list[NmtResult]:
     """
-    Train (unless `--do_train false`), choose λ on the validation set, translate and score the test set, print and
-    save. Return a list of the result; with `--compare`, of those of all kinds of model, the requested one first. With
-    `--translate`, only translate that file and return an empty list.
+    Train, choose λ on the validation set, translate and score the test set, print, and save the model and its results;
+    `--do_train false` skips the training and saves only the tables and metrics. Return a list of the result; with
+    `--compare`, one result per kind of model (plain, bow, simple, wdr), the requested one first. With `--translate`,
+    only translate that file and return an empty list.
     """
     check_nmt_arguments(arguments)
     if arguments.report.translate is not None:
@@ -115,8 +116,8 @@ def _translator(
     arguments: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int | None
 ) -> Translator:
     """
-    Return a translator with the model's search settings, for this process among all. `longest` is the model's longest
-    input in tokens, `None` if there is no limit.
+    Return a translator with the search settings of `model.generation_config`, for this process's share of the
+    batches. `longest` is the model's longest input in tokens, `None` if there is no limit.
     """
     training, search = arguments.training, model.generation_config
     return Translator(
