@@ -31,7 +31,7 @@ if __name__ == "__main__":
     # Before the imports, which take seconds.
     if {"-h", "--help"} & {*sys.argv} and HELP.is_file():
         print(HELP.read_text(encoding="utf-8"), end="")
-        sys.exit()
+        sys.exit(0)
     from ngram_wdr_hf.training.common.command_line import run_script
 
     sys.exit(run_script(main))
