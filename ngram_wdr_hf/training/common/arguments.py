@@ -67,7 +67,8 @@ class ModelArguments:
     )
     train_mode: str = HfArg(
         default="full",
-        help="What to train: `full`, all weights; `heads`, only the heads, on a frozen checkpoint; `lora`, PEFT "
+        help="What to train: `full`, all weights; `heads`, only the heads, on a frozen checkpoint, by default with a "
+        f"learning rate of {HEADS_LEARNING_RATE:g}; `lora`, PEFT "
         "adapters in the backbone plus all head weights. Adapters are merged after training.",
     )
     lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters; used only with `--train_mode lora`.")

@@ -86,7 +86,9 @@ def _default_arguments(model_class: type[ModelArguments], arguments: Sequence[st
     check_choice("preset", chosen.preset, model_class.presets)
     name = chosen.preset or (DEFAULT_PRESET if chosen.model_name_or_path is None else None)
     by_mode = {"learning_rate": HEADS_LEARNING_RATE} if chosen.train_mode == "heads" else {}
-    return {**by_mode, **(model_class.presets[name].arguments if name else {})}
+    defaults = {**by_mode, **(model_class.presets[name].arguments if name else {})}
+    # As texts, which argparse converts to the option's type, like those of a settings file.
+    return {name: str(value) for name, value in defaults.items()}
 
 
 def _is_yaml(argument: str) -> bool:
