@@ -13,7 +13,7 @@ BYPASSED = (
     "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`)"
 )
 EVALUATION_MODE = (
-    "in evaluation mode, the loss is that of the next token alone. Call `model.train()` before training "
+    "in evaluation mode, the loss leaves the heads out. Call `model.train()` before training "
     "(`from_pretrained` returns a model in evaluation mode)"
 )
 
