@@ -111,6 +111,17 @@ def test_evaluation_of_another_target(tmp_path):
         load_checkpoint(str(tmp_path), "causal", tokenizer, ngram_target="simple")
 
 
+def test_lambda_for_training_on(tmp_path):
+    """The λ that a checkpoint's `generation_config` has does not outlive the weights it was chosen for."""
+    tokenizer = tokenizer_of_words()
+    model = save_checkpoint(tmp_path, tokenizer)
+    model.generation_config.ensemble_lambda = 0.9
+    model.save_pretrained(tmp_path)
+    for fields, expected in (({}, 0.9), ({"ensemble_lambda": 0.0}, None)):
+        loaded = load_checkpoint(str(tmp_path), "causal", tokenizer, **fields)
+        assert loaded.generation_config.to_dict().get("ensemble_lambda") == expected
+
+
 @pytest.mark.parametrize(("field", "value"), [("ngram_target", "simple"), ("ngram_size", 3)])
 def test_resuming_with_another_meaning(tmp_path, field, value):
     rows = [{"input_ids": row, "labels": row} for row in random_ids(4, 9)]

@@ -6,10 +6,12 @@ from typing import Any
 from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
-from torch import nn
-from transformers import TrainerState
+from transformers import PreTrainedModel, TrainerState
 
 from ...data.errors import InputError
+from ...evaluation.checkpoint import as_input_error
+from ...method.configuration import NgramConfigMixin
+from ...modeling.saved import check_fields_of_weights
 
 # Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
 STATE = "trainer_state.json"
@@ -67,8 +69,14 @@ def damage_of(folder: Path) -> str | None:
     return None
 
 
-def check_fits(model: nn.Module, checkpoint: Path) -> None:
-    """Raise an `InputError` if the checkpoint is one of another model, by the names and shapes of its weights."""
+def check_fits(model: PreTrainedModel, checkpoint: Path) -> None:
+    """
+    Raise an `InputError` if the checkpoint is one of another model, by the names and shapes of its weights, or by the
+    fields that decide what its heads mean.
+    """
+    if isinstance(model.config, NgramConfigMixin):
+        with as_input_error():
+            check_fields_of_weights(type(model.config), checkpoint, {"config": model.config})
     saved = {}
     for path in checkpoint.glob("model*.safetensors"):
         with safe_open(path, framework="pt") as file:

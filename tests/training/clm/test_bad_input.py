@@ -109,6 +109,21 @@ def test_lora_with_fsdp(fails, checkpoint, files, monkeypatch):
     assert_names(message, "`--train_mode lora`", "FSDP")
 
 
+def test_checkpoint_of_another_model(fails, finished_clm, files, tmp_path):
+    command = [
+        *files,
+        "--output_dir",
+        "new",
+        *QUICK,
+        "--resume_from_checkpoint",
+        str(finished_clm.folder / "checkpoint-4"),
+    ]
+    for option, value in {"ngram_size": "3", "ngram_target": "simple"}.items():
+        assert_names(fails(*command, f"--{option}", value), f"`{option}={value}`", "checkpoint-4")
+    # The folder is free for the right options.
+    assert not (tmp_path / "new" / "run.yaml").exists()
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
 def test_damaged_checkpoint(fails, finished_clm, files, tmp_path, name):
     folder = tmp_path / "run"
