@@ -1,6 +1,7 @@
 """The stock Trainer, with head losses in its log and an exact evaluation."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +12,9 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, Tra
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
-from ..evaluation.checkpoint import as_input_error
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
-from ..method.configuration import NgramConfigMixin
-from ..modeling.saved import check_fields_of_weights
 from .common.arguments import uses_fsdp
+from .common.checkpoints import check_heads
 from .run_trainer import RunTrainer
 
 
@@ -149,10 +148,7 @@ class NgramTrainer(RunTrainer):
         return to_device(self.model, self.args)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        config = self.accelerator.unwrap_model(self.model).config
-        if isinstance(config, NgramConfigMixin):
-            with as_input_error():
-                check_fields_of_weights(type(config), resume_from_checkpoint, {"config": config})
+        check_heads(self.accelerator.unwrap_model(self.model).config, Path(resume_from_checkpoint))
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _issue_warnings_after_load(self, load_result) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel, TrainerState
+from torch import nn
+from transformers import PreTrainedConfig, TrainerState
 
 from ...data.errors import InputError
 from ...evaluation.checkpoint import as_input_error
@@ -69,14 +70,15 @@ def damage_of(folder: Path) -> str | None:
     return None
 
 
-def check_fits(model: PreTrainedModel, checkpoint: Path) -> None:
-    """
-    Raise an `InputError` if the checkpoint is one of another model, by the names and shapes of its weights, or by the
-    fields that decide what its heads mean.
-    """
-    if isinstance(model.config, NgramConfigMixin):
+def check_heads(config: PreTrainedConfig, checkpoint: Path) -> None:
+    """Raise an `InputError` if the configuration gives the heads of the checkpoint another meaning."""
+    if isinstance(config, NgramConfigMixin):
         with as_input_error():
-            check_fields_of_weights(type(model.config), checkpoint, {"config": model.config})
+            check_fields_of_weights(type(config), checkpoint, {"config": config})
+
+
+def check_fits(model: nn.Module, checkpoint: Path) -> None:
+    """Raise an `InputError` if the checkpoint is one of another model, by the names and shapes of its weights."""
     saved = {}
     for path in checkpoint.glob("model*.safetensors"):
         with safe_open(path, framework="pt") as file:

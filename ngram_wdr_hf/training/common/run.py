@@ -23,7 +23,7 @@ from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ..run_trainer import Diverged
 from ..trainer import NgramTrainer
 from .arguments import RunArguments
-from .checkpoints import check_checkpoint, check_fits, read_mapping
+from .checkpoints import check_checkpoint, check_heads, read_mapping
 from .hub import make_repository, push_run
 from .lock import locked
 from .model import limit_length
@@ -174,10 +174,10 @@ class Run:
         """
         Lower the tokenizer's maximum length, in place, to the model's longest input. In a run with training, the
         process that saves also writes settings and tokenizer to the folder, unless it has settings already. Raise an
-        `InputError` before that if the checkpoint to resume from is one of another model.
+        `InputError` before that if the checkpoint to resume from has heads of another kind.
         """
         if self.checkpoint is not None:
-            check_fits(model, self.checkpoint)
+            check_heads(model.config, self.checkpoint)
         limit_length(tokenizer, model)
         if self.saves_results:
             self.folder.claim(self.settings, tokenizer)

@@ -8,7 +8,7 @@ from transformers import TrainerState, TrainingArguments
 
 from ...data.errors import InputError
 from ..run_trainer import Diverged, NewSchedule, RunTrainer
-from .checkpoints import read_state
+from .checkpoints import check_fits, read_state
 from .failures import is_disk_full
 from .hub import ADAPTER
 from .report import DIVERGED, divergence
@@ -50,6 +50,8 @@ def train_and_save(
             f"`--output_dir {folder.path}` has no checkpoint to go on from. Train its model in another folder, with "
             f"`--model_name_or_path {folder.path}`."
         )
+    if checkpoint is not None:
+        check_fits(trainer.model, checkpoint)
     if training.should_save:
         folder.reopen(settings)
     if start is not None and _has_ended(trainer, start, patience):
