@@ -113,8 +113,9 @@ class RunTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         self._check_steps()
-        losses = {name: value for name, value in logs.items() if name.endswith("_loss")}
-        if any(not math.isfinite(value) for value in losses.values()) and self.accelerator.scaler is None:
+        losses = [value for name, value in logs.items() if name.endswith("_loss")]
+        may_overflow = "loss" in logs and self.accelerator.scaler is not None
+        if not may_overflow and not all(map(math.isfinite, losses)):
             raise Diverged(self.state.global_step, "the loss is")
         super().log(logs, *args, **kwargs)
 

@@ -83,7 +83,7 @@ def divergence(history: Sequence[dict[str, float]]) -> str | None:
     """Return the sentence about a training that diverged, given its log; `None` if it did not."""
     for entry in history:
         if DIVERGED in entry:
-            return f"The training diverged in step {entry['step']}; the result is that of step {entry[DIVERGED]}."
+            return f"The training diverged in step {entry['step']}; its result is checkpoint-{entry[DIVERGED]}."
     return None
 
 

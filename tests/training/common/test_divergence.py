@@ -45,7 +45,7 @@ def test_the_last_good_checkpoint_is_the_result(name, request, tmp_path, diverge
     good = STEPS[name]
     diverge(good)
     folder = tmp_path / "run"
-    names = (f"step {good + 2}", f"step {good}", "`--learning_rate`")
+    names = (f"step {good + 2}", f"checkpoint-{good}", "`--learning_rate`")
     with raises_naming(InputError, *names):
         script(folder, script.lengths[1])
     run_folder = folder / script.subfolder
@@ -63,7 +63,7 @@ def test_repeated_command_has_the_same_message(clm, tmp_path, diverge):
     folder, before = tmp_path / "run", None
     # Also one for more steps.
     for length in ("--max_steps 6", "--max_steps 6", "--max_steps 1000"):
-        with raises_naming(InputError, "step 4", "step 2"):
+        with raises_naming(InputError, "step 4", "checkpoint-2"):
             clm(folder, length)
         before = before or contents(folder).keys()
         assert contents(folder).keys() == before
@@ -83,7 +83,7 @@ def test_without_a_checkpoint(clm, tmp_path, diverge):
 def test_learning_rate_that_diverges(clm, tmp_path, capsys):
     """Not spoiled by the test: after a first step with rate 0, the weights overflow."""
     options = "--max_steps 4 --eval_steps 1 --lr_scheduler_type constant_with_warmup --warmup_steps 2"
-    with raises_naming(InputError, "step 2", "step 1", "`--learning_rate`"):
+    with raises_naming(InputError, "step 2", "checkpoint-1", "`--learning_rate`"):
         clm(tmp_path / "run", options, "--learning_rate", "1e30")
     printed = capsys.readouterr().out
     assert "nan" not in printed and "inf" not in printed
