@@ -116,7 +116,7 @@ class RunTrainer(Trainer):
         losses = [value for name, value in logs.items() if name.endswith("_loss")]
         may_overflow = "loss" in logs and self.accelerator.scaler is not None
         if not may_overflow and not all(map(math.isfinite, losses)):
-            raise Diverged(self.state.global_step, "the loss is")
+            raise Diverged(self.state.global_step, "the loss is" if "loss" in logs else "the validation loss is")
         super().log(logs, *args, **kwargs)
 
     def save_model(self, *args, **kwargs) -> None:

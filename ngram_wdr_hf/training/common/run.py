@@ -31,7 +31,15 @@ from .model_card import save_model_card
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_tables
 from .run_folder import EVALUATION, SETTINGS, RunFolder
-from .settings import best_metric, check_together, comparison_runs, output_folder, run_settings, with_data_of_run
+from .settings import (
+    best_metric,
+    check_restored,
+    check_together,
+    comparison_runs,
+    output_folder,
+    run_settings,
+    with_data_of_run,
+)
 from .train import end_if_diverged, train_and_save
 
 
@@ -168,7 +176,10 @@ class Run:
         if checkpoint.absolute().parent == self.folder.path.absolute():
             return checkpoint
         # A run that began with another run's checkpoint, and was interrupted.
-        return self.folder.last_checkpoint() or checkpoint
+        own = self.folder.last_checkpoint()
+        if own is None:
+            check_restored(self.training, checkpoint)
+        return own or checkpoint
 
     def claim(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
         """

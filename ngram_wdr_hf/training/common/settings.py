@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.errors import InputError
-from .arguments import RunArguments, uses_fsdp
+from .arguments import RunArguments, RunTrainingArguments, uses_fsdp
 from .checks import check_choice
 from .run_folder import RunFolder
 from .trainer_parts import check_trainer_parts
@@ -22,6 +22,11 @@ NOT_SETTINGS = (
     "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams", "num_examples", "num_workers",
     "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to", "resume_from_checkpoint",
     "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to", "use_cpu", "use_mtp",
+)
+# Options that a checkpoint's optimizer and schedule have from its own run.
+RESTORED = (
+    "optim", "optim_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
 )
 # fmt: on
 
@@ -131,6 +136,30 @@ def output_folder(arguments: RunArguments) -> Path:
     if model.is_dir() and os.access(model, os.W_OK):
         return model
     return Path(default).with_name(f"{model.name}-evaluation")
+
+
+def check_restored(training: RunTrainingArguments, checkpoint: Path) -> None:
+    """
+    Raise an `InputError` if the run of a checkpoint, by its `run.yaml`, had another optimizer or schedule than these
+    options, or if only one of the two is by the clock. Without a `run.yaml`, nothing is checked.
+    """
+    saved = RunFolder(checkpoint.parent).settings()
+    if not saved:
+        return
+    now, defaults = training.to_dict(), type(training)(training.output_dir).to_dict()
+    before = {name: saved.get(name, defaults[name]) for name in RESTORED}
+    different = [name for name in RESTORED if before[name] != now[name]]
+    if different:
+        name = different[0]
+        raise InputError(
+            f"`--{name} {now[name]}` has no effect on {checkpoint}, whose optimizer and schedule are restored with "
+            f"{before[name]}. Give that value, or train its weights anew with `--model_name_or_path {checkpoint}`."
+        )
+    if (saved.get("budget_minutes") is None) != (now.get("budget_minutes") is None):
+        raise InputError(
+            f"`--budget_minutes`: {checkpoint} is from a training by the clock and this one is by steps, or the other "
+            "way round. Choose another checkpoint."
+        )
 
 
 def comparison_runs(arguments: RunArguments) -> list[RunArguments]:

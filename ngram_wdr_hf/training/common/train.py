@@ -14,6 +14,9 @@ from .hub import ADAPTER
 from .report import DIVERGED, divergence
 from .run_folder import RunFolder
 
+# A run's folder keeps its options.
+LOWER_RATE = "Lower `--learning_rate`, in another `--output_dir`."
+
 
 def train_and_save(
     trainer: RunTrainer,
@@ -128,7 +131,7 @@ def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -
 def _load_last_good(trainer: RunTrainer, checkpoint: Path | None, error: Diverged) -> None:
     """Load the result of a training that diverged after `checkpoint`, and log it."""
     if checkpoint is None:
-        raise InputError(f"{error} There is no checkpoint before it. Lower `--learning_rate`.") from error
+        raise InputError(f"{error} There is no checkpoint before it. {LOWER_RATE}") from error
     result = _result_of(read_state(checkpoint), checkpoint, trainer.args)
     trainer._load_from_checkpoint(str(result))
     trainer.state.log_history.append({"step": error.step, DIVERGED: read_state(result).global_step})
@@ -164,4 +167,4 @@ def end_if_diverged(histories: Mapping[str, Sequence[dict[str, float]]]) -> None
     remarks = {name: divergence(history) for name, history in histories.items()}
     remarks = [f"{name}: {remark}" for name, remark in remarks.items() if remark is not None]
     if remarks:
-        raise InputError(f"{' '.join(remarks)} Lower `--learning_rate`, in another `--output_dir`.")
+        raise InputError(f"{' '.join(remarks)} {LOWER_RATE}")

@@ -71,7 +71,7 @@ def test_repeated_command_has_the_same_message(clm, tmp_path, diverge):
 
 def test_without_a_checkpoint(clm, tmp_path, diverge):
     diverge(0)
-    with raises_naming(InputError, "step 2", "`--learning_rate`"):
+    with raises_naming(InputError, "step 2", "`--learning_rate`", "`--output_dir`"):
         clm(tmp_path / "run", "--max_steps 6")
     # Without evaluations, logs and checkpoints in between, the end of the training notices.
     options = "--max_steps 3 --eval_strategy no --logging_steps 99"

@@ -61,6 +61,30 @@ def test_from_a_checkpoint_or_folder_of_another_run(clm, undisturbed, tmp_path):
         clm(tmp_path / "d", "--max_steps 3", "--resume_from_checkpoint", str(tmp_path / "empty"))
 
 
+@pytest.mark.parametrize(
+    "option, value", [("learning_rate", 1e-3), ("weight_decay", 0.1), ("lr_scheduler_type", "linear")]
+)
+def test_a_checkpoint_with_another_optimizer(clm, undisturbed, tmp_path, option, value):
+    """Trainer would restore the old one, and ignore the option."""
+    start = undisturbed / "checkpoint-4"
+    with raises_naming(InputError, f"`--{option} {value}`", str(start)):
+        clm(
+            tmp_path / "run",
+            "--max_steps 6",
+            "--resume_from_checkpoint",
+            str(start),
+            *as_arguments(**{option: value}),
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_by_steps_in_a_training_by_the_clock(mlm, tmp_path):
+    start = mlm(tmp_path / "run", "--max_steps 2") / "checkpoint-2"
+    assert start.is_dir()
+    with raises_naming(InputError, "`--budget_minutes`", str(start)):
+        mlm(tmp_path / "other", "--budget_minutes 1", "--resume_from_checkpoint", str(start))
+
+
 def test_lengths_that_do_not_fit(clm, undisturbed, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(undisturbed, folder)
