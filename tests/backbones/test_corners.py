@@ -118,7 +118,7 @@ def test_invalid_options_with_a_checkpoint(tmp_path):
     LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
     with raises_naming(ValueError, "`config`"):
         with_ngram_heads(tmp_path, config=LlamaConfig())
-    with raises_naming(TypeError, "'ngram_sise'", "WDRNgramLlamaConfig"):
+    with raises_naming(TypeError, "`ngram_sise`", "`ngram_size`"):
         with_ngram_heads(tmp_path, ngram_sise=3)
 
 
