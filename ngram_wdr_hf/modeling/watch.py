@@ -52,12 +52,10 @@ class HeadWatchMixin:
         no check if gradients of an input or an output are asked for, in an analysis.
         """
         loss = fields["loss"]
-        asks_for_inputs = any(tensor.is_leaf and tensor.requires_grad for tensor in _tensors(inputs))
-        if asks_for_inputs or not self._ngram_can_train_heads(loss):
-            return
-        # A loss that is kept must not keep the logits.
-        outputs = [weakref.ref(tensor) for tensor in _tensors(fields)]
-        loss.register_hook(partial(self._ngram_queue_gradient_check, EVALUATION_MODE, outputs))
+        if self._ngram_can_train_heads(loss):
+            # A loss that is kept must not keep the logits.
+            tensors = [weakref.ref(tensor) for tensor in (*_tensors(inputs), *_tensors(fields))]
+            loss.register_hook(partial(self._ngram_queue_gradient_check, EVALUATION_MODE, tensors))
 
     def _ngram_can_train_heads(self, tensor: torch.Tensor) -> bool:
         """Return whether a backward pass from `tensor` can be a training step of a model with trainable heads."""
@@ -68,10 +66,12 @@ class HeadWatchMixin:
         )
 
     def _ngram_queue_gradient_check(
-        self, reason: str, outputs: Sequence[weakref.ref[torch.Tensor]], _: torch.Tensor
+        self, reason: str, tensors: Sequence[weakref.ref[torch.Tensor]], _: torch.Tensor
     ) -> None:
-        """Hook of a tensor. Check the heads after the backward pass, unless it keeps a gradient of `outputs`."""
-        if any(output.retains_grad for reference in outputs if (output := reference()) is not None):
+        """
+        Hook of a tensor. Check the heads after the backward pass, unless the gradient of one of `tensors` is kept.
+        """
+        if any(_keeps_gradient(tensor) for reference in tensors if (tensor := reference()) is not None):
             return
         # Wait for the end of the backward pass: other parts of the loss may still reach the heads.
         check = partial(self._ngram_check_head_gradients, reason)
@@ -91,6 +91,10 @@ class HeadWatchMixin:
 
 def _has_gradient(module: nn.Module) -> bool:
     return any(parameter.grad is not None for parameter in module.parameters())
+
+
+def _keeps_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.retains_grad or (tensor.is_leaf and tensor.requires_grad)
 
 
 def _tensors(values: Mapping[str, Any]) -> Iterator[torch.Tensor]:

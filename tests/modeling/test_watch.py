@@ -80,6 +80,13 @@ def test_gradients_that_are_no_training():
     embeddings = model.transformer.wte(batch["input_ids"]).detach().requires_grad_()
     model(inputs_embeds=embeddings, labels=batch["labels"]).loss.backward()
     assert embeddings.grad.any()
+    model = tiny_seq2seq("marian")
+    embeddings = model.get_encoder().get_input_embeddings()(batch["input_ids"])
+    loss = model(inputs_embeds=embeddings, labels=batch["labels"]).loss
+    # Asked for after the forward pass, and of a tensor that is computed itself.
+    embeddings.retain_grad()
+    loss.backward()
+    assert embeddings.grad.any()
 
 
 def test_losses_that_reach_all_that_is_trained():
