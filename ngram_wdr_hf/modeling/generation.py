@@ -96,8 +96,7 @@ class NgramGenerationMixin:
             if self.ngram_lambda(model_kwargs.get("ensemble_lambda")) > 0:
                 raise ValueError(
                     "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0, which would apply the "
-                    "ensemble twice: remove the processor, or set `ensemble_lambda=0` in the call or in "
-                    "`model.config`."
+                    "ensemble twice: remove the processor, or pass `ensemble_lambda=0` to `generate`."
                 )
             # `generate` passes this dictionary to every forward.
             model_kwargs["ensemble_lambda"] = processor_lambda

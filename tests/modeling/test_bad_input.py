@@ -128,8 +128,13 @@ def test_processor_misused():
         other.generate(ids, logits_processor=[processor], max_new_tokens=2)
     with raises_naming(ValueError, "`logits_processor`", "`NgramEnsembleLogitsProcessor`"):
         model.generate(ids, logits_processor=[processor, processor], max_new_tokens=2)
-    with raises_naming(ValueError, "NgramEnsembleLogitsProcessor", "`ensemble_lambda`"):
+    twice = ("`NgramEnsembleLogitsProcessor`", "`ensemble_lambda=0` to `generate`")
+    with raises_naming(ValueError, *twice):
         model.generate(ids, logits_processor=[processor], ensemble_lambda=0.2, max_new_tokens=2)
+    model.generation_config.ensemble_lambda = 0.2
+    with raises_naming(ValueError, *twice):
+        model.generate(ids, logits_processor=[processor], max_new_tokens=2)
+    model.generate(ids, logits_processor=[processor], ensemble_lambda=0, max_new_tokens=2)
 
 
 def test_embeddings_without_ids():
