@@ -40,7 +40,7 @@ from .settings import (
     run_settings,
     with_data_of_run,
 )
-from .train import end_if_diverged, train_and_save
+from .train import describe_trained, end_if_diverged, stopped_early, train_and_save
 
 
 def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
@@ -202,7 +202,9 @@ class Run:
         texts = ", ".join(f"{split} {count}" for split, count in counts.items())
         print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
         if self.training.do_train and not self.needs_training:
-            print(f"Already trained in {self.folder.path}: {self.folder.trained_state().global_step:,} steps.")
+            state = self.folder.trained_state()
+            is_cut_short = state.global_step < state.max_steps and stopped_early(state, self.arguments.report.patience)
+            print(describe_trained(self.folder.path, f"{state.global_step:,} steps", is_cut_short))
 
     def train(self, trainer: NgramTrainer) -> None:
         """Train the model, resuming from `checkpoint`, with the callbacks that the options ask for, and save it."""

@@ -46,7 +46,7 @@ def train_and_save(
     if finished is not None and _has_ended(trainer, finished, patience):
         if training.should_save:
             folder.save_settings(settings)
-        _tell(trainer, f"Already trained in {folder.path}: {trainer.length_text(trainer.trained(finished))}.")
+        _tell_trained(trainer, folder.path, finished, patience)
         return
     if finished is not None and start is None:
         raise InputError(
@@ -59,7 +59,7 @@ def train_and_save(
         folder.reopen(settings)
     if start is not None and _has_ended(trainer, start, patience):
         # Interrupted after its last step: Trainer would take another step.
-        _tell(trainer, f"Already trained in {checkpoint}: {trainer.length_text(trainer.trained(start))}.")
+        _tell_trained(trainer, checkpoint, start, patience)
         trainer._load_from_checkpoint(str(_result_of(start, checkpoint, training)))
         trainer.state = start
     else:
@@ -69,6 +69,8 @@ def train_and_save(
         beginning = "" if checkpoint is None else f", going on from {checkpoint}"
         _tell(trainer, f"Training in {folder.path}: {trainer.length_text(trainer.planned())}{beginning}.")
         _train(trainer, folder, checkpoint)
+        if stopped_early(trainer.state, patience) and trainer.trained(trainer.state) < trainer.planned():
+            _tell(trainer, f"Stopped early in step {trainer.state.global_step}, as `--patience {patience}` asks for.")
     if not merges_adapters:
         trainer.save_model()
     elif training.should_save:
@@ -123,9 +125,14 @@ def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -
     Return whether a training in this state has its full length, or was stopped early. `patience` is that of early
     stopping, `None` without.
     """
+    is_cut_short = stopped_early(state, patience) or divergence(state.log_history) is not None
+    return is_cut_short or trainer.trained(state) >= trainer.planned()
+
+
+def stopped_early(state: TrainerState, patience: int | None) -> bool:
+    """Return whether a training in this state has used up the patience of early stopping, which is `None` without."""
     stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
-    is_stopped = patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
-    return is_stopped or divergence(state.log_history) is not None or trainer.trained(state) >= trainer.planned()
+    return patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience
 
 
 def _load_last_good(trainer: RunTrainer, checkpoint: Path | None, error: Diverged) -> None:
@@ -145,6 +152,17 @@ def _result_of(state: TrainerState, checkpoint: Path, training: TrainingArgument
     # The folder may have been moved, or the best checkpoint be that of another run, from which this one went on.
     beside = checkpoint.with_name(best.name)
     return beside if beside.is_dir() else best
+
+
+def describe_trained(where: Path, length: str, is_cut_short: bool) -> str:
+    """Return the line about a training that has ended, with its length, and whether early stopping cut it short."""
+    return f"Already trained in {where}: {length}{', stopped early by `--patience`' * is_cut_short}."
+
+
+def _tell_trained(trainer: RunTrainer, where: Path, state: TrainerState, patience: int | None) -> None:
+    trained = trainer.trained(state)
+    is_cut_short = stopped_early(state, patience) and trained < trainer.planned()
+    _tell(trainer, describe_trained(where, trainer.length_text(trained), is_cut_short))
 
 
 def _tell_new_schedule(trainer: RunTrainer, start: TrainerState) -> None:

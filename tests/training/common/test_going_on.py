@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.checkpoints import read_state
 from ngram_wdr_hf.training.mlm import budget
-from tests.support.errors import raises_naming
+from tests.support.errors import assert_names, raises_naming
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
 
 
@@ -110,12 +110,21 @@ def test_schedule_that_depends_on_the_length(clm, tmp_path, capsys):
     assert yaml.safe_load((folder / "run.yaml").read_text())["max_steps"] == 8
 
 
+def _line_with(capsys, text: str) -> str:
+    """Return the only printed line that contains a text."""
+    (line,) = [line for line in capsys.readouterr().out.split("\n") if text in line]
+    return line
+
+
 def test_early_stopping_ends_a_longer_run_as_well(clm, tmp_path, capsys):
     options = as_arguments(learning_rate=0.3, patience=1)
     folder = clm(tmp_path / "run", "--max_steps 20", *options)
     step, weights = read_state(folder).global_step, weights_of(folder)
     assert step < 20
-    clm(folder, "--max_steps 40", *options)
+    assert_names(_line_with(capsys, "`--patience"), f"step {step}")
+    for length in ("--max_steps 20", "--max_steps 40"):
+        clm(folder, length, *options)
+        assert_names(_line_with(capsys, "`--patience"), str(folder), f"{step} steps")
     assert read_state(folder).global_step == step and weights_of(folder) == weights
     assert metrics_of(folder)["settings"]["max_steps"] == 40
 
