@@ -1,6 +1,7 @@
 """Nothing here may need the network: the Hub is out of bounds unless a test says otherwise."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -21,6 +22,12 @@ pytest.register_assert_rewrite("tests.support")
 
 # Nothing is left behind, in the user's own cache or elsewhere.
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+
+def pytest_collection_finish():
+    """Trainer collects garbage in every run. What the imports have made stays, and need not be searched each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
