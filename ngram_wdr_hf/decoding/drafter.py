@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from transformers.generation import GenerationConfig
 
-from ..method.differences import conjugate_of
 from ..method.logits import LogitLayer, logits_of, target_embeddings
 from .pace import DraftKind, DraftPace
 from .prompt_lookup import PromptLookup, PromptMatch
@@ -101,12 +100,10 @@ class Drafter:
             choice = probabilities = None
             kinds = [match and DraftKind.of_lookup(match.match_length + depth) for match in matches]
             if depth < len(heads) and self.pace.should_run_head(kinds):
-                prediction = heads[depth](hidden_states)
                 embeddings = target_embeddings(self.model, last_tokens.to(hidden_states.device))
                 if embeddings is not None:
                     neighbors.insert(0, embeddings)
-                    prediction = prediction + conjugate_of(neighbors)
-                logits = self._logits(prediction).to(next_tokens.device)
+                logits = self._logits(heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 max_probabilities, choice = probabilities.max(dim=-1)
                 confidences = max_probabilities.tolist()

@@ -1,11 +1,12 @@
 """The ensemble as a logits processor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
-from ..method.configuration import check_fraction
+from ..method.configuration import check_ensemble_weights, check_fraction
 
 # Processors are identified by class name, as a checkpoint with its own code does not include the class.
 PROCESSOR_NAME = "NgramEnsembleLogitsProcessor"
@@ -29,20 +30,32 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
-        ensemble_lambda (`float`): The paper's λ, the heads' share, from 0 to 1.
+        ensemble_lambda (`float`, *optional*): The paper's λ, the heads' share, from 0 to 1.
         encoder_inputs (`Mapping[str, torch.Tensor]`, *optional*):
             For direct calls with an encoder-decoder model: the inputs of its encoder, such as `input_ids` and
             `attention_mask`. Each row stands for one row of `input_ids`, or for equally many consecutive beams.
+        ensemble_weights (`Sequence[float]`, *optional*): The N weights of the ensemble, instead of a λ.
     """
 
-    def __init__(self, model, ensemble_lambda: float, encoder_inputs: Mapping[str, torch.Tensor] | None = None):
+    def __init__(
+        self,
+        model,
+        ensemble_lambda: float | None = None,
+        encoder_inputs: Mapping[str, torch.Tensor] | None = None,
+        ensemble_weights: Sequence[float] | None = None,
+    ):
         if not len(getattr(model, "ngram_heads", ())):
             raise ValueError(
                 f"`NgramEnsembleLogitsProcessor` needs a model with N-gram heads, got a {type(model).__name__} "
                 "without heads. Load or train a model with `ngram_size` >= 2."
             )
         self.model = model
-        self.ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
+        if (ensemble_lambda is None) == (ensemble_weights is None):
+            raise ValueError("`ensemble_lambda` or `ensemble_weights` must be given, but not both. Pass one of them.")
+        if ensemble_weights is None:
+            self.ensemble = {"ensemble_lambda": check_fraction("ensemble_lambda", ensemble_lambda)}
+        else:
+            self.ensemble = {"ensemble_weights": check_ensemble_weights(ensemble_weights, model.config.ngram_size)}
         self.encoder_inputs = encoder_inputs
 
     @torch.no_grad()
@@ -51,7 +64,7 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         if self.model.config.is_encoder_decoder:
             inputs |= self._encoder_inputs(len(input_ids))
         plain = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
-        ensembled = self.model(**inputs, ensemble_lambda=self.ensemble_lambda).logits[:, -1]
+        ensembled = self.model(**inputs, **self.ensemble).logits[:, -1]
         # Adding the difference preserves the changes of other processors, forbidden tokens included.
         ensembled = scores + (ensembled - plain).to(scores.dtype)
         are_log_probabilities = bool((scores.logsumexp(-1).abs() < 1e-3).all())
@@ -71,22 +84,23 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
 
 def split_ensemble_processors(
     model, processors: LogitsProcessorList | None
-) -> tuple[LogitsProcessorList, float | None]:
+) -> tuple[LogitsProcessorList, dict[str, Any] | None]:
     """
-    Return all processors but the [`NgramEnsembleLogitsProcessor`], and its λ (`None` without one). Raise a
+    Return all processors but the [`NgramEnsembleLogitsProcessor`], and its ensemble as an argument of `forward`, λ or
+    weights by name (`None` without such a processor). Raise a
     `ValueError` if there are two of it, or if it was created for another model.
     """
     name = PROCESSOR_NAME
     other_processors = LogitsProcessorList()
-    ensemble_lambda = None
+    ensemble = None
     for processor in processors or ():
         if all(cls.__name__ != name for cls in type(processor).__mro__):
             other_processors.append(processor)
-        elif ensemble_lambda is not None:
+        elif ensemble is not None:
             raise ValueError(f"`logits_processor` has two processors of class `{name}`. Pass only one.")
         # Heads are compared, as a wrapper such as PEFT's is another model with the same heads.
         elif processor.model.ngram_heads is not model.ngram_heads:
             raise ValueError(f"`{name}(model=...)` is not the model that generates. Create one for this model.")
         else:
-            ensemble_lambda = processor.ensemble_lambda
-    return other_processors, ensemble_lambda
+            ensemble = processor.ensemble
+    return other_processors, ensemble

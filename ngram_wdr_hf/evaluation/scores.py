@@ -1,7 +1,7 @@
 """The exact NLL of a text under a model, for several λ in one pass."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,6 +122,14 @@ class _Share(Dataset):
         return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
 
 
+def batches_of(
+    text: ScoredText, batch_size: int, process_index: int = 0, num_processes: int = 1
+) -> Iterable[dict[str, torch.Tensor]]:
+    """Return the batches of a process's share of a text. The items of `PairBatches` are batches already."""
+    share = _Share(text, process_index, num_processes)
+    return DataLoader(share, None if isinstance(text, PairBatches) else batch_size)
+
+
 def score(
     model: nn.Module,
     text: ScoredText,
@@ -154,9 +162,8 @@ def score(
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
         return [output.loss, output.head_losses.to(precision) * counts, counts]
 
-    share = _Share(text, process_index, num_processes)
-    batch_size = batch_size if isinstance(text, EvaluationWindows) else None
-    sums, head_sums, head_counts = _add_up_batches(model, share, batch_size, sums_of, add_up, on_batch)
+    batches = batches_of(text, batch_size, process_index, num_processes)
+    sums, head_sums, head_counts = _add_up_batches(model, batches, sums_of, add_up, on_batch)
     return Scores(
         lambdas=list(lambdas),
         nll_sums=sums.tolist(),
@@ -189,8 +196,8 @@ def score_masked(
         head_sums = output.head_losses.to(precision) * output.head_counts
         return [output.loss, num_correct, head_sums, output.head_counts]
 
-    share = _Share(text, process_index, num_processes)
-    sums = _add_up_batches(model, share, batch_size, sums_of, add_up, on_batch)
+    batches = batches_of(text, batch_size, process_index, num_processes)
+    sums = _add_up_batches(model, batches, sums_of, add_up, on_batch)
     nll_sum, num_correct, head_sums, head_counts = sums
     return MaskedScores(
         nll_sum=nll_sum.item(),
@@ -206,30 +213,29 @@ def score_masked(
 @torch.no_grad()
 def _add_up_batches(
     model: nn.Module,
-    share: _Share,
-    batch_size: int | None,
+    batches: Iterable[dict[str, torch.Tensor]],
     sums_of: Callable[[dict[str, torch.Tensor], torch.dtype], list[torch.Tensor]],
     add_up: Callable[[torch.Tensor], torch.Tensor],
     on_batch: Callable[[], None],
 ) -> list[torch.Tensor]:
     """
     Add up what `sums_of` returns for a batch, a list of tensors, over all batches and processes, in evaluation mode
-    and in float64 (float32 on Apple's GPUs, which lack it). `batch_size=None` means that an item is a batch.
+    and in float64 (float32 on Apple's GPUs, which lack it).
     """
-    if not len(share):
-        raise InputError(NO_TARGETS)
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
 
     precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
-    for batch in DataLoader(share, batch_size):
+    for batch in batches:
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
         sums = [value.to(precision) for value in sums_of(batch, precision)]
         totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
         on_batch()
     model.train(was_training)
+    if totals is None:
+        raise InputError(NO_TARGETS)
     return [add_up(total).cpu() for total in totals]
 
 

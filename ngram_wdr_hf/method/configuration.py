@@ -1,6 +1,8 @@
 """The configuration fields that every model with N-gram heads shares."""
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -10,6 +12,7 @@ from transformers.activations import ACT2FN
 from .names import refuse_misspelt
 
 NGRAM_TARGETS = ("wdr", "simple")
+HEAD_INPUTS = ("hidden", "hidden+tokens")
 
 
 @dataclass(repr=False)
@@ -34,6 +37,23 @@ class NgramConfigMixin:
         draft_vocab_size (`int`, *optional*):
             How many tokens the heads choose from when they draft for `generate(use_mtp=True)`. The tokens are those
             given to `ngram_set_draft_tokens`, or else the first of the vocabulary. The whole vocabulary by default.
+        head_gradient (`float`, *optional*, defaults to 1.0):
+            The share γ, from 0 to 1, of the heads' gradient that reaches the hidden states and the output embedding.
+            1 is the paper's; with 0, the heads learn from the model without changing it.
+        head_loss_weight (`float`, *optional*):
+            The weight w > 0 of the heads in the training loss `L_0 + w mean(L_n)`. By default, the loss is the paper's
+            `1/2 L_0 + 1/2 mean(L_n)`.
+        head_loss_decay (`float`, *optional*, defaults to 1.0):
+            The loss weight of head n+1 relative to that of head n, greater than 0 and at most 1. The sum of the heads'
+            weights stays the same.
+        head_sample_rate (`float`, *optional*, defaults to 1.0):
+            The share ρ of its targets that each head is trained on in a step, greater than 0 and at most 1. They are
+            chosen at random, and their loss is divided by ρ.
+        ngram_head_reads (`str`, *optional*, defaults to `"hidden"`):
+            What head n reads: `"hidden"`, the hidden state, as in the paper; `"hidden+tokens"`, also the n tokens
+            between that position and the predicted token.
+        ensemble_weights (`Sequence[float]`, *optional*):
+            The N weights of the ensemble `w_0 h + sum_n w_n ê_n`, instead of the paper's λ. See [`fit_ensemble`].
     """
 
     ngram_size: int = 4
@@ -42,6 +62,12 @@ class NgramConfigMixin:
     label_smoothing: float = 0.0
     ngram_head_activation: str = "relu"
     draft_vocab_size: int | None = None
+    head_gradient: float = 1.0
+    head_loss_weight: float | None = None
+    head_loss_decay: float = 1.0
+    head_sample_rate: float = 1.0
+    ngram_head_reads: str = "hidden"
+    ensemble_weights: Sequence[float] | None = None
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:
@@ -77,6 +103,11 @@ class NgramConfigMixin:
         stock_fields = cls._ngram_backbone_config().__dataclass_fields__
         return tuple(name for name in cls.__dataclass_fields__ if name not in stock_fields)
 
+    @property
+    def ngram_needs_tokens(self) -> bool:
+        """Whether the heads need the tokens before the predicted one: WDR heads do, and heads that read tokens."""
+        return self.ngram_size > 1 and (self.ngram_target == "wdr" or self.ngram_head_reads == "hidden+tokens")
+
     def __post_init__(self, **kwargs):
         refuse_misspelt(kwargs, self._ngram_fields())
         super().__post_init__(**kwargs)
@@ -98,6 +129,28 @@ class NgramConfigMixin:
                 f"{self.ngram_head_activation!r}. Use for example 'relu' or 'gelu'."
             )
         self.draft_vocab_size = check_draft_vocab_size(self.draft_vocab_size)
+        self.head_gradient = check_fraction("head_gradient", self.head_gradient)
+        if self.head_loss_weight is not None and not (
+            is_number(self.head_loss_weight) and 0.0 < self.head_loss_weight < math.inf
+        ):
+            raise ValueError(
+                f"`head_loss_weight` must be a finite number > 0, got {self.head_loss_weight!r}. Use `None` for the "
+                "paper's loss."
+            )
+        for name in ("head_loss_decay", "head_sample_rate"):
+            value = check_fraction(name, getattr(self, name))
+            if value == 0:
+                raise ValueError(f"`{name}` must be greater than 0 and at most 1, got {value!r}.")
+        if self.ngram_head_reads not in HEAD_INPUTS:
+            raise ValueError(
+                f"`ngram_head_reads` must be one of {', '.join(HEAD_INPUTS)}, got {self.ngram_head_reads!r}."
+            )
+        if self.ensemble_weights is not None:
+            self.ensemble_weights = check_ensemble_weights(self.ensemble_weights, self.ngram_size)
+            if self.ensemble_lambda:
+                raise ValueError(
+                    f"`ensemble_weights` and `ensemble_lambda={self.ensemble_lambda}` exclude each other: remove one."
+                )
 
     def save_pretrained(self, *args, **kwargs) -> None:
         # Fields may have been set since the configuration was created.
@@ -113,6 +166,26 @@ def check_integer(name: str, value: int, lowest: int = 1, advice: str = "") -> i
     if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
         raise ValueError(f"`{name}` must be an integer >= {lowest}, got {value!r}. {advice}".rstrip())
     return int(value)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number of Python or NumPy; a `bool` is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_ensemble_weights(weights: Sequence[float], ngram_size: int) -> list[float]:
+    """Return the weights of the ensemble as a list; raise a `ValueError` unless they are N finite numbers, N > 1."""
+    weights = list(weights)
+    if ngram_size == 1:
+        raise ValueError("`ensemble_weights` needs a model with heads: use `ngram_size` >= 2, or remove it.")
+    if len(weights) != ngram_size:
+        raise ValueError(
+            f"`ensemble_weights` must be {ngram_size} numbers, one for the next token and one per head "
+            f"(`ngram_size={ngram_size}`), got {len(weights)}."
+        )
+    if not all(is_number(weight) and math.isfinite(weight) for weight in weights):
+        raise ValueError(f"`ensemble_weights` must be finite numbers, got {weights!r}.")
+    return [float(weight) for weight in weights]
 
 
 def check_fraction(name: str, value: float) -> float:

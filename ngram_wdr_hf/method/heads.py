@@ -10,23 +10,54 @@ from transformers.activations import ACT2FN
 
 from .differences import conjugate_of
 from .documents import IGNORE_INDEX
+from .ensemble import is_plain, weights_of
+from .head_training import HeadTraining
 
 
 class NgramHead(nn.Module):
-    """
+    r"""
     The paper's `MLP^n`: two linear layers of the model's width d with an activation between them, `2 d^2 + 2 d`
     parameters. It maps hidden states `(..., d)` to predictions of the same shape: word differences for WDR heads,
-    embeddings for simple heads.
+    embeddings for simple heads. A head that also reads the tokens before the predicted one has a wider first layer,
+    and adds its output to the hidden state.
+
+    Args:
+        width (`int`): The model's width d.
+        activation (`str`): The Transformers name of the activation between the layers.
+        target (`str`, *optional*, defaults to `"wdr"`): What the head predicts, `"wdr"` or `"simple"`.
+        num_tokens_read (`int`, *optional*, defaults to 0): How many tokens head n reads: 0, or n.
     """
 
-    def __init__(self, width: int, activation: str):
+    def __init__(self, width: int, activation: str, target: str = "wdr", num_tokens_read: int = 0):
         super().__init__()
-        self.fc_in = nn.Linear(width, width)
+        self.target = target
+        self.num_tokens_read = num_tokens_read
+        self.fc_in = nn.Linear(width * (1 + num_tokens_read), width)
         self.activation = ACT2FN[activation]
         self.fc_out = nn.Linear(width, width)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.fc_out(self.activation(self.fc_in(hidden_states)))
+    def forward(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+        """Return the head's output before the conjugate term is added; arguments as in `predict`."""
+        if not self.num_tokens_read:
+            return self.fc_out(self.activation(self.fc_in(hidden_states)))
+        # Output embeddings may be much smaller or larger than hidden states.
+        scale = hidden_states.detach().square().mean(-1, keepdim=True).sqrt()
+        tokens = [F.rms_norm(embedding, embedding.shape[-1:]) * scale for embedding in reversed(neighbors)]
+        inputs = torch.cat([hidden_states, *tokens], dim=-1)
+        return hidden_states + self.fc_out(self.activation(self.fc_in(inputs)))
+
+    def predict(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
+        r"""
+        Return the predicted embedding `ê`, of shape `(..., d)`.
+
+        Args:
+            hidden_states (`torch.Tensor` of shape `(..., d)`): The hidden states to predict from.
+            neighbors (`Sequence[torch.Tensor]`, n of shape `(..., d)`):
+                The output embeddings of the n tokens next to the predicted one, nearest first. A simple head that
+                reads no tokens ignores them.
+        """
+        prediction = self(hidden_states, neighbors)
+        return prediction + conjugate_of(neighbors) if self.target == "wdr" else prediction
 
 
 @dataclass(frozen=True)
@@ -42,6 +73,7 @@ class NgramPredictions:
             depth n is `(number of targets, d)`.
         targets (`Sequence[torch.LongTensor]`, *optional*):
             The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
+        training ([`HeadTraining`], *optional*): How the heads are trained, for the loss; `None` for the paper's way.
         runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*):
             The run lengths of the positions, which the ensemble needs; `None` if it is not used.
     """
@@ -49,6 +81,7 @@ class NgramPredictions:
     embeddings: Sequence[torch.Tensor]
     targets: Sequence[torch.LongTensor] | None = None
     runs: torch.LongTensor | None = None
+    training: HeadTraining | None = None
 
     @classmethod
     def from_past(
@@ -58,6 +91,7 @@ class NgramPredictions:
         embeddings: torch.Tensor | None,
         runs: torch.LongTensor,
         next_tokens: torch.LongTensor | None = None,
+        training: HeadTraining | None = None,
     ) -> "NgramPredictions":
         r"""
         Apply the heads of a causal model, and align their predictions by the token that they predict. WDR heads'
@@ -70,10 +104,13 @@ class NgramPredictions:
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
                 The hidden states `h` of P earlier positions, then of the K positions to predict from.
             embeddings (`torch.Tensor` of shape `(batch_size, P + K, d)`, *optional*):
-                The output embeddings of the tokens at all P + K positions; `None` for simple heads.
+                The output embeddings of the tokens at all P + K positions; `None` for heads that need no tokens.
             runs (`torch.LongTensor` of shape `(batch_size, K)`): The run lengths of the K positions.
             next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*):
                 The token after each of the K positions; -100 for no target. With `None`, the result has no targets.
+            training ([`HeadTraining`], *optional*):
+                How the heads are trained. With a sample, the embeddings and targets of head n are those of the chosen
+                positions only: `(num_chosen, d)` and `(num_chosen,)`.
         """
         kept, length = runs.shape[1], hidden_states.shape[1]
         predicted, targets = [hidden_states[:, length - kept :]], None
@@ -81,46 +118,54 @@ class NgramPredictions:
             targets = [next_tokens]
             # Predictions made at the P earlier positions are for the ensemble; they have no targets in the loss.
             runs_here = torch.minimum(runs, torch.arange(1, kept + 1, device=runs.device))
+        states = hidden_states if training is None else training.scale_gradient(hidden_states)
         for n, head in enumerate(heads, start=1):
             end = max(length - n, 0)
             count = min(kept, end)
-            prediction = head(hidden_states[:, end - count : end])
+            head_inputs = states[:, end - count : end]
+            # The tokens x[t-n+1..t] are known at position t.
+            neighbors = []
             if embeddings is not None:
-                # The tokens x[t-n+1..t] are known at position t and turn head n's difference into an embedding.
                 neighbors = [embeddings[:, length - i - count : length - i] for i in range(n)]
-                prediction = prediction + conjugate_of(neighbors)
-            predicted.append(prediction)
             if next_tokens is not None:
                 begin = kept - count
-                targets.append(next_tokens[:, begin:].masked_fill(runs_here[:, begin:] <= n, IGNORE_INDEX))
-        return cls(predicted, targets, runs)
+                target = next_tokens[:, begin:].masked_fill(runs_here[:, begin:] <= n, IGNORE_INDEX)
+                if training is not None and training.samples:
+                    is_chosen = training.choose(target, n)
+                    head_inputs, target = head_inputs[is_chosen], target[is_chosen]
+                    neighbors = [embedding[is_chosen] for embedding in neighbors]
+                targets.append(target)
+            predicted.append(head.predict(head_inputs, neighbors))
+        return cls(predicted, targets, runs, training)
 
     @property
     def main(self) -> torch.Tensor:
         """The model's own predictions, depth 0: in a causal model, the hidden states `(batch_size, K, d)`."""
         return self.embeddings[0]
 
-    def past_mean(self) -> torch.Tensor:
+    def past(self, n: int) -> torch.Tensor:
         """
-        Return the mean of the heads' past predictions of each next token, `1/(N-1) sum_n ê_n[t-n]`, of shape
-        `(batch_size, K, d)`. Where head n has no past prediction in the same document, the main prediction takes its
-        place. Needs at least one head, and `runs`.
+        Return head n's past predictions of each next token, of shape `(batch_size, K, d)`. Where it has none in the
+        same document, the main prediction takes its place. Needs `runs`.
         """
-        main, total = self.main, 0.0
-        for n, prediction in enumerate(self.embeddings[1:], start=1):
-            if prediction.shape[1] < main.shape[1]:
-                prediction = F.pad(prediction, (0, 0, main.shape[1] - prediction.shape[1], 0))
-            total = torch.where((self.runs > n)[..., None], prediction, main) + total
-        return total / (len(self.embeddings) - 1)
+        main, prediction = self.main, self.embeddings[n]
+        if prediction.shape[1] < main.shape[1]:
+            prediction = F.pad(prediction, (0, 0, main.shape[1] - prediction.shape[1], 0))
+        return torch.where((self.runs > n)[..., None], prediction, main)
 
-    def ensemble(self, ensemble_lambda: float) -> torch.Tensor:
+    def ensemble(self, ensemble: float | Sequence[float]) -> torch.Tensor:
         """
-        Return the ensemble's predictions `(1-λ) h + λ/(N-1) sum_n ê_n`, of shape `(batch_size, K, d)`. For λ = 0 or
-        without heads, these are the main predictions.
+        Return the ensemble `w_0 h + sum_n w_n ê_n`, of shape `(batch_size, K, d)`, for the paper's λ or for N weights.
+        Where head n has no past prediction, its weight goes to the main prediction. Without heads, and with a weight
+        of 0 for every head and 1 for the main prediction, these are the main predictions.
         """
-        if ensemble_lambda == 0 or len(self.embeddings) == 1:
+        weights = weights_of(ensemble, len(self.embeddings))
+        if len(self.embeddings) == 1 or is_plain(weights):
             return self.main
-        return torch.lerp(self.main, self.past_mean(), ensemble_lambda)
+        total = self.main * weights[0]
+        for n in range(1, len(self.embeddings)):
+            total = torch.add(total, self.past(n), alpha=weights[n])
+        return total
 
     def of_heads(self) -> "NgramPredictions":
         """Return a new object with the heads' predictions and targets only: no depth 0, no run lengths."""

@@ -138,10 +138,10 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
 
 def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor) -> torch.Tensor | None:
     """
-    Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for the conjugate
-    terms of WDR heads. Return `None` for a model with simple heads or without heads.
+    Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for WDR heads and for
+    heads that read tokens. Return `None` for a model whose heads need no tokens.
     """
-    if not model.ngram_heads or model.config.ngram_target == "simple":
+    if not model.config.ngram_needs_tokens:
         return None
     # Detached, so that the loss does not reach `W` through the inputs of the logit layer (paper, section 3.2.2).
     return F.embedding(token_ids, output_weight(model).detach())

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch.nn import LinearCrossEntropyOptions
 
 from .documents import IGNORE_INDEX
+from .head_training import HeadTraining, head_weights
 from .heads import NgramPredictions
 from .logits import LogitLayer, LogitShape
 
@@ -20,16 +21,6 @@ CACHED_ELEMENTS = 2**20
 FLOAT16_SCALE = 1024.0
 
 
-def head_weights(ngram_size: int) -> list[float]:
-    """
-    Return the loss weights of the N depths: 1/2 for depth 0, `1/(2(N-1))` for each head. Without heads (N = 1),
-    depth 0 has weight 1.
-    """
-    if ngram_size == 1:
-        return [1.0]
-    return [0.5] + [0.5 / (ngram_size - 1)] * (ngram_size - 1)
-
-
 def ngram_loss(
     predictions: NgramPredictions,
     layer: LogitLayer,
@@ -37,12 +28,13 @@ def ngram_loss(
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Return the loss `1/2 L_0 + 1/(2(N-1)) sum_n L_n`, or `L_0` for N = 1. Depth 0 is the model's own prediction, depth
-    n that of head n. `L_n` is the cross entropy summed over depth n's targets, divided by a count that is the same for
-    all depths.
+    Return the weighted sum of all depths' losses, `1/2 L_0 + 1/(2(N-1)) sum_n L_n` by default, or `L_0` for N = 1.
+    Depth 0 is the model's own prediction, depth n that of head n. `L_n` is the cross entropy summed over depth n's
+    targets, divided by a count that is the same for all depths.
 
     Args:
-        predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
+        predictions ([`NgramPredictions`]):
+            The predictions of all depths, with targets. Their `training` has the loss weights.
         layer ([`LogitLayer`]): The logit layer that all depths share.
         label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
         num_items_in_batch (`int` or `torch.Tensor`, *optional*):
@@ -59,16 +51,22 @@ def ngram_loss(
         # `_ChunkedNLL` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
 
-    weights = head_weights(len(rows))
+    training = predictions.training or HeadTraining(head_weights(len(rows)))
+    # A head's sample stands for all its targets.
+    weights = [training.weights[0], *(w / training.sample_rate for w in training.weights[1:])]
     counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
     divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
     if isinstance(divisor, torch.Tensor):
         # A number divided by an integer tensor is always float32.
         divisor = divisor.to(torch.promote_types(weight.dtype, torch.float32))
     cap = None if layer.shape.soft_cap is None else (layer.shape, label_smoothing)
-    loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, divisor, targets, *rows)
+    loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, training.gradient, divisor, targets, *rows)
     if label_smoothing and cap is None:
-        loss = loss + label_smoothing / divisor * _smoothing_term(rows, targets, weights, weight, bias)
+        term = _smoothing_term(rows[:1], targets[:1], weights[:1], weight, bias)
+        if len(rows) > 1:
+            weight, bias = training.scale_gradient(weight), None if bias is None else training.scale_gradient(bias)
+            term = term + _smoothing_term(rows[1:], targets[1:], weights[1:], weight, bias)
+        loss = loss + label_smoothing / divisor * term
     return loss, nll_sums / counts.clamp(min=1)
 
 
@@ -92,32 +90,39 @@ def mean_nll(predictions: NgramPredictions, layer: LogitLayer) -> torch.Tensor:
 
 
 @torch.no_grad()
-def grid_nll(predictions: NgramPredictions, lambdas: Sequence[float], layer: LogitLayer) -> torch.Tensor:
+def grid_nll(
+    predictions: NgramPredictions, ensembles: Sequence[float | Sequence[float]], layer: LogitLayer
+) -> torch.Tensor:
     r"""
-    Return the ensemble's next-token NLL for each λ, summed over all targets. The ensemble is linear in λ, and so are
-    its logits before the soft cap: two products with the output embedding are enough for all values.
+    Return the summed next-token NLL of several ensembles. The paper's ensemble is linear in λ, and so are its logits
+    before the soft cap: two products with the output embedding are enough for all values of λ. Weights take one each.
 
     Args:
         predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
-        lambdas (`Sequence[float]`): The values of λ.
+        ensembles (`Sequence[float | Sequence[float]]`): The ensembles: values of λ, or N weights.
         layer ([`LogitLayer`]): The logit layer.
 
     Returns:
-        `torch.Tensor` of shape `(len(lambdas),)`.
+        `torch.Tensor` of shape `(len(ensembles),)`.
     """
-    main, past, targets = predictions.main, predictions.ensemble(1.0), predictions.targets[0]
+    targets = predictions.targets[0]
     is_target = targets != IGNORE_INDEX
     weight, bias = layer.weight, layer.scaled_bias
-    sums = torch.zeros(len(lambdas), dtype=torch.promote_types(main.dtype, torch.float32), device=main.device)
+    dtype = torch.promote_types(predictions.main.dtype, torch.float32)
+    sums = torch.zeros(len(ensembles), dtype=dtype, device=targets.device)
+    lambdas = {i: value for i, value in enumerate(ensembles) if isinstance(value, (int, float))}
+    weighted = [i for i in range(len(ensembles)) if i not in lambdas]
+    embeddings = [predictions.main, predictions.ensemble(1.0), *(predictions.ensemble(ensembles[i]) for i in weighted)]
     # Each λ reads a chunk's logits again, so on a CPU a chunk has to fit in its cache.
-    size = max(64, CACHED_ELEMENTS // weight.shape[0]) if main.device.type == "cpu" else chunk_rows(weight)
-    chunks = (rows.split(size) for rows in (main[is_target], past[is_target], targets[is_target]))
-    for main_rows, past_rows, target in zip(*chunks, strict=True):
-        main_logits = F.linear(layer.scaled(main_rows), weight, bias).to(sums.dtype)
-        past_logits = F.linear(layer.scaled(past_rows), weight, bias).to(sums.dtype)
-        for i, value in enumerate(lambdas):
-            logits = layer.shape.cap(torch.lerp(main_logits, past_logits, value))
-            sums[i] += F.cross_entropy(logits, target, reduction="sum")
+    size = max(64, CACHED_ELEMENTS // weight.shape[0]) if targets.device.type == "cpu" else chunk_rows(weight)
+    chunks = (rows[is_target].split(size) for rows in (targets, *embeddings))
+    for target, *rows in zip(*chunks, strict=True):
+        main_logits, past_logits, *logits = (F.linear(layer.scaled(row), weight, bias).to(dtype) for row in rows)
+        for i, value in lambdas.items():
+            mixed = torch.lerp(main_logits, past_logits, value)
+            sums[i] += F.cross_entropy(layer.shape.cap(mixed), target, reduction="sum")
+        for i, weighted_logits in zip(weighted, logits, strict=True):
+            sums[i] += F.cross_entropy(layer.shape.cap(weighted_logits), target, reduction="sum")
     return sums
 
 
@@ -142,8 +147,8 @@ class _ChunkedNLL(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    def forward(ctx, weight, bias, cap, weights, divisor, targets, *rows):
-        needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
+    def forward(ctx, weight, bias, cap, weights, head_gradient, divisor, targets, *rows):
+        needs_weight, needs_bias, _, _, _, _, _, *needs_rows = ctx.needs_input_grad
         weight = weight.detach().requires_grad_(needs_weight)
         bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
         # Gradients are stored for the mean, which cannot overflow, and scaled so that float16 does not underflow.
@@ -160,9 +165,13 @@ class _ChunkedNLL(torch.autograd.Function):
             total = total + head_weight * loss_sum
             nll_sums.append(nll_sum)
             row_grads.append(grads[0])
-            weight_grad, bias_grad = _add_to(weight_grad, grads[1]), _add_to(bias_grad, grads[2])
+            share = 1.0 if len(nll_sums) == 1 else head_gradient
+            weight_grad = _add_to(weight_grad, grads[1], share=share)
+            bias_grad = _add_to(bias_grad, grads[2], share=share)
             # Free this depth's gradients before computing the next.
             del grads
+            if head_gradient == 0.0:
+                weight, bias = weight.detach(), None if bias is None else bias.detach()
         ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
         nll_sums = torch.stack(nll_sums)
         ctx.mark_non_differentiable(nll_sums)
@@ -173,7 +182,7 @@ class _ChunkedNLL(torch.autograd.Function):
         weight_grad, bias_grad, *row_grads = (
             None if grad is None else grad * (grad_total / ctx.scale).to(grad.dtype) for grad in ctx.saved_tensors
         )
-        return weight_grad, bias_grad, None, None, None, None, *row_grads
+        return weight_grad, bias_grad, None, None, None, None, None, *row_grads
 
 
 def _nll_and_gradients(
@@ -184,6 +193,9 @@ def _nll_and_gradients(
     embedding, bias. A gradient is `None` for a leaf that is `None` or does not require one.
     """
     rows, weight, bias = leaves
+    if not len(rows):
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return rows.new_zeros((), dtype=dtype), [torch.zeros_like(rows), None, None]
     options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight), chunking_method=None)
     # A sum in half precision overflows or loses digits, so half-precision rows are summed in float32.
     reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
@@ -247,12 +259,17 @@ def _gradients(
 
 
 def _add_to(
-    total: torch.Tensor | None, term: torch.Tensor | None, dtype: torch.dtype | None = None
+    total: torch.Tensor | None,
+    term: torch.Tensor | None,
+    dtype: torch.dtype | None = None,
+    share: float = 1.0,
 ) -> torch.Tensor | None:
-    """Add `term` to `total` in place and return it. Without a `total`, return `term`, as `dtype` if given."""
+    """Return `total + share * term`, computed in place. A missing total is 0, a missing term changes nothing."""
+    if term is None:
+        return total
     if total is None:
-        return term if term is None or dtype is None else term.to(dtype)
-    return total.add_(term)
+        return term if dtype is None else term.to(dtype)
+    return total.add_(term, alpha=share)
 
 
 def _smoothing_term(rows, targets, weights, weight, bias) -> torch.Tensor:

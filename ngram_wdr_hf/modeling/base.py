@@ -1,5 +1,7 @@
 """The base of every model with N-gram heads: the heads on a backbone."""
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, initialization
 from transformers.utils import ModelOutput
 
 from ..method.documents import IGNORE_INDEX
+from ..method.head_training import HeadTraining, head_weights
 from ..method.heads import NgramHead
 from .checkpoint import CheckpointMixin
 from .signature import with_fields
@@ -21,6 +24,10 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     ngram_arguments: tuple[str, ...] = ()
     # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
+    # The number of training steps so far, the seed of the heads' sample of positions.
+    ngram_step = 0
+    # Factors of the heads' loss weights, for a schedule; `None` for 1.
+    ngram_head_factors: Sequence[float] | None = None
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
@@ -32,9 +39,11 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
 
     def _ngram_add_heads(self) -> None:
         """Create `ngram_heads`: N - 1 heads, as wide as the output embedding."""
-        width = self.get_output_embeddings().weight.shape[1]
+        config, width = self.config, self.get_output_embeddings().weight.shape[1]
+        reads_tokens = config.ngram_head_reads == "hidden+tokens"
         self.ngram_heads = nn.ModuleList(
-            NgramHead(width, self.config.ngram_head_activation) for _ in range(self.config.ngram_size - 1)
+            NgramHead(width, config.ngram_head_activation, config.ngram_target, n if reads_tokens else 0)
+            for n in range(1, config.ngram_size)
         )
 
     @torch.no_grad()
@@ -54,6 +63,15 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         """
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
+
+    def _ngram_head_training(self, samples: bool = True) -> HeadTraining:
+        """Return how the heads are trained in this step; without `samples`, at all positions."""
+        config = self.config
+        weights = head_weights(config.ngram_size, config.head_loss_weight, config.head_loss_decay)
+        if self.ngram_head_factors is not None:
+            weights = [weights[0], *map(operator.mul, weights[1:], self.ngram_head_factors)]
+        rate = config.head_sample_rate if samples else 1.0
+        return HeadTraining(weights, config.head_gradient, rate, self.ngram_step)
 
     @property
     def ngram_vocab_size(self) -> int:

@@ -29,7 +29,7 @@ from ..method.loss import at_least_one, grid_nll, mean_nll, ngram_loss
 from .base import NgramHeadsMixin
 from .generation import NgramGenerationMixin
 from .routers import add_router_loss
-from .signature import forward_like
+from .signature import ENSEMBLE_ARGUMENTS, forward_like
 
 
 @dataclass
@@ -52,11 +52,14 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     r"""
     Mixin that adds N-gram heads, their loss and the ensemble to a causal language model of Transformers:
     `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. It calls the backbone's base model and output
-    embedding unchanged. `forward` takes the backbone's arguments and one more:
+    embedding unchanged. `forward` takes the backbone's arguments and two more:
 
     ensemble_lambda (`float` or `Sequence[float]`, *optional*):
         The paper's λ for this call; the configuration's by default. `generate` passes it on. Several values are
         evaluated in one pass, in evaluation mode with labels: `loss` has one value per λ, and there are no `logits`.
+    ensemble_weights (`Sequence[float]`, *optional*):
+        The N weights of the ensemble for this call, instead of a λ. Several sets of weights are evaluated like several
+        λ, after them.
 
     In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
     them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
@@ -70,7 +73,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
-    ngram_arguments = ("ensemble_lambda", "return_last_hidden_state")
+    ngram_arguments = (*ENSEMBLE_ARGUMENTS, "return_last_hidden_state")
     ngram_cache_name = "past_key_values"
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
@@ -108,22 +111,23 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         num_items_in_batch: int | torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         ensemble_lambda: float | Sequence[float] | None = None,
+        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
         return_last_hidden_state: bool = False,
         **inputs,
     ) -> NgramCausalLMOutput:
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
         if ensemble_lambda is None and "block_table" in inputs:
-            # Continuous batching has no argument for λ, and refuses λ > 0.
+            # Continuous batching has no argument for λ, and refuses an ensemble.
             ensemble_lambda = 0.0
-        lambdas = self._ngram_lambdas(ensemble_lambda, next_tokens)
+        ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
-        uses_ensemble = lambdas != 0 and not (self.training and next_tokens is not None and keeps_all)
+        uses_ensemble = ensemble != 0 and not (self.training and next_tokens is not None and keeps_all)
         predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
 
         if next_tokens is None or (self.training and not keeps_all):
-            fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(lambdas), logits_to_keep))
+            fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(ensemble), logits_to_keep))
         if next_tokens is None:
             if return_last_hidden_state:
                 fields["last_hidden_state"] = slice_logits_to_keep(predictions.main, logits_to_keep)
@@ -131,7 +135,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             fields |= self._ngram_training_loss(predictions, num_items_in_batch)
             add_router_loss(self, fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
         else:
-            fields |= self._ngram_evaluate(predictions, lambdas, num_items_in_batch)
+            fields |= self._ngram_evaluate(predictions, ensemble, num_items_in_batch)
             # A slice of all positions would be another tensor than the one with the loss's gradient.
             if fields["logits"] is not None and not keeps_all:
                 fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
@@ -177,8 +181,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         states, token_ids = hidden_states, text.get("input_ids")
         if token_ids is None:
             token_ids = torch.zeros_like(position_ids)
-            if self.config.ngram_target == "wdr":
-                # The tokens of `inputs_embeds` are unknown, so they are in no conjugate term.
+            if self.config.ngram_needs_tokens:
+                # The tokens of `inputs_embeds` are unknown.
                 runs = runs.clamp(max=1)
         if history is not None:
             records = torch.stack([token_ids, runs, position_ids], dim=-1)
@@ -191,7 +195,11 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         window = kept + len(self.ngram_heads)
         embeddings = target_embeddings(self, token_ids[:, -window:])
         runs = runs[:, runs.shape[1] - kept :]
-        predictions = NgramPredictions.from_past(self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens)
+        # The ensemble needs the heads' predictions at all positions.
+        training = self._ngram_head_training(samples=not uses_ensemble) if self.training else None
+        predictions = NgramPredictions.from_past(
+            self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens, training
+        )
         return predictions, fields
 
     def _ngram_training_loss(
@@ -208,23 +216,23 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_evaluate(
         self,
         predictions: NgramPredictions,
-        lambdas: list[float] | float,
+        ensemble: float | tuple[float, ...] | list[float | tuple[float, ...]],
         num_items_in_batch: int | torch.Tensor | None,
     ) -> dict[str, torch.Tensor | None]:
         """
         Return the output fields `loss`, `head_losses` and `logits` in evaluation mode. The loss is the ensemble's
-        next-token NLL, divided by the number of targets or `num_items_in_batch`. With several λ, it has one value per
-        λ, and `logits` is `None`.
+        next-token NLL, divided by the number of targets or `num_items_in_batch`. With a list of ensembles, it has one
+        value for each, and `logits` is `None`.
         """
         layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
-        if isinstance(lambdas, list):
-            nlls = grid_nll(predictions, [0.0, *lambdas], layer)
+        if isinstance(ensemble, list):
+            nlls = grid_nll(predictions, [0.0, *ensemble], layer)
             main_nll, nll = nlls[0], nlls[1:]
         else:
-            logits = logits_of(self, predictions.ensemble(lambdas))
+            logits = logits_of(self, predictions.ensemble(ensemble))
             scores = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
             nll = F.cross_entropy(scores, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
-            if lambdas == 0:
+            if ensemble == 0:
                 main_nll = nll.detach()
         count = at_least_one((targets != IGNORE_INDEX).sum(), nll.device)
         loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, nll.device))
@@ -234,21 +242,29 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             head_losses = torch.cat([(main_nll / count)[None], mean_nll(predictions.of_heads(), layer)])
         return {"loss": loss, "head_losses": head_losses, "logits": logits}
 
-    def _ngram_lambdas(
-        self, ensemble_lambda: float | Sequence[float] | None, next_tokens: torch.LongTensor | None
-    ) -> list[float] | float:
+    def _ngram_ensembles(
+        self,
+        ensemble_lambda: float | Sequence[float] | None,
+        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None,
+        next_tokens: torch.LongTensor | None,
+    ) -> float | tuple[float, ...] | list[float | tuple[float, ...]]:
         """
-        Return the λ of this call, the configuration's for `None`. Return a list if several are given; that takes
-        evaluation mode and targets.
+        Return the ensemble of this call: λ, or a tuple of N weights. Return a list if several are given, those by λ
+        first; that takes evaluation mode and targets. With neither argument, the ensemble is the configuration's.
         """
-        if not isinstance(ensemble_lambda, (list, tuple)):
-            return self.ngram_lambda(ensemble_lambda)
-        if self.training or next_tokens is None or not ensemble_lambda:
+        lambdas = list(ensemble_lambda) if isinstance(ensemble_lambda, (list, tuple)) else None
+        weights = list(ensemble_weights or ())
+        is_grid = lambdas is not None or (weights and isinstance(weights[0], (list, tuple)))
+        if not is_grid:
+            return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
+        if self.training or next_tokens is None or lambdas == []:
             raise ValueError(
                 "`ensemble_lambda` takes several values only in evaluation mode with `labels`, and not an empty list. "
                 "Pass one number."
             )
-        return [self.ngram_lambda(value) for value in ensemble_lambda]
+        return [self.ngram_ensemble(value) for value in lambdas or ()] + [
+            self.ngram_ensemble(ensemble_weights=value) for value in weights
+        ]
 
     def _ngram_next_tokens(
         self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
@@ -295,13 +311,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
         """
         Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for labels with embeddings
-        instead of token ids, if there are WDR heads.
+        instead of token ids, if the heads need tokens.
         """
         self._ngram_check_tokens(text, next_tokens)
         if next_tokens is None or text.get("input_ids") is not None:
             return
-        if self.ngram_heads and self.config.ngram_target == "wdr":
+        if self.config.ngram_needs_tokens:
             raise ValueError(
-                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the losses of WDR heads need "
+                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the heads' losses need "
                 f"the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
             )

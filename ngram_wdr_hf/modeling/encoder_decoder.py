@@ -20,6 +20,7 @@ from .base import check_token_ids
 from .causal import NgramMixin
 from .checkpoint import logger
 from .positions import positions_of_rows
+from .signature import ENSEMBLE_ARGUMENTS
 
 
 @dataclass(repr=False)
@@ -143,7 +144,7 @@ class NgramSeq2SeqMixin(NgramMixin):
     def _prepare_text_encoder_decoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs
     ) -> dict[str, Any]:
-        encoder_kwargs = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        encoder_kwargs = {name: value for name, value in model_kwargs.items() if name not in ENSEMBLE_ARGUMENTS}
         prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(
             inputs_tensor, encoder_kwargs, *args, **kwargs
         )

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,10 @@ from transformers.generation import (
 
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.processor import split_ensemble_processors
-from ..method.configuration import check_draft_vocab_size, check_fraction, check_integer
+from ..method.configuration import check_draft_vocab_size, check_ensemble_weights, check_fraction, check_integer
+from ..method.ensemble import is_plain
 from ..method.names import refuse_misspelt
+from .signature import ENSEMBLE_ARGUMENTS
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
@@ -27,20 +29,22 @@ DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
 # Options that Transformers does not know in `generation_config`, with the check of their values.
 SAVED_OPTIONS = {
     "ensemble_lambda": check_fraction,
+    "ensemble_weights": lambda _, weights: check_ensemble_weights(weights, len(weights)),
     "draft_threshold": check_fraction,
     "draft_vocab_size": check_integer,
 }
-GENERATION_OPTIONS = ("ensemble_lambda", "use_mtp", *DRAFT_OPTIONS)
+GENERATION_OPTIONS = (*ENSEMBLE_ARGUMENTS, "use_mtp", *DRAFT_OPTIONS)
 # Transformers options that count tokens, with their minimum.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
 class NgramGenerationMixin:
     r"""
-    Mixin that passes λ to every forward of a generation, and adds these options to `generate` and `generation_config`:
+    Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and `generation_config`:
 
     ensemble_lambda (`float`, *optional*):
         The paper's λ: by default that of the `generation_config` given, else of the model's, else the configuration's.
+    ensemble_weights (`Sequence[float]`, *optional*): The N weights of the ensemble, instead of a λ.
     use_mtp (`bool`, *optional*, defaults to `False`):
         Whether to use speculative decoding: the heads draft tokens, and one forward pass checks them. Greedy output
         is identical to plain decoding, sampled output has the same distribution. Works with batches.
@@ -84,6 +88,22 @@ class NgramGenerationMixin:
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
+    def ngram_ensemble(
+        self, ensemble_lambda: float | None = None, ensemble_weights: Sequence[float] | None = None
+    ) -> float | tuple[float, ...]:
+        """
+        Return the ensemble of a call, λ or N weights: that of the argument, or the configuration's if both are `None`.
+        Return 0 for the model's own prediction.
+        """
+        if ensemble_lambda is not None and ensemble_weights is not None:
+            raise ValueError("`ensemble_weights` and `ensemble_lambda` exclude each other: pass one of them.")
+        if ensemble_lambda is None and ensemble_weights is None:
+            ensemble_weights = self.config.ensemble_weights
+        if ensemble_weights is None:
+            return self.ngram_lambda(ensemble_lambda)
+        weights = check_ensemble_weights(ensemble_weights, self.config.ngram_size)
+        return 0.0 if is_plain(weights) else tuple(weights)
+
     def _get_logits_processor(
         self,
         *args,
@@ -91,38 +111,37 @@ class NgramGenerationMixin:
         model_kwargs: dict[str, Any] | None = None,
         **kwargs,
     ) -> LogitsProcessorList:
-        logits_processor, processor_lambda = split_ensemble_processors(self, logits_processor)
-        if processor_lambda is not None:
-            if self.ngram_lambda(model_kwargs.get("ensemble_lambda")) > 0:
+        logits_processor, processor_ensemble = split_ensemble_processors(self, logits_processor)
+        if processor_ensemble is not None:
+            if self.ngram_ensemble(**_take(model_kwargs, ENSEMBLE_ARGUMENTS)) != 0:
                 raise ValueError(
-                    "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0, which would apply the "
-                    "ensemble twice: remove the processor, or pass `ensemble_lambda=0` to `generate`."
+                    "`NgramEnsembleLogitsProcessor` cannot be used with a model that has an ensemble of its own, which "
+                    "would apply both: remove the processor, or set `ensemble_lambda=0` in the call."
                 )
             # `generate` passes this dictionary to every forward.
-            model_kwargs["ensemble_lambda"] = processor_lambda
+            model_kwargs.update(processor_ensemble)
         processors = super()._get_logits_processor(
             *args, logits_processor=logits_processor, model_kwargs=model_kwargs, **kwargs
         )
+        ensemble = {name: model_kwargs[name] for name in ENSEMBLE_ARGUMENTS if name in (model_kwargs or {})}
         for processor in processors:
-            # Classifier-free guidance calls the model itself and needs the same λ.
+            # Classifier-free guidance calls the model itself and needs the same ensemble.
             if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
-                processor.model = partial(self, ensemble_lambda=(model_kwargs or {}).get("ensemble_lambda"))
+                processor.model = partial(self, **ensemble)
         return processors
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
-        options = {name: kwargs.pop(name) for name in DRAFT_OPTIONS if name in kwargs}
-        ensemble_lambda = kwargs.pop("ensemble_lambda", None)
+        options, ensemble = _take(kwargs, DRAFT_OPTIONS), _take(kwargs, ENSEMBLE_ARGUMENTS)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         # The kind of error that Transformers raises for unknown options.
         refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS, ValueError)
         for name, value in options.items():
             setattr(generation_config, name, value)
-        # Removed, because an assistant model is given this `generation_config`, too: it has its own λ, or none.
-        configured_lambda = vars(generation_config).pop("ensemble_lambda", None)
-        ensemble_lambda = configured_lambda if ensemble_lambda is None else ensemble_lambda
-        if ensemble_lambda is not None:
-            model_kwargs["ensemble_lambda"] = ensemble_lambda
-        return generation_config, model_kwargs
+        # Removed, because an assistant model is given this `generation_config`, too: it has its own ensemble, or none.
+        configured = _take(vars(generation_config), ENSEMBLE_ARGUMENTS)
+        ensemble = ensemble or configured
+        self.ngram_ensemble(**ensemble)
+        return generation_config, {**model_kwargs, **ensemble}
 
     def _validate_generation_mode(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
@@ -264,15 +283,15 @@ class NgramGenerationMixin:
         return SpeculativeDecoding(self, *prepared, streamer, model_kwargs).run()
 
     def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
-        # λ is this model's: an assistant model has its own, or none.
-        candidate_kwargs = {name: value for name, value in model_kwargs.items() if name != "ensemble_lambda"}
+        # The ensemble is this model's: an assistant model has its own, or none.
+        candidate_kwargs = {name: value for name, value in model_kwargs.items() if name not in ENSEMBLE_ARGUMENTS}
         return super()._get_candidate_generator(*args, model_kwargs=candidate_kwargs, **kwargs)
 
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
         configs = [config for config in (generation_config, self.generation_config) if config is not None]
         refuse_misspelt(vars(configs[0]), GENERATION_OPTIONS, ValueError)
-        configured = (vars(config).get("ensemble_lambda") for config in configs)
-        if self.ngram_lambda(next((value for value in configured if value is not None), None)) > 0:
+        configured = (_take(dict(vars(config)), ENSEMBLE_ARGUMENTS) for config in configs)
+        if self.ngram_ensemble(**next(filter(None, configured), {})) != 0:
             raise ValueError(
                 "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "
                 "ensemble's history: pass `ensemble_lambda=0` to `generate_batch` or in `generation_config`, or use "
@@ -296,5 +315,12 @@ class NgramGenerationMixin:
         if ensemble_lambda is not None:
             generation_config = self.generation_config if generation_config is None else generation_config
             generation_config = copy.deepcopy(generation_config)
+            _take(vars(generation_config), ENSEMBLE_ARGUMENTS)
             generation_config.ensemble_lambda = ensemble_lambda
         return super().generate_batch(inputs, generation_config, *args, **kwargs)
+
+
+def _take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Remove the options with these names, and return those that are not `None`."""
+    taken = {name: options.pop(name) for name in names if name in options}
+    return {name: value for name, value in taken.items() if value is not None}

@@ -9,7 +9,6 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import can_return_tuple
 
 from ..method.configuration import NgramConfigMixin, check_fraction
-from ..method.differences import conjugate_of
 from ..method.documents import IGNORE_INDEX, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
@@ -153,6 +152,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
         main = self._ngram_transform(hidden_states[rows, columns])
         masked_tokens = labels[rows, columns]
         predicted, targets = [main], [masked_tokens]
+        training = self._ngram_head_training() if self.training else None
+        head_inputs = main if training is None else training.scale_gradient(main)
         if not self.ngram_heads:
             return NgramPredictions(predicted, targets)
         compose = self.config.wdr_compose
@@ -173,6 +174,12 @@ class NgramMaskedMixin(NgramHeadsMixin):
             is_kept = exists & (runs[rows[remaining], next_columns] > n) & (next_tokens != IGNORE_INDEX)
             remaining, following = remaining[is_kept], [embeddings[is_kept] for embeddings in following]
             following.append(target_embeddings(self, next_tokens[is_kept]))
-            predicted.append(head(main[remaining]) + conjugate_of(following))
-            targets.append(masked_tokens[remaining])
-        return NgramPredictions(predicted, targets)
+            chosen, neighbors = remaining, following
+            if training is not None and training.samples:
+                target = torch.full_like(labels, IGNORE_INDEX)
+                target[rows[remaining], columns[remaining]] = masked_tokens[remaining]
+                is_chosen = training.choose(target, n)[rows[remaining], columns[remaining]]
+                chosen, neighbors = remaining[is_chosen], [embeddings[is_chosen] for embeddings in following]
+            predicted.append(head.predict(head_inputs[chosen], neighbors))
+            targets.append(masked_tokens[chosen])
+        return NgramPredictions(predicted, targets, training=training)

@@ -10,11 +10,18 @@ import torch
 
 from ..method.names import refuse_misspelt
 
+# The arguments that a model with an ensemble adds to its backbone's `forward`.
+ENSEMBLE_ARGUMENTS = {
+    "ensemble_lambda": float | Sequence[float] | None,
+    "ensemble_weights": Sequence[float] | Sequence[Sequence[float]] | None,
+}
+
 
 def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
     """
     Return a `forward` with the docstring `documentation` that calls `_ngram_forward` with all arguments by name. It
-    has the backbone's signature, because Transformers and Trainer inspect it, plus `ensemble_lambda` if `with_lambda`.
+    has the backbone's signature, because Transformers and Trainer inspect it, plus `ensemble_lambda` and
+    `ensemble_weights` if `with_lambda`.
     """
     signature = inspect.signature(backbone_forward)
     parameters = list(signature.parameters.values())
@@ -24,12 +31,13 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
         if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
             kind = inspect.Parameter.KEYWORD_ONLY
         else:
-            names.append("ensemble_lambda")
-        lambda_parameter = inspect.Parameter(
-            "ensemble_lambda", kind, default=None, annotation=float | Sequence[float] | None
-        )
+            names.extend(ENSEMBLE_ARGUMENTS)
         has_kwargs = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-        parameters.insert(len(parameters) - has_kwargs, lambda_parameter)
+        end = len(parameters) - has_kwargs
+        parameters[end:end] = [
+            inspect.Parameter(name, kind, default=None, annotation=annotation)
+            for name, annotation in ENSEMBLE_ARGUMENTS.items()
+        ]
 
     known = {parameter.name for parameter in parameters}
 

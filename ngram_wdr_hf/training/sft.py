@@ -6,10 +6,11 @@ import torch
 from transformers import PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 
+from .head_schedule import HeadSchedule, SeparateClippingMixin
 from .trainer import loss_names
 
 
-class NgramSFTTrainer(SFTTrainer):
+class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
     r"""
     TRL's [`~trl.SFTTrainer`] for models with N-gram heads, with the same arguments and data preparation. TRL's loss
     would ignore the heads. This trainer uses the model's own loss: the N-gram loss in training, the ensemble's
@@ -50,6 +51,7 @@ class NgramSFTTrainer(SFTTrainer):
             _check_model(given["model"])
         super().__init__(*args, **kwargs)
         _check_model(self.model)
+        self.add_callback(HeadSchedule())
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         # With a cache, Transformers ignores the boundaries of packed documents.

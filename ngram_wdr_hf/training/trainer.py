@@ -15,6 +15,7 @@ from ..data.errors import InputError
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
 from .common.arguments import uses_fsdp
 from .common.checkpoints import check_heads
+from .head_schedule import HeadSchedule, SeparateClippingMixin
 from .run_trainer import RunTrainer
 
 
@@ -38,7 +39,7 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
     return model
 
 
-class NgramTrainer(RunTrainer):
+class NgramTrainer(SeparateClippingMixin, RunTrainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
     log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many λ in one pass: `eval_loss` and
@@ -49,14 +50,17 @@ class NgramTrainer(RunTrainer):
     Args:
         lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own, none by
             default.
+        head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
+            The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
     """
 
     # The name of depth 0 in the logs.
     main_name = "next_word"
 
-    def __init__(self, *args, lambda_grid: Sequence[float] = (), **kwargs):
+    def __init__(self, *args, lambda_grid: Sequence[float] = (), head_loss_schedule: str = "constant", **kwargs):
         super().__init__(*args, **kwargs)
+        self.add_callback(HeadSchedule(head_loss_schedule))
         self.lambda_grid = list(lambda_grid)
         self.last_scores: Scores | MaskedScores | None = None
         # Sums since the last log: weighted losses by depth, their weights, and the bag-of-words loss.

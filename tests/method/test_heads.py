@@ -10,8 +10,8 @@ from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
 WIDTH, LENGTH = 6, 9
 
 
-def make_heads(number: int) -> list[NgramHead]:
-    return [NgramHead(WIDTH, "relu").double() for _ in range(number)]
+def make_heads(number: int, target: str = "wdr", reads_tokens: bool = False) -> list[NgramHead]:
+    return [NgramHead(WIDTH, "relu", target, n * reads_tokens).double() for n in range(1, number + 1)]
 
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
@@ -19,7 +19,7 @@ def make_heads(number: int) -> list[NgramHead]:
 @pytest.mark.parametrize("num_heads", [1, 3, 12])
 def test_predictions(num_heads, kept, target):
     """Check predictions, also with earlier positions and with more heads than positions."""
-    heads = make_heads(num_heads)
+    heads = make_heads(num_heads, target)
     states, embeddings = torch.randn(2, 2, LENGTH, WIDTH, dtype=torch.float64)
     runs = torch.arange(1, LENGTH + 1).expand(2, -1)[:, LENGTH - kept :]
     predictions = NgramPredictions.from_past(heads, states, embeddings if target == "wdr" else None, runs)
@@ -42,7 +42,7 @@ def test_targets():
     runs = torch.tensor([[4, 5, 6, 1, 2, 3], [0, 0, 1, 2, 3, 4]])
     next_tokens = torch.tensor([[10, 11, -100, 13, 14, 15], [20, 21, 22, 23, 24, 25]])
     states = torch.randn(2, 8, WIDTH, dtype=torch.float64)
-    predictions = NgramPredictions.from_past(make_heads(3), states, None, runs, next_tokens)
+    predictions = NgramPredictions.from_past(make_heads(3, "simple"), states, None, runs, next_tokens)
     assert [prediction.shape[1] for prediction in predictions.embeddings] == [6, 6, 6, 5]
     assert predictions.targets[0].tolist() == next_tokens.tolist()
     _ = -100

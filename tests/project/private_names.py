@@ -265,6 +265,9 @@ transformers.models.t5.modeling_t5:T5ForConditionalGeneration.model_dim
 transformers.integrations:get_reporting_integration_callbacks
     takes report_to
     training/common/trainer_parts.py: check `--report_to` before the training
+transformers.trainer:Trainer._clip_grad_norm
+    takes model
+    training/head_schedule.py: clip free heads apart
 transformers.trainer:Trainer._get_collator_with_removed_columns
     takes data_collator
     evaluation/gradients.py: create a training batch like Trainer

@@ -61,32 +61,48 @@ def extrapolation(embeddings: torch.Tensor) -> torch.Tensor:
     return sum(last_column)
 
 
+def scale_gradient(tensor, factor):
+    return factor * tensor + (1 - factor) * tensor.detach()
+
+
 def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
     """Return head n's prediction ê of token t+1+n, from position t of row b."""
-    prediction = model.ngram_heads[n - 1](hidden[b, t])
-    if model.config.ngram_target == "wdr":
-        known = model.get_output_embeddings().weight[input_ids[b, t + 1 : t + 1 + n]]
-        prediction = prediction + extrapolation(known.detach() if detach else known)
-    return prediction
+    head, state = model.ngram_heads[n - 1], scale_gradient(hidden[b, t], model.config.head_gradient)
+    known = [model.get_output_embeddings().weight[token] for token in input_ids[b, t + 1 : t + 1 + n]]
+    known = [embedding.detach() if detach else embedding for embedding in known]
+    if model.config.ngram_head_reads == "hidden":
+        prediction = head.fc_out(head.activation(head.fc_in(state)))
+    else:
+        size = state.detach().norm()
+        inputs = torch.cat([state, *(embedding / embedding.norm() * size for embedding in known)])
+        prediction = state + head.fc_out(head.activation(head.fc_in(inputs)))
+    return prediction + extrapolation(torch.stack(known)) if model.config.ngram_target == "wdr" else prediction
 
 
 def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor]]], num_items=None):
     """Return the loss and the mean NLL of each depth, from lists of predictions and targets by depth."""
-    zero = model.get_output_embeddings().weight.new_zeros(())
+    config = model.config
+    weight = model.get_output_embeddings().weight
     sums, nlls = [], []
-    for pairs in predictions:
+    for n, pairs in enumerate(predictions):
         if not pairs:
-            sums.append(zero)
-            nlls.append(zero)
+            sums.append(weight.new_zeros(()))
+            nlls.append(weight.new_zeros(()))
             continue
         states, targets = map(torch.stack, zip(*pairs, strict=True))
-        logits = logits_of(model, states)
-        sums.append(F.cross_entropy(logits, targets, reduction="sum", label_smoothing=model.config.label_smoothing))
+        if n == 0 or config.head_gradient == 1:
+            logits = logits_of(model, states)
+        else:
+            logits = states @ scale_gradient(weight, config.head_gradient).T
+        sums.append(F.cross_entropy(logits, targets, reduction="sum", label_smoothing=config.label_smoothing))
         nlls.append(F.cross_entropy(logits, targets).detach())
     divisor = max(len(predictions[0]), 1) if num_items is None else num_items
     loss = sums[0] / divisor
     if len(sums) > 1:
-        loss = loss / 2 + sum(sums[1:]) / divisor / (2 * (len(sums) - 1))
+        shares = [config.head_loss_decay ** (n - 1) for n in range(1, len(sums))]
+        heads = sum(share * total for share, total in zip(shares, sums[1:], strict=True)) / sum(shares) / divisor
+        halves = config.head_loss_weight is None
+        loss = loss / 2 + heads / 2 if halves else loss + config.head_loss_weight * heads
     return loss, torch.stack(nlls)
 
 

@@ -1,0 +1,178 @@
+"""The ensemble's weights that fit a text best, found by Newton's method."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..data.errors import InputError
+from ..method.documents import IGNORE_INDEX
+from ..method.logits import LogitLayer
+from ..method.loss import chunk_rows
+from .scores import NO_TARGETS, ScoredText, batches_of
+
+# Newton's method has converged when a step would lower the NLL by less than this share of it.
+TOLERANCE = 1e-8
+MAX_STEPS, MAX_HALVINGS = 50, 10
+
+
+@dataclass(frozen=True)
+class EnsembleFit:
+    r"""
+    The fitted weights of an ensemble, and what they gain on the text that they were fitted on.
+
+    Args:
+        weights (`list[float]`): The N weights of the ensemble `w_0 h + sum_n w_n ê_n`.
+        nll (`float`): The mean NLL with these weights.
+        temperature_weight (`float`): The best `w_0` without heads: the inverse of a temperature.
+        temperature_nll (`float`): The mean NLL with it.
+        plain_nll (`float`): The mean NLL of the model's own prediction.
+        num_tokens (`int`): Number of targets.
+    """
+
+    weights: list[float]
+    nll: float
+    temperature_weight: float
+    temperature_nll: float
+    plain_nll: float
+    num_tokens: int
+
+    @property
+    def temperature_weights(self) -> list[float]:
+        """The N weights of the temperature alone: 0 for every head."""
+        return [self.temperature_weight] + [0.0] * (len(self.weights) - 1)
+
+
+def fit_ensemble(
+    model: nn.Module,
+    text: ScoredText,
+    batch_size: int = 8,
+    max_tokens: int = 100_000,
+    process_index: int = 0,
+    num_processes: int = 1,
+    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+) -> EnsembleFit:
+    r"""
+    Find the weights `w` of the ensemble `w_0 h + sum_n w_n ê_n` with the lowest NLL on a text, usually the validation
+    text. The logits are linear in the weights, so the NLL is convex, and Newton's method finds its minimum. A logit
+    bias is not weighted. With a soft cap the NLL is not convex: the steps then use the Gauss-Newton matrix, and the
+    result is a local minimum no worse than the model's own prediction.
+
+    The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`.
+
+    Args:
+        model (`nn.Module`): A model with N-gram heads.
+        text (`EvaluationWindows` or `PairBatches`): The text.
+        batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
+        max_tokens (`int`, *optional*, defaults to 100,000):
+            The number of targets to stop after, since all their predictions are kept in memory.
+        process_index (`int`, *optional*, defaults to 0): The index of this process.
+        num_processes (`int`, *optional*, defaults to 1): Number of processes, each with its share of the text.
+        add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
+    """
+    predictions, targets = _read(
+        model, text, batch_size, -(-max_tokens // num_processes), process_index, num_processes
+    )
+    layer = LogitLayer.of(model)
+
+    def minimize(num_depths: int) -> tuple[torch.Tensor, float]:
+        return _minimize(lambda weights: add_up(_derivatives(predictions, targets, layer, weights)), num_depths)
+
+    count = int(add_up(torch.tensor(len(targets), device=layer.weight.device)))
+    if count == 0:
+        raise InputError(NO_TARGETS)
+    plain_nll = float(add_up(_derivatives(predictions, targets, layer, torch.ones(1)))[0]) / count
+    temperature, temperature_nll = minimize(1)
+    weights, nll = minimize(len(predictions))
+    return EnsembleFit(weights.tolist(), nll / count, temperature.item(), temperature_nll / count, plain_nll, count)
+
+
+@torch.no_grad()
+def _read(
+    model: nn.Module, text: ScoredText, batch_size: int, max_tokens: int, process_index: int, num_processes: int
+) -> tuple[list[torch.Tensor], torch.LongTensor]:
+    """Return the predictions of each depth, N of shape `(num_tokens, d)`, and their targets `(num_tokens,)`."""
+    was_training = model.training
+    model.eval()
+    rows, targets, num_tokens = [], [], 0
+    for batch in batches_of(text, batch_size, process_index, num_processes):
+        predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+        is_target = predictions.targets[0] != IGNORE_INDEX
+        depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
+        rows.append([depth[is_target] for depth in depths])
+        targets.append(predictions.targets[0][is_target])
+        num_tokens += len(targets[-1])
+        if num_tokens >= max_tokens:
+            break
+    model.train(was_training)
+    if not rows:
+        raise InputError(NO_TARGETS)
+    return [torch.cat(parts)[:max_tokens] for parts in zip(*rows, strict=True)], torch.cat(targets)[:max_tokens]
+
+
+@torch.no_grad()
+def _derivatives(
+    predictions: Sequence[torch.Tensor], targets: torch.LongTensor, layer: LogitLayer, weights: torch.Tensor
+) -> torch.Tensor:
+    """
+    Return the NLL sum for the given weights of the first depths, then its gradient, then its Hessian row by row, as
+    one vector of `1 + K + K^2` numbers for K weights. With a soft cap, the Hessian is the Gauss-Newton matrix.
+    """
+    depths = predictions[: len(weights)]
+    precision = torch.float32 if layer.weight.device.type == "mps" else torch.float64
+    dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+    weights = weights.to(layer.weight.device, precision)
+    nll = weights.new_zeros(())
+    gradient, hessian = torch.zeros_like(weights), weights.new_zeros(len(weights), len(weights))
+    size = max(1, chunk_rows(layer.weight) // (1 + len(weights)))
+    for target, *rows in zip(targets.split(size), *(depth.split(size) for depth in depths), strict=True):
+        # (K, rows, vocab_size)
+        parts = torch.stack([F.linear(layer.scaled(row), layer.weight).to(dtype) for row in rows])
+        logits = torch.einsum("k,krv->rv", weights.to(parts.dtype), parts)
+        if layer.bias is not None:
+            logits += layer.scaled_bias
+        if layer.shape.soft_cap is not None:
+            logits = layer.shape.cap(logits)
+            parts *= 1 - (logits / layer.shape.soft_cap) ** 2
+        log_probabilities = logits.log_softmax(-1)
+        nll += F.nll_loss(log_probabilities, target, reduction="sum")
+        probabilities = log_probabilities.exp_()
+        means = torch.einsum("rv,krv->kr", probabilities, parts)
+        of_targets = parts.gather(2, target[None, :, None].expand(len(parts), -1, 1))[..., 0]
+        gradient += (means - of_targets).sum(1, dtype=precision)
+        parts -= means[..., None]
+        weighted = parts * probabilities
+        hessian += torch.einsum("krv,lrv->kl", weighted, parts).to(precision)
+    return torch.cat([nll[None], gradient, hessian.flatten()])
+
+
+def _minimize(derivatives: Callable[[torch.Tensor], torch.Tensor], num_weights: int) -> tuple[torch.Tensor, float]:
+    """
+    Minimize a function of `num_weights` weights, from weight 1 for the first and 0 for the others, by Newton's method
+    with step halving. `derivatives` returns what `_derivatives` does. Return the weights and the minimum.
+    """
+    weights = torch.zeros(num_weights, dtype=torch.float64)
+    weights[0] = 1.0
+
+    def parts_of(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        value, gradient, hessian = derivatives(weights).cpu().double().split([1, num_weights, num_weights**2])
+        return value[0], gradient, hessian.view(num_weights, num_weights)
+
+    value, gradient, hessian = parts_of(weights)
+    for _ in range(MAX_STEPS):
+        # Depths with equal predictions make the Hessian singular.
+        ridge = 1e-10 * hessian.diagonal().mean().clamp(min=1e-30) * torch.eye(num_weights, dtype=torch.float64)
+        step = torch.linalg.solve(hessian + ridge, -gradient)
+        if -(gradient @ step) / 2 < TOLERANCE * value.abs():
+            break
+        for _ in range(MAX_HALVINGS):
+            new_parts = parts_of(weights + step)
+            if new_parts[0] < value:
+                break
+            step = step / 2
+        else:
+            break
+        weights, (value, gradient, hessian) = weights + step, new_parts
+    return weights, value.item()

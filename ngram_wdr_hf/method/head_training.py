@@ -1,0 +1,83 @@
+"""How the heads are trained beside the model: their gradient, their loss weights, and their sample of positions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .documents import IGNORE_INDEX
+
+# Constants of a 64-bit linear congruential generator (Knuth's MMIX), and an odd multiplier to tell positions apart.
+MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
+POSITION_MULTIPLIER = 2862933555777941757
+
+
+def head_weights(ngram_size: int, loss_weight: float | None = None, decay: float = 1.0) -> list[float]:
+    """
+    Return the loss weight of each depth. By default, one half for depth 0 and one half shared by the heads; with
+    `loss_weight`, 1 for depth 0 and `loss_weight` shared by the heads. Head n's share is proportional to `decay^n`.
+    Without heads (N = 1), depth 0 has weight 1.
+    """
+    if ngram_size == 1:
+        return [1.0]
+    main, heads = (0.5, 0.5) if loss_weight is None else (1.0, loss_weight)
+    shares = [decay**n for n in range(ngram_size - 1)]
+    return [main, *(heads * share / sum(shares) for share in shares)]
+
+
+@dataclass(frozen=True)
+class HeadTraining:
+    r"""
+    How the heads are trained in one step.
+
+    Args:
+        weights (`Sequence[float]`): The loss weight of each depth.
+        gradient (`float`, *optional*, defaults to 1.0):
+            The share γ of the heads' gradient that reaches the hidden states and the output embedding.
+        sample_rate (`float`, *optional*, defaults to 1.0): The share ρ of its targets that a head is trained on.
+        step (`int`, *optional*, defaults to 0): The seed of the sample. Each step should have its own.
+    """
+
+    weights: Sequence[float]
+    gradient: float = 1.0
+    sample_rate: float = 1.0
+    step: int = 0
+
+    @property
+    def samples(self) -> bool:
+        """Whether heads are trained on chosen positions only. A head with a loss weight of 0 needs none."""
+        return self.sample_rate < 1.0 or not all(self.weights)
+
+    def scale_gradient(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with the same values whose gradient is multiplied by γ."""
+        if self.gradient == 1.0:
+            return tensor
+        return tensor.detach() if self.gradient == 0.0 else torch.lerp(tensor.detach(), tensor, self.gradient)
+
+    def choose(self, targets: torch.LongTensor, n: int) -> torch.BoolTensor:
+        r"""
+        Return which targets head n is trained on, `(batch_size, T)`. The choice depends on the step, the head, the
+        position and the targets of the batch row only: it is the same for every batch size and number of processes,
+        and leaves the random number generators alone.
+
+        Args:
+            targets (`torch.LongTensor` of shape `(batch_size, T)`): Head n's targets; -100 for none.
+            n (`int`): The depth.
+        """
+        is_target = targets != IGNORE_INDEX
+        rate = self.sample_rate if self.weights[n] else 0.0
+        if rate == 1.0:
+            return is_target
+        positions = torch.arange(targets.shape[1], device=targets.device) * POSITION_MULTIPLIER
+        row_keys = (_scramble(targets + positions) * is_target).sum(dim=1, keepdim=True)
+        keys = _scramble(_scramble(row_keys + positions) + self.step * MULTIPLIER % 2**62 + n)
+        # The 53 highest bits as a number from 0 to 1.
+        return is_target & (((keys >> 11) & (2**53 - 1)).double() / 2**53 < rate)
+
+
+def _scramble(keys: torch.LongTensor) -> torch.LongTensor:
+    """Return pseudo-random 64-bit integers, one for each key."""
+    for _ in range(2):
+        keys = keys * MULTIPLIER + INCREMENT
+        keys = keys ^ ((keys >> 32) & (2**32 - 1))
+    return keys

@@ -1,0 +1,72 @@
+"""What a trainer adds for the heads: their loss weights over time, the seed of their sample, clipping of their own."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from transformers import TrainerCallback
+
+HEAD_LOSS_SCHEDULES = ("constant", "linear", "curriculum")
+
+
+def head_factors(schedule: str, step: int, max_steps: int, num_heads: int) -> Sequence[float] | None:
+    r"""
+    Return the factors of the heads' loss weights in a training step, head 1 first; `None` if all are 1.
+
+    Args:
+        schedule (`str`):
+            `"constant"`; `"linear"`, from 1 down to 0 at the end of the training; or `"curriculum"`, which starts
+            without heads and adds one after each N-th part of the training.
+        step (`int`): The number of steps before this one.
+        max_steps (`int`): The number of steps of the training.
+        num_heads (`int`): The number of heads, N - 1.
+    """
+    if schedule == "linear":
+        return [1.0 - step / max_steps] * num_heads
+    if schedule == "curriculum":
+        return [float(step * (num_heads + 1) >= n * max_steps) for n in range(1, num_heads + 1)]
+    return None
+
+
+class HeadSchedule(TrainerCallback):
+    r"""
+    Callback that sets the heads' loss weights and the seed of their sample of positions before every step. Both depend
+    on the step only, so a resumed training continues exactly. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by
+    themselves; add it to a stock [`Trainer`] if the model has a `head_sample_rate` below 1.
+
+    Args:
+        schedule (`str`, *optional*, defaults to `"constant"`): See [`head_factors`].
+    """
+
+    def __init__(self, schedule: str = "constant"):
+        if schedule not in HEAD_LOSS_SCHEDULES:
+            raise ValueError(f"`schedule` must be one of {', '.join(HEAD_LOSS_SCHEDULES)}, got {schedule!r}.")
+        self.schedule = schedule
+
+    def on_step_begin(self, args, state, control, model: nn.Module | None = None, **kwargs):
+        for module in model.modules():
+            # Found inside wrappers such as PEFT's, and not by class: remote code has its own.
+            if hasattr(module, "ngram_head_factors"):
+                module.ngram_step = state.global_step
+                num_heads = len(module.ngram_heads)
+                module.ngram_head_factors = head_factors(self.schedule, state.global_step, state.max_steps, num_heads)
+
+
+class SeparateClippingMixin:
+    """Trainer mixin: free heads (`head_gradient=0`) are clipped apart, and so do not change the model's training."""
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor | None:
+        if not self._has_free_heads():
+            return super()._clip_grad_norm(model)
+        trunk, heads = [], []
+        for name, parameter in model.named_parameters():
+            (heads if "ngram_heads." in name else trunk).append(parameter)
+        max_norm = self.args.max_grad_norm
+        norm_of_heads = self.accelerator.clip_grad_norm_(heads, max_norm)
+        # With a frozen trunk, only the heads have gradients.
+        has_trunk = any(parameter.requires_grad for parameter in trunk)
+        return self.accelerator.clip_grad_norm_(trunk, max_norm) if has_trunk else norm_of_heads
+
+    def _has_free_heads(self) -> bool:
+        config = self.accelerator.unwrap_model(self.model).config
+        return config.ngram_size > 1 and config.head_gradient == 0.0

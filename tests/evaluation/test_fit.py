@@ -1,0 +1,106 @@
+"""The fitted ensemble, against a brute-force search and other optimizers."""
+
+import itertools
+
+import pytest
+import torch
+
+from ngram_wdr_hf.data.stream import EvaluationWindows
+from ngram_wdr_hf.evaluation import fit as fit_module
+from ngram_wdr_hf.evaluation.fit import fit_ensemble
+from ngram_wdr_hf.evaluation.scores import score
+from tests.support.tiny import random_ids, tiny_model
+
+
+class Tokens:
+    """A stream of given tokens."""
+
+    def __init__(self, ids):
+        self.ids = ids
+        self.num_words = len(ids)
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, item):
+        return self.ids[item]
+
+
+@pytest.fixture(scope="module")
+def text():
+    return EvaluationWindows(Tokens(random_ids(1, 60)[0]), 16, 8)
+
+
+def nll(model, text, weights):
+    """The mean NLL of the ensemble, from the model's predictions."""
+    total, count = 0.0, 0
+    for i in range(len(text)):
+        batch = {name: tensor[None] for name, tensor in text[i].items()}
+        with torch.no_grad():
+            predictions = model.ngram_predictions(**batch)
+            logits = model.get_output_embeddings()(predictions.ensemble(weights))
+        total += torch.nn.functional.cross_entropy(logits[0], predictions.targets[0][0], reduction="sum").item()
+        count += int((predictions.targets[0] != -100).sum())
+    return total / count
+
+
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+def test_fit_is_the_minimum(text, target):
+    model = tiny_model(torch.float64, ngram_size=3, ngram_target=target)
+    fit = fit_ensemble(model, text, batch_size=3)
+    assert fit.num_tokens == 59
+    assert fit.nll == pytest.approx(nll(model, text, fit.weights), abs=1e-12)
+    assert fit.plain_nll == pytest.approx(nll(model, text, 0.0), abs=1e-12)
+    assert fit.temperature_nll == pytest.approx(nll(model, text, fit.temperature_weights), abs=1e-12)
+    assert fit.nll < fit.temperature_nll < fit.plain_nll
+    # No point of a grid around the minimum, fine or coarse, is better.
+    for size in (1e-3, 0.1, 1.0):
+        for offsets in itertools.product((-size, 0.0, size), repeat=3):
+            weights = [weight + offset for weight, offset in zip(fit.weights, offsets, strict=True)]
+            assert nll(model, text, weights) > fit.nll - 1e-9
+    for offset in (-0.1, -1e-3, 1e-3, 0.1):
+        assert nll(model, text, [fit.temperature_weight + offset, 0.0, 0.0]) > fit.temperature_nll
+    # Never worse than the best λ.
+    lambdas = [i / 10 for i in range(11)]
+    assert fit.nll < min(score(model, text, lambdas, 4).nll_sums) / fit.num_tokens
+
+
+def test_processes_and_limit(text):
+    """Shares of two processes that add up their sums have the same minimum; fewer tokens have another."""
+    model = tiny_model(torch.float64, ngram_size=3)
+    parts = [fit_module._read(model, text, 2, 100, i, 2) for i in range(2)]
+    merged = [torch.cat(rows) for rows in zip(*(rows for rows, _ in parts), strict=True)]
+    assert len(merged) == 3 and sum(len(targets) for _, targets in parts) == 59
+    fit = fit_ensemble(model, text)
+    assert fit_ensemble(model, text, max_tokens=20).num_tokens == 20
+    layer = fit_module.LogitLayer.of(model)
+    weights = torch.tensor(fit.weights)
+    sums = [fit_module._derivatives(rows, targets, layer, weights) for rows, targets in parts]
+    torch.testing.assert_close((sums[0] + sums[1])[0] / 59, torch.tensor(fit.nll, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("fields", [{}, {"soft_cap": 3.0}])
+def test_derivatives(text, fields):
+    """Gradient and Hessian against automatic differentiation; with a soft cap only the gradient is exact."""
+    model = tiny_model(torch.float64, ngram_size=3)
+    rows, targets = fit_module._read(model, text, 2, 100, 0, 1)
+    layer = fit_module.LogitLayer.of(model)
+    if fields:
+        layer = fit_module.LogitLayer(layer.weight, layer.bias, type(layer.shape)(2.0, 3.0, **fields))
+
+    def total(weights):
+        mixed = sum(weight * row for weight, row in zip(weights, rows, strict=True))
+        return torch.nn.functional.cross_entropy(layer(mixed), targets, reduction="sum")
+
+    weights = torch.tensor([0.8, 0.3, -0.1], dtype=torch.float64)
+    value, gradient, hessian = fit_module._derivatives(rows, targets, layer, weights).split([1, 3, 9])
+    torch.testing.assert_close(value[0], total(weights))
+    torch.testing.assert_close(gradient, torch.func.grad(total)(weights))
+    if not fields:
+        torch.testing.assert_close(hessian.view(3, 3), torch.func.hessian(total)(weights))
+
+
+def test_model_without_past(text):
+    """Without heads, only a temperature is fitted."""
+    fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
+    assert fit.weights == pytest.approx([fit.temperature_weight])

@@ -1,0 +1,126 @@
+"""Heads beside the model in the real Trainer: free heads, schedules, samples that resume."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Trainer, TrainingArguments
+
+from ngram_wdr_hf.training.head_schedule import HeadSchedule, head_factors
+from ngram_wdr_hf.training.trainer import NgramTrainer
+from tests.support.errors import raises_naming
+from tests.support.tiny import random_ids, tiny_model
+
+FREE = {"head_gradient": 0.0, "head_loss_weight": 0.5}
+DROPOUT = {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2}
+SETTINGS = {
+    "per_device_train_batch_size": 2,
+    "learning_rate": 1e-2,
+    # Low enough to clip in every step, and to couple heads and trunk if they were clipped together.
+    "max_grad_norm": 0.05,
+    "weight_decay": 0.1,
+    "report_to": "none",
+    "save_strategy": "no",
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "logging_steps": 1000,
+}
+
+
+def rows() -> list[dict]:
+    return [{"input_ids": random_ids(1, 9, seed=i)[0], "labels": random_ids(1, 9, seed=i)[0]} for i in range(12)]
+
+
+def train(model, tmp_path, trainer_class=NgramTrainer, resume=None, options=None, **arguments):
+    training = TrainingArguments(tmp_path, **{**SETTINGS, **arguments})
+    trainer = trainer_class(model, training, train_dataset=rows(), **(options or {}))
+    trainer.train(resume_from_checkpoint=resume)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def with_weights_of(plain, model):
+    model.load_state_dict(plain.state_dict(), strict=False)
+    return model
+
+
+def assert_same_trunk(actual: dict, wanted: dict) -> None:
+    assert any("ngram_heads" in name for name in actual)
+    for name, tensor in wanted.items():
+        assert torch.equal(actual[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "arguments"),
+    [
+        (NgramTrainer, {"max_steps": 200}),
+        # The stock Trainer clips all weights together, so without clipping.
+        (Trainer, {"max_steps": 200, "max_grad_norm": 0.0}),
+        (NgramTrainer, {"max_steps": 6, "gradient_accumulation_steps": 3}),
+        (NgramTrainer, {"max_steps": 6, "gradient_checkpointing": True}),
+        (
+            NgramTrainer,
+            {"max_steps": 6, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        ),
+    ],
+)
+def test_free_heads_leave_the_training_alone(tmp_path, trainer_class, arguments):
+    """With γ = 0, the trunk's weights are those of the plain model's training, bit for bit, while the heads learn."""
+    plain = tiny_model(ngram_size=1, label_smoothing=0.1, **DROPOUT)
+    model = with_weights_of(plain, tiny_model(label_smoothing=0.1, head_sample_rate=0.5, **FREE, **DROPOUT))
+    wanted = train(plain, tmp_path, trainer_class, **arguments)
+    start = model.ngram_heads[0].fc_in.weight.clone()
+    actual = train(model, tmp_path, trainer_class, **arguments)
+    assert_same_trunk(actual, wanted)
+    assert not torch.equal(model.ngram_heads[0].fc_in.weight, start)
+
+
+def test_attached_heads_do_not(tmp_path):
+    """The comparison above would notice a gradient from the heads, and clipping that couples them."""
+    for trainer_class, fields in ((NgramTrainer, {**FREE, "head_gradient": 0.01}), (Trainer, FREE)):
+        plain = tiny_model(ngram_size=1)
+        model = with_weights_of(plain, tiny_model(**fields))
+        wanted = train(plain, tmp_path, trainer_class, max_steps=2)
+        actual = train(model, tmp_path, trainer_class, max_steps=2)
+        with pytest.raises(AssertionError):
+            assert_same_trunk(actual, wanted)
+
+
+def test_free_heads_beside_adapters(tmp_path):
+    def adapted(**fields):
+        torch.manual_seed(1)
+        heads = [f"ngram_heads.{i}" for i in range(fields.get("ngram_size", 4) - 1)]
+        config = LoraConfig(target_modules=["c_attn"], modules_to_save=heads or None, fan_in_fan_out=True)
+        return get_peft_model(tiny_model(**fields), config)
+
+    plain = adapted(ngram_size=1)
+    free = with_weights_of(plain, adapted(**FREE))
+    wanted = train(plain, tmp_path, max_steps=6)
+    actual = train(free, tmp_path, max_steps=6)
+    assert_same_trunk(actual, {name: tensor for name, tensor in wanted.items() if "lora" in name})
+
+
+def test_factors():
+    assert head_factors("constant", 5, 10, 3) is None
+    assert head_factors("linear", 0, 10, 2) == [1.0, 1.0]
+    assert head_factors("linear", 5, 10, 2) == [0.5, 0.5]
+    steps = [head_factors("curriculum", step, 10, 3) for step in range(10)]
+    assert steps[0] == steps[2] == [0.0, 0.0, 0.0]
+    assert steps[3] == steps[4] == [1.0, 0.0, 0.0]
+    assert steps[5] == steps[7] == [1.0, 1.0, 0.0]
+    assert steps[8] == steps[9] == [1.0, 1.0, 1.0]
+    with raises_naming(ValueError, "`schedule`", "cosine"):
+        HeadSchedule("cosine")
+
+
+@pytest.mark.parametrize("schedule", ["linear", "curriculum"])
+def test_schedule_and_sample_resume(tmp_path, schedule):
+    """A training that was interrupted ends with the weights of one that was not."""
+    fields, options = {"head_sample_rate": 0.5, **DROPOUT}, {"head_loss_schedule": schedule}
+    arguments = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
+    wanted = train(tiny_model(**fields), tmp_path, options=options, **arguments)
+    model = tiny_model(**fields)
+    actual = train(model, tmp_path, options=options, resume=str(tmp_path / "checkpoint-4"), **arguments)
+    assert model.ngram_step == 7
+    for name, tensor in wanted.items():
+        assert torch.equal(actual[name], tensor), name
+    other = train(tiny_model(**fields), tmp_path, **arguments)
+    assert not torch.equal(other["ngram_heads.0.fc_in.weight"], wanted["ngram_heads.0.fc_in.weight"])
