@@ -40,7 +40,8 @@ DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_m
 
 class NgramGenerationMixin:
     r"""
-    Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and `generation_config`:
+    Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and
+    `generation_config`:
 
     ensemble_lambda (`float`, *optional*):
         The paper's λ: by default that of the `generation_config` given, else of the model's, else the configuration's.
@@ -115,8 +116,8 @@ class NgramGenerationMixin:
         if processor_ensemble is not None:
             if self.ngram_ensemble(**_take(model_kwargs, ENSEMBLE_ARGUMENTS)) != 0:
                 raise ValueError(
-                    "`NgramEnsembleLogitsProcessor` cannot be used with a model that has an ensemble of its own, which "
-                    "would apply both: remove the processor, or set `ensemble_lambda=0` in the call."
+                    "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0 or `ensemble_weights`, "
+                    "which would apply both: remove the processor, or set `ensemble_lambda=0` in the call."
                 )
             # `generate` passes this dictionary to every forward.
             model_kwargs.update(processor_ensemble)

@@ -14,7 +14,7 @@ from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
 from ..method.loss import at_least_one, mean_nll, ngram_loss
 from .base import NgramHeadsMixin
-from .signature import forward_like
+from .signature import ENSEMBLE_ARGUMENTS, forward_like
 
 COMPOSITIONS = ("all", "masked")
 
@@ -44,10 +44,10 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
                 f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}. Use "
                 "`ngram_size=1` for the plain model."
             )
-        if self.ensemble_lambda or self.draft_vocab_size is not None:
-            raise ValueError(
-                "`ensemble_lambda` and `draft_vocab_size` are not supported by masked language models: remove them."
-            )
+        unsupported = ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")
+        given = [f"`{name}`" for name in unsupported if getattr(self, name)]
+        if given:
+            raise ValueError(f"{' and '.join(given)} cannot be used with masked language models: remove it.")
         if getattr(self, "is_decoder", False):
             raise ValueError(
                 "`is_decoder=True` is not supported by masked language models, which are bidirectional: remove it."
@@ -100,8 +100,9 @@ class NgramMaskedMixin(NgramHeadsMixin):
         num_items_in_batch: int | torch.Tensor | None = None,
         **inputs,
     ) -> NgramMaskedLMOutput:
-        if "ensemble_lambda" in inputs:
-            raise TypeError("`ensemble_lambda` is no argument of masked language models, which have no ensemble.")
+        for name in ENSEMBLE_ARGUMENTS:
+            if name in inputs:
+                raise TypeError(f"`{name}` is no argument of masked language models, which have no ensemble.")
         labels = None if labels is None else labels.long()
         self._ngram_check_tokens(inputs, labels)
         hidden_states, fields = self._ngram_run_backbone(inputs)

@@ -1,0 +1,132 @@
+"""The ensemble by weights, wherever the paper's λ works."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor
+from tests.support import reference
+from tests.support.batches import BATCHES
+from tests.support.errors import raises_naming
+from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
+
+WEIGHTS = [0.8, 0.3, -0.1, 0.05]
+LAMBDA = 0.4
+SAME_AS_LAMBDA = [1 - LAMBDA] + [LAMBDA / 3] * 3
+
+
+def make(name: str, **fields):
+    fields = {"ngram_size": 4, **fields}
+    return tiny_model(torch.float64, **fields) if name == "gpt2" else tiny_seq2seq(name, torch.float64, **fields)
+
+
+def reference_logits(model, ids, weights):
+    """The ensemble's logits position by position; where a head has no past, its weight goes to the next token."""
+    hidden = reference.hidden_states(model, ids)
+    rows = []
+    for b in range(ids.shape[0]):
+        for t in range(ids.shape[1]):
+            mixed = weights[0] * hidden[b, t]
+            for n in range(1, len(weights)):
+                past = hidden[b, t] if t < n else reference.head_prediction(model, hidden, ids, b, t - n, n)
+                mixed = mixed + weights[n] * past
+            rows.append(reference.logits_of(model, mixed))
+    return torch.stack(rows).view(*ids.shape, -1)
+
+
+@pytest.mark.parametrize("reads", ["hidden", "hidden+tokens"])
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+@torch.no_grad()
+def test_logits(target, reads):
+    model, ids = make("gpt2", ngram_target=target, ngram_head_reads=reads), random_ids(2, 7)
+    expected = reference_logits(model, ids, WEIGHTS)
+    torch.testing.assert_close(model(ids, ensemble_weights=WEIGHTS).logits, expected)
+    model.config.ensemble_weights = WEIGHTS
+    torch.testing.assert_close(model(ids).logits, expected)
+    # An argument overrides the configuration.
+    assert torch.equal(model(ids, ensemble_lambda=0.0).logits, model(ids, ensemble_weights=[1.0, 0, 0, 0]).logits)
+    # With a cache, token by token and in pieces.
+    cache, logits = None, []
+    for piece in ids.split([3, 1, 2, 1], dim=1):
+        output = model(piece, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        logits.append(output.logits)
+    torch.testing.assert_close(torch.cat(logits, dim=1), expected)
+
+
+@torch.no_grad()
+def test_several_ensembles_in_one_pass():
+    model, batch = make("gpt2"), BATCHES["holes"]
+    sums = model(**batch, ensemble_lambda=[0.0, LAMBDA], ensemble_weights=[SAME_AS_LAMBDA, WEIGHTS])
+    assert sums.loss.shape == (4,) and sums.logits is None
+    torch.testing.assert_close(sums.loss[2], sums.loss[1])
+    single = ({"ensemble_lambda": 0.0}, {"ensemble_lambda": LAMBDA}, {"ensemble_weights": WEIGHTS})
+    for loss, ensemble in zip(sums.loss[[0, 1, 3]], single, strict=True):
+        torch.testing.assert_close(loss, model(**batch, **ensemble).loss)
+    only_weights = model(**batch, ensemble_weights=[WEIGHTS, SAME_AS_LAMBDA]).loss
+    torch.testing.assert_close(only_weights, sums.loss[[3, 2]])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_mtp": True}, {"do_sample": True, "use_mtp": True}])
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_generate(name, options):
+    """Weights give the tokens of the λ that they are; in the call, either configuration, and a processor."""
+    model, ids = make(name), random_ids(2, 6)
+    options = {**options, "max_new_tokens": 8, "eos_token_id": None}
+
+    def generate(**ensemble):
+        torch.manual_seed(0)
+        return model.generate(ids, attention_mask=torch.ones_like(ids), **options, **ensemble)
+
+    expected, plain = generate(ensemble_lambda=LAMBDA), generate()
+    assert not torch.equal(expected, plain)
+    assert torch.equal(generate(ensemble_weights=SAME_AS_LAMBDA), expected)
+    assert torch.equal(
+        generate(generation_config=GenerationConfig(ensemble_weights=SAME_AS_LAMBDA, **options)), expected
+    )
+    processor = NgramEnsembleLogitsProcessor(model, ensemble_weights=SAME_AS_LAMBDA)
+    assert torch.equal(generate(logits_processor=[processor]), expected)
+    model.config.ensemble_weights = SAME_AS_LAMBDA
+    assert torch.equal(generate(), expected)
+    assert torch.equal(generate(ensemble_lambda=0.0), plain)
+    assert not torch.equal(generate(ensemble_weights=[0.5, 0.9, -0.4, 0.0]), expected)
+
+
+@torch.no_grad()
+def test_processor_called_directly():
+    model, ids = make("gpt2"), random_ids(2, 6)
+    processor = NgramEnsembleLogitsProcessor(model, ensemble_weights=WEIGHTS)
+    scores = processor(ids, model(ids).logits[:, -1])
+    torch.testing.assert_close(scores, model(ids, ensemble_weights=WEIGHTS).logits[:, -1])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_saved_with_the_model(tmp_path, name):
+    model = make(name, ensemble_weights=WEIGHTS)
+    model.save_pretrained(tmp_path)
+    assert type(model).from_pretrained(tmp_path).config.ensemble_weights == WEIGHTS
+    with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda=0.4`"):
+        type(model).from_pretrained(tmp_path, ensemble_lambda=0.4)
+
+
+BAD = {
+    "both": {"ensemble_lambda": 0.3, "ensemble_weights": WEIGHTS},
+    "too few": {"ensemble_weights": WEIGHTS[:2]},
+    "not finite": {"ensemble_weights": [float("nan"), 0.0, 0.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("ensemble", BAD.values(), ids=BAD)
+def test_bad_weights(ensemble):
+    model, ids = make("gpt2"), random_ids(1, 5)
+    for call in (model, lambda ids, **ensemble: model.generate(ids, **ensemble), None):
+        with raises_naming(ValueError, "`ensemble_weights`"):
+            if call is None:
+                NgramEnsembleLogitsProcessor(model, **ensemble)
+            else:
+                call(ids, **ensemble)
+    with raises_naming(ValueError, "`ensemble_weights`", "`ngram_size`"):
+        make("gpt2", ngram_size=1)(ids, ensemble_weights=[0.9])
+    model.config.ensemble_weights = WEIGHTS
+    with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`ensemble_weights`"):
+        model.generate(ids, logits_processor=[NgramEnsembleLogitsProcessor(model, 0.3)])
