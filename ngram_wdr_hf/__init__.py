@@ -88,6 +88,16 @@ __all__ = [
     "WDRNgramTensorizedTransformerLMHeadModel",
     "__version__",
     "conjugate",
+    "fit_ensemble",
     "wdr",
     "with_ngram_heads",
 ]
+
+
+def __getattr__(name: str):
+    if name == "fit_ensemble":
+        # Imported when it is used: it needs the `datasets` library, which takes a second to import.
+        from .evaluation.fit import fit_ensemble
+
+        return fit_ensemble
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
+from ngram_wdr_hf import fit_ensemble
 from ngram_wdr_hf.data.stream import EvaluationWindows
 from ngram_wdr_hf.evaluation import fit as fit_module
-from ngram_wdr_hf.evaluation.fit import fit_ensemble
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.tiny import random_ids, tiny_model
 
