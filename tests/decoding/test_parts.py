@@ -14,7 +14,7 @@ from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup, PromptMatch
 from ngram_wdr_hf.decoding.rows import TextRows
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
 from ngram_wdr_hf.method.differences import conjugate, conjugate_of
-from ngram_wdr_hf.method.heads import NgramPredictions
+from ngram_wdr_hf.method.heads import NgramHead, NgramPredictions
 from ngram_wdr_hf.method.logits import logits_of, target_embeddings
 from tests.support.chance import LEAST_P, WRONG_P, p_value
 from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
@@ -104,7 +104,10 @@ def predicted_from_past(heads, hidden_states, embeddings):
 def test_conjugate_of_tokens_as_they_come():
     """The term of n tokens equals that of `conjugate` and that in training."""
     embeddings = torch.randn(2, 6, 5, dtype=torch.float64)
-    silent = [torch.zeros_like] * 4
+    silent = [NgramHead(5, "relu").double() for _ in range(4)]
+    for head in silent:
+        torch.nn.init.zeros_(head.fc_out.weight)
+        torch.nn.init.zeros_(head.fc_out.bias)
     from_past = predicted_from_past(silent, torch.zeros_like(embeddings), embeddings)
     for start in range(6):
         for n in range(1, 6 - start + 1):

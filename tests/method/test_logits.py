@@ -302,7 +302,8 @@ def reference_model(model, shape: LogitShape) -> SimpleNamespace:
         return logits_by_definition(hidden, weight, None, shape)
 
     layer.weight = weight
-    fields = ("ngram_size", "ngram_target", "label_smoothing")
+    fields = ("ngram_size", "ngram_target", "label_smoothing", "ngram_head_reads")
+    fields += ("head_gradient", "head_loss_weight", "head_loss_decay")
     return SimpleNamespace(
         base_model=model.base_model,
         get_output_embeddings=lambda: layer,

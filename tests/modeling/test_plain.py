@@ -7,6 +7,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
 from tests.support.batches import BATCHES
 from tests.support.errors import raises_naming
 from tests.support.tiny import SIZES, left_pad, plain_model, random_ids, tiny_model
@@ -96,8 +97,8 @@ def test_heads_do_not_change_decoding_with_lambda_zero():
 def test_forward_takes_the_backbones_arguments():
     ours = inspect.signature(tiny_model().forward).parameters
     stock = inspect.signature(GPT2LMHeadModel.forward).parameters
-    assert [name for name in ours if name != "ensemble_lambda"] == [name for name in stock if name != "self"]
-    assert ours["ensemble_lambda"].default is None
+    assert [name for name in ours if name not in ENSEMBLE_ARGUMENTS] == [name for name in stock if name != "self"]
+    assert all(ours[argument].default is None for argument in ENSEMBLE_ARGUMENTS)
     ids = random_ids(1, 5)
     model = tiny_model()
     assert torch.equal(model(ids, None, torch.ones_like(ids)).logits, model(ids).logits)

@@ -51,9 +51,9 @@ def assert_same_trunk(actual: dict, wanted: dict) -> None:
 @pytest.mark.parametrize(
     ("trainer_class", "arguments"),
     [
-        (NgramTrainer, {"max_steps": 200}),
+        (NgramTrainer, {"max_steps": 40}),
         # The stock Trainer clips all weights together, so without clipping.
-        (Trainer, {"max_steps": 200, "max_grad_norm": 0.0}),
+        (Trainer, {"max_steps": 40, "max_grad_norm": 0.0}),
         (NgramTrainer, {"max_steps": 6, "gradient_accumulation_steps": 3}),
         (NgramTrainer, {"max_steps": 6, "gradient_checkpointing": True}),
         (

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 
+from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
 from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.tiny import SEQ2SEQ, plain_seq2seq, random_ids, tiny_seq2seq
@@ -90,8 +91,8 @@ def test_other_output_fields_equal_the_stock_model(name):
 def test_forward_takes_the_backbones_arguments(name):
     model = tiny_seq2seq(name)
     ours, stock = (inspect.signature(forward).parameters for forward in (model.forward, SEQ2SEQ[name][2].forward))
-    assert [key for key in ours if key != "ensemble_lambda"] == [key for key in stock if key != "self"]
-    assert ours["ensemble_lambda"].default is None
+    assert [key for key in ours if key not in ENSEMBLE_ARGUMENTS] == [key for key in stock if key != "self"]
+    assert all(ours[argument].default is None for argument in ENSEMBLE_ARGUMENTS)
     source, decoder_ids = random_ids(2, 5), random_ids(2, 4, seed=1)
     by_position = model(source, torch.ones_like(source), decoder_ids)
     assert torch.equal(by_position.logits, model(source, decoder_input_ids=decoder_ids).logits)
