@@ -117,7 +117,7 @@ class NgramGenerationMixin:
             if self.ngram_ensemble(**_take(model_kwargs, ENSEMBLE_ARGUMENTS)) != 0:
                 raise ValueError(
                     "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0 or `ensemble_weights`, "
-                    "which would apply both: remove the processor, or set `ensemble_lambda=0` in the call."
+                    "which would apply both: remove the processor, or pass `ensemble_lambda=0` to `generate`."
                 )
             # `generate` passes this dictionary to every forward.
             model_kwargs.update(processor_ensemble)
