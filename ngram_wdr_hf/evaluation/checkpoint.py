@@ -69,6 +69,11 @@ def load_checkpoint(
             f"{name_or_path} is incomplete, as `{missing[0]}` and {len(missing) - 1} more weights are missing: use a "
             "complete checkpoint."
         )
+    if model.can_generate() and model.config.ensemble_weights is not None:
+        raise InputError(
+            f"{name_or_path} has `ensemble_weights`, but the scripts evaluate values of λ: remove them from its "
+            "config.json."
+        )
     if "ensemble_lambda" in fields and model.can_generate():
         # The one saved in `generation_config` would take precedence.
         vars(model.generation_config).pop("ensemble_lambda", None)

@@ -70,9 +70,14 @@ class NgramGenerationMixin:
     def ngram_lambda(self, ensemble_lambda: float | None = None) -> float:
         """
         Return the λ of a call: `ensemble_lambda`, or the configuration's for `None`. It must be from 0 to 1. For a
-        model without heads, return 0.
+        model without heads, return 0. Raise a `ValueError` if there is no λ, because the configuration has weights.
         """
         if ensemble_lambda is None:
+            if self.config.ensemble_weights is not None:
+                raise ValueError(
+                    "`ensemble_weights` of the configuration are not a λ: pass `ensemble_lambda`, or set "
+                    "`model.config.ensemble_weights = None`."
+                )
             ensemble_lambda = self.config.ensemble_lambda
         ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
         return ensemble_lambda if self.ngram_heads else 0.0

@@ -5,6 +5,8 @@ import torch
 from transformers import GenerationConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
 from tests.support import reference
 from tests.support.batches import BATCHES
 from tests.support.errors import raises_naming
@@ -107,6 +109,20 @@ def test_saved_with_the_model(tmp_path, name):
     assert type(model).from_pretrained(tmp_path).config.ensemble_weights == WEIGHTS
     with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda=0.4`"):
         type(model).from_pretrained(tmp_path, ensemble_lambda=0.4)
+
+
+def test_no_lambda():
+    """What needs a λ says so, instead of ignoring the weights."""
+    model = make("gpt2", ensemble_weights=WEIGHTS)
+    assert model.ngram_lambda(0.3) == 0.3
+    with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda`"):
+        model.ngram_lambda()
+
+
+def test_scripts_refuse_weights(tmp_path):
+    make("gpt2", ensemble_weights=WEIGHTS).save_pretrained(tmp_path)
+    with raises_naming(InputError, str(tmp_path), "`ensemble_weights`"):
+        load_checkpoint(tmp_path, "causal", None)
 
 
 BAD = {
