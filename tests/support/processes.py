@@ -87,7 +87,10 @@ def launch(script: Path, *arguments: str) -> tuple[int, str]:
 
 
 def in_two_processes(function, folder: Path, *arguments) -> None:
-    """Call `function(rank, folder, *arguments)` in two processes of one group, joined through a file in `folder`."""
+    """
+    Call `function(rank, folder, *arguments)` in two processes of one group, joined through a file in `folder`. They
+    start faster than those of `launch`, with the same environment.
+    """
     import torch.multiprocessing as mp
 
     # Fork from a process that has only done the imports, which take longer than the tests.
@@ -108,6 +111,7 @@ def _join(rank: int, function, folder: Path, *arguments) -> None:
     import torch
     import torch.distributed as dist
 
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     torch.set_num_threads(1)
     store = f"file://{folder / 'processes'}"
     dist.init_process_group("gloo", store, rank=rank, world_size=2, timeout=timedelta(seconds=PATIENCE))

@@ -9,7 +9,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 
 from tests.support import reference
 from tests.support.errors import raises_naming
-from tests.support.processes import ROOT, launch
+from tests.support.processes import in_two_processes
 from tests.support.tiny import SEQ2SEQ, random_ids, tiny_seq2seq
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
@@ -263,25 +263,15 @@ def run_marian(folder: Path, batch_size: int) -> None:
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
 
-WORKER = f"""
-import sys
-from pathlib import Path
-
-sys.path.insert(0, {str(ROOT)!r})
-from tests.training.test_encoder_decoder_trainer import run_marian
-
-run_marian(Path(sys.argv[1]), 4)
-"""
+def run_in_one_of_two(rank: int, folder: Path) -> None:
+    run_marian(folder, 4)
 
 
 def test_two_processes_equal_one_with_twice_the_batch(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER, encoding="utf-8")
-    code, output = launch(script, str(two))
-    assert code == 0, output
+    in_two_processes(run_in_one_of_two, two)
     run_marian(one, 8)
     alone, together = (json.loads((path / "results.json").read_text(encoding="utf-8")) for path in (one, two))
     assert (alone["num_processes"], together["num_processes"]) == (1, 2)

@@ -213,7 +213,7 @@ def assert_our_code(folder: Path) -> None:
 
 
 def train_sharded(rank: int, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
-    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(environment)
     start = AcceleratorState.__init__
 
     def start_sharded(self, *args, fsdp_plugin=None, **kwargs):

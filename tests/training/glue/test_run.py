@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import shutil
 from contextlib import redirect_stdout
@@ -314,7 +313,6 @@ def test_gradient_accumulation_is_exact(glue, tmp_path):
 
 
 def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     run(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""`train_nmt.py` in two processes, started by Accelerate, against one that accumulates. On CPUs, by gloo."""
+"""`train_nmt.py` in two processes, against one that accumulates. On CPUs, by gloo."""
 
 import io
 import re
@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from tests.support.nmt_runs import QUICK, SCRIPT, SIZES, run, translations_of
-from tests.support.processes import launch
+from tests.support.nmt_runs import QUICK, SIZES, run, translations_of
+from tests.support.processes import in_two_processes
 from tests.support.scripts import as_arguments, metrics_of
 from tests.support.tiny import plain_seq2seq
 
@@ -38,12 +38,17 @@ def options(marian, pairs, tmp_path_factory) -> list[str]:
     return ["--model_name_or_path", str(folder), *pairs, *QUICK, *OPTIONS]
 
 
+def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
+    with open(folder / f"printed_{rank}", "w", encoding="utf-8") as printed, redirect_stdout(printed):
+        run(*arguments)
+
+
 def test_two_processes_equal_gradient_accumulation(options, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     with redirect_stdout(io.StringIO()) as printed:
         run(*options, "--output_dir", str(one), "--gradient_accumulation_steps", "2")
-    code, output = launch(SCRIPT, *options, "--output_dir", str(two))
-    assert code == 0, output
+    in_two_processes(run_in_one_of_two, tmp_path, [*options, "--output_dir", str(two)])
+    output = "".join((tmp_path / f"printed_{rank}").read_text(encoding="utf-8") for rank in range(2))
     # Messages are printed once. In evaluation, one process has no batch.
     for printed_by in (printed.getvalue(), output):
         (train, validation) = (
