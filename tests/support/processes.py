@@ -1,7 +1,6 @@
 """Subprocesses: Python without the package, a script that is killed, and distributed processes."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -48,16 +47,19 @@ def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def run_and_kill(script: Path, folder: Path, options: list[str]) -> None:
-    """Start a script of 40 steps that saves every 10, and kill it soon after step 10."""
-    command = [sys.executable, str(script), *options, "--output_dir", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def run_and_kill(run, folder: Path, options: list[str]) -> None:
+    """Start a script's `run` with 40 steps that saves every 10 in a process, and kill it soon after step 10."""
+    import torch.multiprocessing as mp
+
+    mp.set_forkserver_preload([run.__module__])
+    process = mp.get_context("forkserver").Process(target=run, args=(*options, "--output_dir", str(folder)))
+    process.start()
     deadline = time.monotonic() + PATIENCE
     while not (folder / "checkpoint-10" / "trainer_state.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert not (folder / "model.safetensors").exists()
     # Simulate a kill during saving.
     (folder / "checkpoint-40").mkdir()

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, p
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run_folder import RunFolder
-from tests.support.clm_runs import QUICK, SCRIPT, run
+from tests.support.clm_runs import QUICK, run
 from tests.support.processes import run_and_kill, run_without_package
 from tests.support.scripts import as_arguments, card_code, contents, metrics_of
 
@@ -298,7 +298,7 @@ def test_killed_and_resumed(checkpoint, files, tmp_path, train_mode):
     options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
     run(*options, "--output_dir", str(tmp_path / "complete"))
     broken = tmp_path / "broken"
-    run_and_kill(SCRIPT, broken, options)
+    run_and_kill(run, broken, options)
     run(*options, "--output_dir", str(broken))
     history = metrics_of(broken)["history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [10, 20, 30, 40]

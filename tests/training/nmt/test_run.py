@@ -15,7 +15,7 @@ from ngram_wdr_hf.training.common.run_folder import RunFolder
 from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from ngram_wdr_hf.training.nmt.data import load_pairs, tokenize_nmt
 from ngram_wdr_hf.training.nmt.translator import Translator
-from tests.support.nmt_runs import NUM_PAIRS, QUICK, SCRIPT, SEARCH, run, toy_pairs, translations_of, with_bleu
+from tests.support.nmt_runs import NUM_PAIRS, QUICK, run, toy_pairs, translations_of, with_bleu
 from tests.support.processes import run_and_kill
 from tests.support.scripts import as_arguments, metrics_of
 
@@ -200,7 +200,8 @@ def test_other_plain_checkpoints(plain_checkpoints, pairs, tmp_path, name):
     assert translator(model, sources, result.ensemble_lambda) == [row["hypothesis"] for row in rows]
     if name == "t5":
         # Evaluation uses the run's prefix on any pairs, unless another is given.
-        evaluate = ["--do_train", "false", "--model_name_or_path", str(folder), *SEARCH[:4], "--lambda_grid", "0"]
+        evaluate = ["--do_train", "false", "--model_name_or_path", str(folder)]
+        evaluate += as_arguments(num_beams=1, lambda_grid=0)
         nll = pytest.approx(result.scores["test"].nll_sums[0])
         for options in ([], pairs):
             assert run(*evaluate, *options)[0].scores["test"].nll_sums[0] == nll
@@ -253,7 +254,7 @@ def test_killed_and_resumed(marian, pairs, tmp_path):
     options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
     run(*options, "--output_dir", str(tmp_path / "complete"))
     broken = tmp_path / "broken"
-    run_and_kill(SCRIPT, broken, options)
+    run_and_kill(run, broken, options)
     run(*options, "--output_dir", str(broken))
     complete = metrics_of(tmp_path / "complete")
     assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
