@@ -91,7 +91,7 @@ def launch(script: Path, *arguments: str) -> tuple[int, str]:
 def in_two_processes(function, folder: Path, *arguments) -> None:
     """
     Call `function(rank, folder, *arguments)` in two processes of one group, joined through a file in `folder`. They
-    start faster than those of `launch`, with the same environment.
+    start faster than those of `launch`, and have its ranks in their environment.
     """
     import torch.multiprocessing as mp
 
