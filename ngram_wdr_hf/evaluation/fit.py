@@ -11,6 +11,7 @@ from ..data.errors import InputError
 from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
+from .modes import evaluating
 from .scores import NO_TARGETS, ScoredText, batches_of
 
 # Newton's method has converged when a step would lower the NLL by less than this share of it.
@@ -94,19 +95,17 @@ def _read(
     model: nn.Module, text: ScoredText, batch_size: int, max_tokens: int, process_index: int, num_processes: int
 ) -> tuple[list[torch.Tensor], torch.LongTensor]:
     """Return the predictions of each depth, N of shape `(num_tokens, d)`, and their targets `(num_tokens,)`."""
-    was_training = model.training
-    model.eval()
     rows, targets, num_tokens = [], [], 0
-    for batch in batches_of(text, batch_size, process_index, num_processes):
-        predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-        is_target = predictions.targets[0] != IGNORE_INDEX
-        depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
-        rows.append([depth[is_target] for depth in depths])
-        targets.append(predictions.targets[0][is_target])
-        num_tokens += len(targets[-1])
-        if num_tokens >= max_tokens:
-            break
-    model.train(was_training)
+    with evaluating(model):
+        for batch in batches_of(text, batch_size, process_index, num_processes):
+            predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            is_target = predictions.targets[0] != IGNORE_INDEX
+            depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
+            rows.append([depth[is_target] for depth in depths])
+            targets.append(predictions.targets[0][is_target])
+            num_tokens += len(targets[-1])
+            if num_tokens >= max_tokens:
+                break
     if not rows:
         raise InputError(NO_TARGETS)
     return [torch.cat(parts)[:max_tokens] for parts in zip(*rows, strict=True)], torch.cat(targets)[:max_tokens]

@@ -13,6 +13,7 @@ from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
+from .modes import evaluating
 
 # A mean over no targets would be 0, and the perplexity a perfect 1.
 NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
@@ -222,18 +223,15 @@ def _add_up_batches(
     Add up what `sums_of` returns for a batch, a list of tensors, over all batches and processes, in evaluation mode
     and in float64 (float32 on Apple's GPUs, which lack it).
     """
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
-
     precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
-    for batch in batches:
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        sums = [value.to(precision) for value in sums_of(batch, precision)]
-        totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
-        on_batch()
-    model.train(was_training)
+    with evaluating(model):
+        for batch in batches:
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            sums = [value.to(precision) for value in sums_of(batch, precision)]
+            totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
+            on_batch()
     if totals is None:
         raise InputError(NO_TARGETS)
     return [add_up(total).cpu() for total in totals]

@@ -193,7 +193,7 @@ def check_fraction(name: str, value: float) -> float:
     Return `value` as a `float` if it is a number from 0 to 1, of Python or NumPy; otherwise raise a `ValueError` about
     the field `name`.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value <= 1.0:
+    if not is_number(value) or not 0.0 <= value <= 1.0:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
     return float(value)
 

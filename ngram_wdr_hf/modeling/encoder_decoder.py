@@ -3,7 +3,6 @@
 import inspect
 import sys
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..method.bag_of_words import bag_of_words_nll
-from ..method.configuration import NgramConfigMixin
+from ..method.configuration import NgramConfigMixin, is_number
 from ..method.documents import IGNORE_INDEX
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer
@@ -36,7 +35,7 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
     def validate_ngram_fields(self) -> None:
         super().validate_ngram_fields()
         weight = self.bow_loss_weight
-        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0.0 <= weight < float("inf"):
+        if not is_number(weight) or not 0.0 <= weight < float("inf"):
             raise ValueError(f"`bow_loss_weight` must be a finite number >= 0, got {weight!r}. Use 0 to disable it.")
         self.bow_loss_weight = float(weight)
 

@@ -33,7 +33,7 @@ SAVED_OPTIONS = {
     "draft_threshold": check_fraction,
     "draft_vocab_size": check_integer,
 }
-GENERATION_OPTIONS = (*ENSEMBLE_ARGUMENTS, "use_mtp", *DRAFT_OPTIONS)
+GENERATION_OPTIONS = (*SAVED_OPTIONS, "use_mtp")
 # Transformers options that count tokens, with their minimum.
 DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 

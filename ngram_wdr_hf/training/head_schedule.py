@@ -42,14 +42,17 @@ class HeadSchedule(TrainerCallback):
         if schedule not in HEAD_LOSS_SCHEDULES:
             raise ValueError(f"`schedule` must be one of {', '.join(HEAD_LOSS_SCHEDULES)}, got {schedule!r}.")
         self.schedule = schedule
+        self.models: list[nn.Module] = []
 
-    def on_step_begin(self, args, state, control, model: nn.Module | None = None, **kwargs):
-        for module in model.modules():
-            # Found inside wrappers such as PEFT's, and not by class: remote code has its own.
-            if hasattr(module, "ngram_head_factors"):
-                module.ngram_step = state.global_step
-                num_heads = len(module.ngram_heads)
-                module.ngram_head_factors = head_factors(self.schedule, state.global_step, state.max_steps, num_heads)
+    def on_train_begin(self, args, state, control, model: nn.Module | None = None, **kwargs):
+        # Found inside wrappers such as PEFT's, and not by class: remote code has its own.
+        self.models = [module for module in model.modules() if hasattr(module, "ngram_head_factors")]
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        step = state.global_step
+        for model in self.models:
+            model.ngram_step = step
+            model.ngram_head_factors = head_factors(self.schedule, step, state.max_steps, len(model.ngram_heads))
 
 
 class SeparateClippingMixin:

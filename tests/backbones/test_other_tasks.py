@@ -15,17 +15,8 @@ from tests.support.masked import OWN_SIZES
 from tests.support.masked import SIZES as MASKED_SIZES
 from tests.support.reformer import LAYERS
 from tests.support.reformer import SIZES as REFORMER_SIZES
-from tests.support.tiny import SIZES, T5_SIZES, TRANSLATION_SIZES, VOCAB_SIZE
+from tests.support.tiny import LLAMA_SIZES, SIZES, T5_SIZES, TRANSLATION_SIZES
 
-LLAMA = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "pad_token_id": 1,
-}
 BACKBONES = {
     "GPT2LMHeadModel": {**SIZES, "id2label": dict.fromkeys(range(3), "")},
     "BartForConditionalGeneration": TRANSLATION_SIZES,
@@ -33,8 +24,8 @@ BACKBONES = {
     "BertForMaskedLM": {**MASKED_SIZES, **OWN_SIZES["bert"]},
     "ReformerModelWithLMHead": {**REFORMER_SIZES, **LAYERS["local"], "is_decoder": True},
     # Created on demand.
-    "Olmo2ForCausalLM": LLAMA,
-    "Qwen2ForCausalLM": {**LLAMA, "tie_word_embeddings": True},
+    "Olmo2ForCausalLM": LLAMA_SIZES,
+    "Qwen2ForCausalLM": {**LLAMA_SIZES, "tie_word_embeddings": True},
 }
 TASKS = [
     ("GPT2LMHeadModel", "AutoModel", "GPT2Model"),

@@ -22,20 +22,9 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLay
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
 from ngram_wdr_hf.decoding import history
 from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history
-from tests.support.tiny import VOCAB_SIZE, model_of, random_ids
+from tests.support.tiny import LLAMA_SIZES, model_of, random_ids
 
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 1,
-}
+SIZES = {**LLAMA_SIZES, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
 
 
 def sliding_model():

@@ -57,6 +57,15 @@ TRANSLATION_SIZES = {
     "decoder_start_token_id": 1,
     "forced_eos_token_id": None,
 }
+LLAMA_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "pad_token_id": 1,
+}
 T5_SIZES = {
     "vocab_size": VOCAB_SIZE,
     "d_model": 16,
