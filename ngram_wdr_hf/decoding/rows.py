@@ -254,7 +254,7 @@ class TextRows:
     ) -> tuple[torch.LongTensor, dict[int, tuple[list[int], list[int]]]]:
         """
         Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
-        length. At step s, from 0 to `counts[i] - 1`, the text of active row i goes on with `first + s` of its new
+        length. At step s, from 0 to `counts[i] - 1`, the text of active row i continues with `first + s` of its new
         `tokens`. The grouping maps each length to two lists: the active rows whose text has it at some step, as
         indices into `rows`, and these steps.
         """

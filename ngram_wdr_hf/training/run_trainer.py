@@ -1,4 +1,4 @@
-"""The Trainer of all runs: a training that can go on after its end, and that ends if it diverges."""
+"""The Trainer of all runs: a training that can be continued after its end, and that ends if it diverges."""
 
 import math
 from functools import cached_property
@@ -70,7 +70,6 @@ class RunTrainer(Trainer):
         if self.planned() == self.planned_in(state):
             return True
         schedules = [self._schedule(int(steps)) for steps in (self.planned(), self.planned_in(state))]
-
         if not all(isinstance(schedule, LambdaLR) for schedule in schedules):
             return True
         (new,), (old,) = (schedule.lr_lambdas for schedule in schedules)

@@ -92,7 +92,7 @@ def lock(folder: Path, locks: ExitStack) -> None:
 class Run:
     r"""
     The training and evaluation of one model, with a folder of its own. `settings` are the options that identify it.
-    `check` sets `needs_training`, whether the training is to begin or go on, and `checkpoint`, the one to go on from,
+    `check` sets `needs_training`, whether the training is to begin or continue, and `checkpoint`, the one to resume,
     `None` to start anew.
 
     Args:

@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, its state, and the checkpoint to go on from."""
+"""The folder of a run: its settings, its state, and the checkpoint to resume from."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_
 SETTINGS = "run.yaml"
 # The name of the files of an evaluation without training.
 EVALUATION = "evaluation"
-# Settings that may change when a run goes on.
+# Settings that may change when a run is continued.
 LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
 
@@ -87,7 +87,7 @@ class RunFolder:
         unfinished.replace(self.path / SETTINGS)
 
     def reopen(self, settings: dict[str, Any]) -> None:
-        """Mark the training in the folder as incomplete, and write its new settings, before it begins or goes on."""
+        """Mark the training in the folder as incomplete, and write its new settings, before it begins or continues."""
         (self.path / STATE).unlink(missing_ok=True)
         self.save_settings(settings)
 

@@ -101,7 +101,6 @@ def best_metric(arguments: RunArguments) -> str:
     by default `loss`. With a frozen backbone, `loss` never changes, and `heads_loss` replaces it.
     """
     metric = _requested_metric(arguments)
-
     return "heads_loss" if metric == "loss" and arguments.model.train_mode == "heads" else metric
 
 

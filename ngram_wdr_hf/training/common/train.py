@@ -28,13 +28,13 @@ def train_and_save(
 ) -> None:
     """
     Train for as long as the options say, and save the model in the run's folder. Raise an `InputError` if more is
-    trained already, or if the run is to go on and has no checkpoint.
+    trained already, or if the run is to be continued and has no checkpoint.
 
     Args:
         trainer (`RunTrainer`): The trainer.
         folder (`RunFolder`): The run's folder.
         settings (`Mapping[str, Any]`): The run's settings, which the folder gets.
-        checkpoint (`Path`, *optional*): The checkpoint to go on from; `None` starts anew.
+        checkpoint (`Path`, *optional*): The checkpoint to resume from; `None` starts anew.
         patience (`int`, *optional*): The patience of early stopping; `None` without.
         merges_adapters (`bool`, *optional*, defaults to `False`): Whether the model is a PEFT model, to be saved with
             its adapters merged. The adapters are also saved, in the subfolder `adapter`.
@@ -82,7 +82,7 @@ def train_and_save(
 
 
 def _train(trainer: RunTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
-    """Train, and if the training diverges, load its last good checkpoint. Say how to go on if it is interrupted."""
+    """Train, and if the training diverges, load its last good checkpoint. Say how to resume if it is interrupted."""
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.check_finite()
