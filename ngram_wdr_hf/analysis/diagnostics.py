@@ -21,6 +21,7 @@ from ..evaluation.lengths import max_positions
 from ..evaluation.modes import evaluating
 from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX
+from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
 from ..training.common.model import can_drop_drafts
@@ -36,7 +37,7 @@ class HeadDiagnostics:
     Measurements of a model on a text. Depth 0 is the next-token prediction, depth n the prediction of head n.
 
     Args:
-        ensemble_lambda (`float`): The λ of the gains.
+        ensemble (`Ensemble`): The ensemble of the gains, λ or weights.
         num_targets (`list[int]`): For each depth, the number of targets.
         nlls (`list[float]`): For each depth, the mean NLL.
         accuracies (`list[float]`): For each depth, the share of targets that are its most likely token.
@@ -47,7 +48,7 @@ class HeadDiagnostics:
         gain_by_frequency (`list[GainBin]`): The gain by training count of the token; without empty bins.
     """
 
-    ensemble_lambda: float
+    ensemble: Ensemble
     num_targets: list[int]
     nlls: list[float]
     accuracies: list[float]
@@ -82,21 +83,22 @@ def head_diagnostics(
     token_counts: Sequence[int] | np.ndarray | None = None,
     batch_size: int = 8,
     on_batch: Callable[[], None] = lambda: None,
+    ensemble_weights: Sequence[float] | None = None,
 ) -> HeadDiagnostics:
     r"""
     Measure accuracy and acceptance rate of every depth and the gain of the ensemble, in one pass over a text. The
     values equal the model's own evaluation: `nlls` are its `head_losses`.
 
-    A greedy draft is accepted if it equals the model's choice, with the model's own λ. As in `generate(use_mtp=True)`,
-    head n drafts after the next token of the text and the n - 1 drafts before its own. The model's choice after a
-    draft is known only where the text has the same token. So head n is measured at positions where all earlier drafts
-    were accepted and equal the text.
+    A greedy draft is accepted if it equals the model's choice, with the model's own ensemble. As in
+    `generate(use_mtp=True)`, head n drafts after the next token of the text and the n - 1 drafts before its own. The
+    model's choice after a draft is known only where the text has the same token. So head n is measured at positions
+    where all earlier drafts were accepted and equal the text.
 
     Args:
         model (`PreTrainedModel`): A model of this package; without heads, it has depth 0 only.
         text (`EvaluationWindows` or `PairBatches`): Running text, or sentence pairs for an encoder-decoder
             model.
-        ensemble_lambda (`float`, *optional*): The λ to measure the gain of; the model's own by default.
+        ensemble_lambda (`float`, *optional*): The λ to measure the gain of; the model's own ensemble by default.
         sentence_ends (`Collection[int]`, *optional*):
             In running text, the tokens that end a sentence, see [`find_sentence_ends`]. Without them, positions are
             counted from the beginning of the text. The target of a pair is one sentence.
@@ -104,8 +106,9 @@ def head_diagnostics(
             Count of each token in training, see [`count_tokens`]; by default, counts in `text`.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
         on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
+        ensemble_weights (`Sequence[float]`, *optional*): The N weights to measure the gain of, instead of a λ.
     """
-    if not hasattr(model, "ngram_lambda"):
+    if not hasattr(model, "ngram_ensemble"):
         raise ValueError(
             f"`model` must be a next-token model of this package, got {type(model).__name__}: add heads with "
             "`with_ngram_heads`."
@@ -117,7 +120,7 @@ def head_diagnostics(
         )
     if not len(text):
         raise Unavailable("`text` has no token to predict: give a longer one.")
-    ensemble_lambda = model.ngram_lambda(ensemble_lambda)
+    ensemble = model.ngram_ensemble(ensemble_lambda, ensemble_weights)
     vocab_size = model.ngram_vocab_size
     counts = torch.as_tensor(count_tokens(text, vocab_size) if token_counts is None else token_counts)
     if counts.shape != (vocab_size,):
@@ -131,7 +134,7 @@ def head_diagnostics(
     for batch in DataLoader(text, batch_size if isinstance(text, EvaluationWindows) else None):
         with evaluating(model):
             inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            measured = _measure_batch(model, inputs, ensemble_lambda)
+            measured = _measure_batch(model, inputs, ensemble)
         num_targets = num_targets + measured.num_targets
         nll_sums = nll_sums + measured.nll_sums
         num_correct = num_correct + measured.num_correct
@@ -143,7 +146,7 @@ def head_diagnostics(
         by_frequency.add(measured.gains, counts[measured.targets[is_target]])
         on_batch()
     return HeadDiagnostics(
-        ensemble_lambda=ensemble_lambda,
+        ensemble=ensemble,
         num_targets=num_targets.tolist(),
         nlls=(nll_sums / num_targets.clamp(min=1)).tolist(),
         accuracies=(num_correct.double() / num_targets.clamp(min=1)).tolist(),
@@ -240,23 +243,22 @@ class _BatchMeasurements(NamedTuple):
     gains: torch.Tensor
 
 
-def _measure_batch(
-    model: PreTrainedModel, batch: dict[str, torch.Tensor], ensemble_lambda: float
-) -> _BatchMeasurements:
-    own_lambda = model.ngram_lambda()
+def _measure_batch(model: PreTrainedModel, batch: dict[str, torch.Tensor], ensemble: Ensemble) -> _BatchMeasurements:
+    own_ensemble = model.ngram_ensemble()
     predictions = model.ngram_predictions(**batch)
     targets = predictions.targets
     layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
-    by_lambda = {
+    by_ensemble = {
         value: _measure_depth(layer, predictions.ensemble(value), targets[0])
-        for value in {0.0, own_lambda, ensemble_lambda}
+        for value in {0.0, own_ensemble, ensemble}
     }
     by_head = [
         _measure_depth(layer, *pair, draft_vocabulary)
         for pair in zip(predictions.embeddings[1:], targets[1:], strict=True)
     ]
-    by_depth = [by_lambda[0.0], *by_head]
-    num_drafts, num_accepted = _count_accepted([depth.draft for depth in by_head], by_lambda[own_lambda].best, targets)
+    by_depth = [by_ensemble[0.0], *by_head]
+    choices = by_ensemble[own_ensemble].best
+    num_drafts, num_accepted = _count_accepted([depth.draft for depth in by_head], choices, targets)
     return _BatchMeasurements(
         num_targets=torch.tensor([len(depth.nlls) for depth in by_depth]),
         nll_sums=torch.stack([depth.nlls.sum() for depth in by_depth]),
@@ -266,7 +268,7 @@ def _measure_batch(
         num_drafts=torch.tensor(num_drafts, dtype=torch.long),
         num_accepted=torch.tensor(num_accepted, dtype=torch.long),
         targets=targets[0].cpu(),
-        gains=by_lambda[0.0].nlls - by_lambda[ensemble_lambda].nlls,
+        gains=by_ensemble[0.0].nlls - by_ensemble[ensemble].nlls,
     )
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from ..decoding.statistics import SpeculationStatistics
+from ..method.ensemble import describe_ensemble
 from .diagnostics import HeadDiagnostics
 from .gain_bins import GainBin
 
@@ -145,7 +146,7 @@ def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str, path: str | Path 
             linestyle="none",
             capsize=4,
             color=f"C{i}",
-            label=f"{name}, λ={diagnostics.ensemble_lambda:g}",
+            label=f"{name}, {describe_ensemble(diagnostics.ensemble)}",
         )
     axes.set_xticks(range(len(labels)), [f"{label}\nn={_short(sizes[label])}" for label in labels])
     axes.tick_params(axis="x", labelsize="small")
@@ -202,13 +203,12 @@ def describe_gain(name: str, diagnostics: HeadDiagnostics, by: str) -> str:
     Return a sentence on [`plot_gain`] for one model with heads: the overall gain, and the groups of tokens where the
     ensemble significantly helps most and hurts most. `by` is `"place"` or `"frequency"`.
     """
-    if diagnostics.ensemble_lambda == 0:
+    if diagnostics.ensemble == 0:
         return f"{name}: λ is 0, so there is no ensemble and no gain."
     overall = diagnostics.gain
     verb = "gains" if overall.mean >= 0 else "loses"
-    sentence = (
-        f"{name}: with λ={diagnostics.ensemble_lambda:g} the ensemble {verb} {_nats(overall)} nats per token overall"
-    )
+    ensemble = describe_ensemble(diagnostics.ensemble)
+    sentence = f"{name}: with {ensemble} the ensemble {verb} {_nats(overall)} nats per token overall"
     significant = [gain for gain in gains_by(diagnostics, by) if abs(gain.mean) > NUM_ERRORS * gain.standard_error]
     parts = []
     for effect, gains in (

@@ -4,6 +4,7 @@ import math
 from functools import partial
 
 from ..backbones.registry import is_masked
+from ..method.ensemble import describe_ensemble
 from ..training.common.plots import plot_over_lambda, save_training_plot
 from ..training.trainer import loss_names
 from .diagnostics_figures import plot_levels
@@ -22,8 +23,8 @@ HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy")
 
 
 def models(runs: list[TrainedRun]) -> list[str]:
-    """Return the HTML pieces of the section on the models: classes, sizes, λ, and the first run's settings."""
-    rows = [["model", "class", "parameters", "in heads", "N", "λ"]]
+    """Return the HTML pieces of the section on the models: classes, sizes, ensembles, and the first run's settings."""
+    rows = [["model", "class", "parameters", "in heads", "N", "ensemble"]]
     for run in runs:
         result = run.result
         rows.append(
@@ -33,7 +34,7 @@ def models(runs: list[TrainedRun]) -> list[str]:
                 f"{result.num_parameters:,}",
                 f"{result.head_parameters:,}",
                 str(result.ngram_size),
-                f"{result.ensemble_lambda:g}" if run.has_ensemble else "",
+                describe_ensemble(result.ensemble) if run.has_ensemble else "",
             ]
         )
     vocab_size, width = runs[0].model.get_output_embeddings().weight.shape
@@ -55,7 +56,7 @@ def results(runs: list[TrainedRun]) -> list[str]:
     for metric, label in metrics.items():
         parts += [heading(label), table(_metric_table(runs, metric, label))]
     if any(run.has_ensemble for run in runs):
-        parts.append(paragraph("* best λ on validation, saved with the model.", muted=True))
+        parts.append(paragraph("* best ensemble on validation, saved with the model.", muted=True))
         parts += _over_lambda(runs, *next(iter(metrics.items())))
     return parts
 
@@ -78,7 +79,7 @@ def _metrics(runs: list[TrainedRun]) -> dict[str, str]:
 def _metric_table(runs: list[TrainedRun], metric: str, label: str) -> list[list[str]]:
     cells = {(run.name, split): run.by_lambda(split, metric) for run in runs for split in run.splits}
     lambdas = sorted({value for by_lambda in cells.values() for value in by_lambda})
-    chosen = {run.name: run.result.ensemble_lambda for run in runs if run.has_ensemble}
+    chosen = {run.name: run.result.ensemble for run in runs if run.has_ensemble}
     rows = [["model", "split", *([f"λ={value:g}" for value in lambdas] if chosen else [label])]]
     number_format = ".1%" if metric == "accuracy" else ",.2f"
     for (name, split), by_lambda in cells.items():

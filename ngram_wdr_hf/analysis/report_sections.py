@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from ..evaluation.unavailable import Unavailable
+from ..method.ensemble import describe_ensemble, ensemble_arguments
 from .diagnostics import HeadDiagnostics, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import (
     AXIS_OF,
@@ -55,7 +56,11 @@ class Analysis:
             for run in self.runs:
                 self.notify(f"{run.name}: head diagnostics")
                 self.cached_diagnostics[run.name] = head_diagnostics(
-                    run.model, self.text.predicted, run.tried_lambda(), ends, self.text.token_counts
+                    run.model,
+                    self.text.predicted,
+                    sentence_ends=ends,
+                    token_counts=self.text.token_counts,
+                    **ensemble_arguments(run.tried_ensemble()),
                 )
         return self.cached_diagnostics
 
@@ -133,9 +138,9 @@ def gains(analysis: Analysis) -> list[str]:
         return []
     by_name = analysis.diagnostics
     without_lambda = [
-        f"{run.name} chose λ=0. The gain is shown for λ={run.tried_lambda():g}, the best value above 0."
+        f"{run.name} chose λ=0. The gain is shown for {describe_ensemble(run.tried_ensemble())}, the best above 0."
         for run in runs
-        if not run.result.ensemble_lambda and run.tried_lambda()
+        if run.result.ensemble == 0 and run.tried_ensemble()
     ]
     counting = "Positions are counted from the last end of a text, line or sentence (a full stop, ! or ?)."
     if runs[0].model.config.is_encoder_decoder:

@@ -20,6 +20,7 @@ from ..data.pair_batches import PairBatches, side_lengths
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..evaluation.lengths import max_positions
+from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
 from ..training.common.report import RunResult, describe
 from ..training.common.run_folder import SETTINGS, RunFolder
@@ -63,7 +64,7 @@ class TrainedRun:
 
     @property
     def has_ensemble(self) -> bool:
-        return bool(self.result.head_parameters) and self.result.ensemble_lambda is not None
+        return bool(self.result.head_parameters) and self.result.ensemble is not None
 
     def by_lambda(self, split: str, metric: str) -> dict[float, float]:
         """
@@ -80,13 +81,13 @@ class TrainedRun:
         # JSON has no infinity: it is stored as null.
         return {at: math.inf if value is None else value for at, value in zip(grid, values, strict=True)}
 
-    def tried_lambda(self) -> float:
+    def tried_ensemble(self) -> Ensemble:
         """
-        Return the λ that the run chose; if that is 0, the evaluated λ above 0 with the lowest perplexity. 0 if there
-        is none.
+        Return the ensemble that the run chose; if that is λ = 0, the evaluated λ above 0 with the lowest perplexity. 0
+        if there is none.
         """
-        if self.result.ensemble_lambda:
-            return self.result.ensemble_lambda
+        if self.result.ensemble:
+            return self.result.ensemble
         by_lambda = next(
             (values for split in self.splits if (values := self.by_lambda(split, "token_perplexity"))), {}
         )
@@ -159,7 +160,7 @@ def load_run(folder: Path) -> TrainedRun:
     result = RunResult(
         **describe(model),
         settings=settings,
-        ensemble_lambda=metrics["ensemble_lambda"],
+        ensemble=tuple(weights) if (weights := metrics.get("ensemble_weights")) else metrics["ensemble_lambda"],
         history=run_folder.history(),
     )
     return TrainedRun(folder, settings, metrics["splits"], model, load_tokenizer(str(folder)), result)

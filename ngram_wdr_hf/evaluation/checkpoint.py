@@ -1,7 +1,8 @@
 """Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
@@ -14,6 +15,7 @@ from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.checkpoint import HEADS_PREFIX
 from ..modeling.saved import naming_missing
+from ..modeling.signature import ENSEMBLE_ARGUMENTS
 
 # The kinds of model, as error messages describe them.
 KINDS = {
@@ -37,7 +39,11 @@ def as_input_error(name: str = "") -> Iterator[None]:
 
 
 def load_checkpoint(
-    name_or_path: str, kind: str, tokenizer: PreTrainedTokenizerBase, default_size: int = 1, **fields: Any
+    name_or_path: str,
+    kind: str,
+    tokenizer: PreTrainedTokenizerBase,
+    new_heads: Mapping[str, Any] = MappingProxyType({"ngram_size": 1}),
+    **fields: Any,
 ) -> NgramHeadsMixin:
     r"""
     Load a checkpoint with N-gram heads, or a plain one and add new heads. Raise an `InputError` if it cannot be
@@ -47,8 +53,8 @@ def load_checkpoint(
         name_or_path (`str`): A folder or a name on the Hub.
         kind (`str`): The expected kind of model: `causal`, `seq2seq` or `masked`.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer to be used with it.
-        default_size (`int`, *optional*, defaults to 1): The N of a plain checkpoint, unless `fields` has `ngram_size`.
-            1 adds no heads.
+        new_heads (`Mapping[str, Any]`, *optional*): Configuration fields of a plain checkpoint, unless `fields` has
+            them. By default it gets no heads (`ngram_size=1`).
         fields: Configuration fields that replace the checkpoint's.
     """
     with as_input_error(name_or_path):
@@ -60,7 +66,7 @@ def load_checkpoint(
         if isinstance(config, NgramConfigMixin):
             load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained
         else:
-            load, fields = with_ngram_heads, {"ngram_size": default_size, **fields}
+            load, fields = with_ngram_heads, {**new_heads, **fields}
         model, info = _load(load, name_or_path, fields)
     parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
     missing = sorted(parameters & info["missing_keys"])
@@ -69,14 +75,10 @@ def load_checkpoint(
             f"{name_or_path} is incomplete, as `{missing[0]}` and {len(missing) - 1} more weights are missing: use a "
             "complete checkpoint."
         )
-    if model.can_generate() and model.config.ensemble_weights is not None:
-        raise InputError(
-            f"{name_or_path} has `ensemble_weights`, but the scripts evaluate values of λ: remove them from its "
-            "config.json."
-        )
     if "ensemble_lambda" in fields and model.can_generate():
-        # The one saved in `generation_config` would take precedence.
-        vars(model.generation_config).pop("ensemble_lambda", None)
+        # Those saved in `generation_config` would take precedence.
+        for name in ENSEMBLE_ARGUMENTS:
+            vars(model.generation_config).pop(name, None)
     check_vocabulary(tokenizer, model.config.vocab_size, name_or_path)
     if model.can_generate():
         _check_generation(model, name_or_path)

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..data.errors import InputError
 from ..method.documents import IGNORE_INDEX
+from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
 from .modes import evaluating
@@ -41,9 +42,14 @@ class EnsembleFit:
     num_tokens: int
 
     @property
-    def temperature_weights(self) -> list[float]:
-        """The N weights of the temperature alone: 0 for every head."""
-        return [self.temperature_weight] + [0.0] * (len(self.weights) - 1)
+    def ensemble(self) -> Ensemble:
+        """The fitted weights as an ensemble."""
+        return tuple(self.weights)
+
+    @property
+    def temperature(self) -> Ensemble:
+        """The best temperature without heads as an ensemble: weight 0 for every head."""
+        return (self.temperature_weight, *([0.0] * (len(self.weights) - 1)))
 
 
 def fit_ensemble(
@@ -68,7 +74,7 @@ def fit_ensemble(
         text (`EvaluationWindows` or `PairBatches`): The text.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
         max_tokens (`int`, *optional*, defaults to 100,000):
-            The number of targets to stop after, since all their predictions are kept in memory.
+            The number of targets, a random sample of a longer text, since all their predictions are kept in memory.
         process_index (`int`, *optional*, defaults to 0): The index of this process.
         num_processes (`int`, *optional*, defaults to 1): Number of processes, each with its share of the text.
         add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
@@ -97,7 +103,7 @@ def _read(
     """Return the predictions of each depth, N of shape `(num_tokens, d)`, and their targets `(num_tokens,)`."""
     rows, targets, num_tokens = [], [], 0
     with evaluating(model):
-        for batch in batches_of(text, batch_size, process_index, num_processes):
+        for batch in batches_of(text, batch_size, process_index, num_processes, shuffles=True):
             predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
             is_target = predictions.targets[0] != IGNORE_INDEX
             depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]

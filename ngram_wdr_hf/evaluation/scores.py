@@ -1,4 +1,4 @@
-"""The exact NLL of a text under a model, for several λ in one pass."""
+"""The exact NLL of a text under a model, for several ensembles in one pass."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -13,11 +13,17 @@ from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
+from ..method.ensemble import Ensemble, is_lambda
 from .modes import evaluating
 
 # A mean over no targets would be 0, and the perplexity a perfect 1.
 NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
 ScoredText = EvaluationWindows | PairBatches | MaskedText
+
+
+def by_kind(ensembles: Iterable[Ensemble]) -> list[Ensemble]:
+    """Return the ensembles in the order of their scores: values of λ, then weights, both sorted."""
+    return sorted(ensembles, key=lambda ensemble: (not is_lambda(ensemble), ensemble))
 
 
 @dataclass
@@ -26,15 +32,15 @@ class Scores:
     The NLL of a text under a model.
 
     Args:
-        lambdas (`list[float]`): The values of λ.
-        nll_sums (`list[float]`): For each λ, the sum over the text of the ensemble's next-token NLLs.
+        ensembles (`list[Ensemble]`): The ensembles: values of λ, then weights.
+        nll_sums (`list[float]`): For each ensemble, the sum of its next-token NLLs over the text.
         head_nlls (`list[float]`): The mean NLL of each depth over its own targets; depth 0 is the next-token
             prediction with λ = 0.
         num_tokens (`int`): Number of next-token targets.
         num_words (`int`): Number of words and line breaks, equal to `num_tokens` for a word tokenizer.
     """
 
-    lambdas: list[float]
+    ensembles: list[Ensemble]
     nll_sums: list[float]
     head_nlls: list[float]
     num_tokens: int
@@ -44,25 +50,39 @@ class Scores:
         """Return the number of units, `"word"` or `"token"`."""
         return {"word": self.num_words, "token": self.num_tokens}[unit]
 
+    @property
+    def lambdas(self) -> list[float]:
+        """The values of λ among the ensembles."""
+        return [ensemble for ensemble in self.ensembles if is_lambda(ensemble)]
+
+    def nll(self, ensemble: Ensemble, unit: str = "token") -> float:
+        """Return the mean NLL of an ensemble by `unit`. Raise a `ValueError` if it was not evaluated."""
+        return _mean(self.nll_sums[self.ensembles.index(ensemble)], self.count(unit))
+
+    def perplexity(self, ensemble: Ensemble, unit: str = "token") -> float:
+        """
+        Return the perplexity of an ensemble by `"token"` or, as in the paper, by `"word"`. Infinity stands for
+        overflow.
+        """
+        return _exp(self.nll(ensemble, unit))
+
     def perplexities(self, unit: str = "token") -> list[float]:
-        """
-        Return the perplexity of each λ, in the order of `lambdas`, by `"token"` or, as in the paper, by `"word"`.
-        Infinity stands for overflow.
-        """
-        return [_exp(_mean(total, self.count(unit))) for total in self.nll_sums]
+        """Return the perplexity of each λ by `unit`, in the order of `lambdas`."""
+        return [self.perplexity(value, unit) for value in self.lambdas]
 
     def by_lambda(self, unit: str = "token") -> dict[float, float]:
-        """Return the perplexities by `unit` (as in `perplexities`) as a dictionary, with λ as the key."""
+        """Return the perplexities by `unit` as a dictionary, with λ as the key."""
         return dict(zip(self.lambdas, self.perplexities(unit), strict=True))
 
     @property
     def best_lambda(self) -> float:
         """The λ with the lowest perplexity; of equal ones, the first in `lambdas`."""
-        return self.lambdas[self.nll_sums.index(min(self.nll_sums))]
+        return min(self.lambdas, key=self.nll)
 
-    def at(self, ensemble_lambda: float) -> int:
-        """Return the index of a λ in `lambdas`; a `ValueError` if it was not evaluated."""
-        return self.lambdas.index(ensemble_lambda)
+    @property
+    def best(self) -> Ensemble:
+        """The ensemble with the lowest perplexity; of equal ones, the first in `ensembles`."""
+        return min(self.ensembles, key=self.nll)
 
 
 @dataclass
@@ -124,17 +144,22 @@ class _Share(Dataset):
 
 
 def batches_of(
-    text: ScoredText, batch_size: int, process_index: int = 0, num_processes: int = 1
+    text: ScoredText, batch_size: int, process_index: int = 0, num_processes: int = 1, shuffles: bool = False
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Return the batches of a process's share of a text. The items of `PairBatches` are batches already."""
+    """
+    Return the batches of a process's share of a text, in order, or with `shuffles` in a random order, always the same.
+    The items of `PairBatches` are batches already.
+    """
     share = _Share(text, process_index, num_processes)
-    return DataLoader(share, None if isinstance(text, PairBatches) else batch_size)
+    generator = torch.Generator().manual_seed(0) if shuffles else None
+    size = None if isinstance(text, PairBatches) else batch_size
+    return DataLoader(share, size, shuffle=shuffles, generator=generator)
 
 
 def score(
     model: nn.Module,
     text: ScoredText,
-    lambdas: Sequence[float],
+    ensembles: Sequence[Ensemble],
     batch_size: int,
     process_index: int = 0,
     num_processes: int = 1,
@@ -142,23 +167,26 @@ def score(
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     r"""
-    Compute the exact NLL of a text for several λ in one pass, in evaluation mode. Every process scores its share of
-    the items, and `add_up` turns the sums into those of the whole text.
+    Compute the exact NLL of a text for several ensembles in one pass, in evaluation mode. Every process scores its
+    share of the items, and `add_up` turns the sums into those of the whole text.
 
     Args:
         model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
         text (`EvaluationWindows` or `PairBatches`): The text.
-        lambdas (`Sequence[float]`): The values of λ.
+        ensembles (`Sequence[Ensemble]`): The ensembles, values of λ or tuples of N weights.
         batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
         process_index (`int`, *optional*, defaults to 0): The index of the share to score.
         num_processes (`int`, *optional*, defaults to 1): Number of shares.
         add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
         on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
     """
+    lambdas = [ensemble for ensemble in ensembles if is_lambda(ensemble)]
+    weights = [ensemble for ensemble in ensembles if not is_lambda(ensemble)]
+    options = {"ensemble_lambda": lambdas or None, "ensemble_weights": weights or None}
 
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         # `num_items_in_batch=1` makes the loss a sum.
-        output = model(**batch, ensemble_lambda=list(lambdas), num_items_in_batch=1, use_cache=False)
+        output = model(**batch, **options, num_items_in_batch=1, use_cache=False)
         is_target = batch[text.labels_name] != IGNORE_INDEX
         counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
         return [output.loss, output.head_losses.to(precision) * counts, counts]
@@ -166,7 +194,7 @@ def score(
     batches = batches_of(text, batch_size, process_index, num_processes)
     sums, head_sums, head_counts = _add_up_batches(model, batches, sums_of, add_up, on_batch)
     return Scores(
-        lambdas=list(lambdas),
+        ensembles=[*lambdas, *weights],
         nll_sums=sums.tolist(),
         head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
         num_tokens=int(head_counts[0]),

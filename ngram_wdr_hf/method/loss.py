@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch.nn import LinearCrossEntropyOptions
 
 from .documents import IGNORE_INDEX
+from .ensemble import is_lambda
 from .head_training import HeadTraining, head_weights
 from .heads import NgramPredictions
 from .logits import LogitLayer, LogitShape
@@ -110,7 +111,7 @@ def grid_nll(
     weight, bias = layer.weight, layer.scaled_bias
     dtype = torch.promote_types(predictions.main.dtype, torch.float32)
     sums = torch.zeros(len(ensembles), dtype=dtype, device=targets.device)
-    lambdas = {i: value for i, value in enumerate(ensembles) if isinstance(value, (int, float))}
+    lambdas = {i: value for i, value in enumerate(ensembles) if is_lambda(value)}
     weighted = [i for i in range(len(ensembles)) if i not in lambdas]
     embeddings = [predictions.main, predictions.ensemble(1.0), *(predictions.ensemble(ensembles[i]) for i in weighted)]
     # Each λ reads a chunk's logits again, so on a CPU a chunk has to fit in its cache.

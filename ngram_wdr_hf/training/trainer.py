@@ -8,15 +8,20 @@ import torch
 from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
-from ..evaluation.scores import MaskedScores, ScoredText, Scores, score
+from ..evaluation.fit import fit_ensemble
+from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
+from ..method.ensemble import Ensemble
 from .common.arguments import uses_fsdp
 from .common.checkpoints import check_heads
 from .head_schedule import HeadSchedule, SeparateClippingMixin
 from .run_trainer import RunTrainer
+
+# Enough tokens to compare checkpoints by their fitted ensemble; the final one is fitted to the whole text.
+FITTED_TOKENS = 5_000
 
 
 def loss_names(ngram_size: int, main_name: str = "next_word") -> list[str]:
@@ -42,14 +47,17 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
 class NgramTrainer(SeparateClippingMixin, RunTrainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
-    log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many λ in one pass: `eval_loss` and
-    `eval_perplexity` use the model's own λ, `eval_best_perplexity` uses `eval_best_lambda`, and `eval_heads_loss` is
-    the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of the
-    last exact evaluation, `None` before.
+    log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
+    `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of `eval_best_lambda`,
+    `eval_fitted_perplexity` that of weights fitted to a sample of the text, and `eval_heads_loss` is the mean loss of
+    the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of the last exact
+    evaluation, `None` before.
 
     Args:
-        lambda_grid (`Sequence[float]`, *optional*): The values of λ to evaluate besides the model's own, none by
-            default.
+        ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
+            tuples of weights, none by default.
+        fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights and log
+            `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
@@ -58,10 +66,19 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
     # The name of depth 0 in the logs.
     main_name = "next_word"
 
-    def __init__(self, *args, lambda_grid: Sequence[float] = (), head_loss_schedule: str = "constant", **kwargs):
+    def __init__(
+        self,
+        *args,
+        ensembles: Sequence[Ensemble] = (),
+        fits_ensemble: bool = False,
+        head_loss_schedule: str = "constant",
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.add_callback(HeadSchedule(head_loss_schedule))
-        self.lambda_grid = list(lambda_grid)
+        self.head_loss_schedule = head_loss_schedule
+        self.ensembles = list(ensembles)
+        self.fits_ensemble = fits_ensemble
         self.last_scores: Scores | MaskedScores | None = None
         # Sums since the last log: weighted losses by depth, their weights, and the bag-of-words loss.
         self._head_losses: torch.Tensor | float = 0.0
@@ -132,15 +149,25 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         Score a text with `options` for [`score`], keep the result in `last_scores`, and return the metrics to log,
         without the prefix `eval_`.
         """
-        own_lambda = self.accelerator.unwrap_model(self.model).ngram_lambda()
-        scores = self.last_scores = score(model, text, sorted({own_lambda, *self.lambda_grid}), **options)
-        i = scores.at(own_lambda)
-        return {
-            "perplexity": scores.perplexities()[i],
-            "loss": scores.nll_sums[i] / scores.num_tokens,
-            "best_lambda": scores.best_lambda,
-            "best_perplexity": min(scores.perplexities()),
-        }
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        own = unwrapped.ngram_ensemble()
+        ensembles = {own, *(self.ensembles or [0.0])}
+        fitted = own
+        if self.fits_ensemble and unwrapped.ngram_heads:
+            fit_options = {name: value for name, value in options.items() if name != "on_batch"}
+            fitted = fit_ensemble(unwrapped, text, max_tokens=FITTED_TOKENS, **fit_options).ensemble
+        scores = self.last_scores = score(model, text, by_kind({*ensembles, fitted}), **options)
+        metrics = {"perplexity": scores.perplexity(own), "loss": scores.nll(own)}
+        if self.fits_ensemble:
+            metrics["fitted_perplexity"] = scores.perplexity(fitted)
+        if self.ensembles or not self.fits_ensemble:
+            metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
+        return metrics
+
+    def schedule_agrees(self, state: TrainerState) -> bool:
+        """Return whether the steps up to `state` had the learning rates and the heads' loss weights of this length."""
+        is_same_length = self.planned() == self.planned_in(state)
+        return super().schedule_agrees(state) and (is_same_length or self.head_loss_schedule == "constant")
 
     def _evaluation_model(self) -> nn.Module:
         """
@@ -202,6 +229,8 @@ def _describe(step: int, logs: dict[str, float]) -> str | None:
     more = ""
     if "eval_accuracy" in logs:
         more = f"  accuracy {logs['eval_accuracy']:.1%}"
+    elif heads and "eval_fitted_perplexity" in logs:
+        more = f"  (fitted ensemble: {logs['eval_fitted_perplexity']:.2f})"
     elif heads:
         more = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})"
     return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{more}{by_head}"

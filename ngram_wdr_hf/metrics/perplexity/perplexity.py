@@ -29,7 +29,8 @@ Args:
     predictions (`list[str]`): The texts, scored separately.
     model_id (`str`): A folder or a name on the Hub: a checkpoint with its tokenizer, with or without
         N-gram heads.
-    ensemble_lambda (`float`, *optional*): The paper's λ, from 0 to 1; the model's own by default.
+    ensemble_lambda (`float`, *optional*): The paper's λ, from 0 to 1; the model's own ensemble by default.
+    ensemble_weights (`list[float]`, *optional*): The N weights of the ensemble, instead of a λ.
     stride (`int`, *optional*): How far the window moves in a text longer than `block_size`. A smaller stride gives
         every token more context and takes longer; `block_size` by default.
     batch_size (`int`, *optional*, defaults to 16): Windows per batch.
@@ -81,6 +82,7 @@ class Perplexity(evaluate.Metric):
         batch_size: int = 16,
         block_size: int | None = None,
         device: str | None = None,
+        ensemble_weights: list[float] | None = None,
     ) -> dict[str, list[float] | float]:
         for name, value in (("stride", stride), ("batch_size", batch_size), ("block_size", block_size)):
             if value is not None:
@@ -88,7 +90,7 @@ class Perplexity(evaluate.Metric):
         _check_texts(predictions)
         model, tokenizer = _load(model_id)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        ensemble_lambda = model.ngram_lambda(ensemble_lambda)
+        ensemble = model.ngram_ensemble(ensemble_lambda, ensemble_weights)
         longest = max_positions(model)
         if None not in (block_size, longest) and block_size > longest:
             raise InputError(f"`block_size` must be at most {longest}, the model's maximum, got {block_size}.")
@@ -103,20 +105,20 @@ class Perplexity(evaluate.Metric):
                     f"`predictions[{i}]` has only {len(text.stream)} tokens, so there is nothing to predict: leave it "
                     "out."
                 )
-        scores = [score(model, text, [ensemble_lambda], batch_size) for text in windows]
+        scores = [score(model, text, [ensemble], batch_size) for text in windows]
         together = Scores(
-            lambdas=[ensemble_lambda],
+            ensembles=[ensemble],
             nll_sums=[sum(text.nll_sums[0] for text in scores)],
             head_nlls=[],
             num_tokens=sum(text.num_tokens for text in scores),
             num_words=sum(text.num_words for text in scores),
         )
-        perplexities = [text.perplexities()[0] for text in scores]
+        perplexities = [text.perplexity(ensemble) for text in scores]
         return {
             "perplexities": perplexities,
             "mean_perplexity": float(np.mean(perplexities)),
-            "perplexity": together.perplexities()[0],
-            "word_perplexity": together.perplexities("word")[0],
+            "perplexity": together.perplexity(ensemble),
+            "word_perplexity": together.perplexity(ensemble, "word"),
         }
 
 

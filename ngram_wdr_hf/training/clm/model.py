@@ -16,7 +16,7 @@ from ...evaluation.checkpoint import load_checkpoint
 from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
 from ..common.arguments import ModelArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model
 
 LANGUAGE_MODELS = {
     "gpt2": WDRNgramGPT2LMHeadModel,
@@ -34,12 +34,13 @@ def build_clm_model(
     """
     fields = config_fields(arguments, do_train)
     if arguments.model_name_or_path is not None:
-        default_size = DEFAULT_NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, default_size, **fields)
+        new_heads = new_head_fields(DEFAULT_NGRAM_SIZE, do_train)
+        return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, new_heads, **fields)
     preset = arguments.presets[arguments.preset]
-    sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **preset.config, **fields}
+    sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **arguments.new_config, **fields}
     model = new_model(
         LANGUAGE_MODELS[preset.backbone],
+        arguments,
         vocab_size=len(tokenizer),
         bos_token_id=start_token_id(tokenizer),
         eos_token_id=tokenizer.eos_token_id,

@@ -49,6 +49,7 @@ def _tensorized(
         sizes,
         {"learning_rate": 2.5e-3, "lr_scheduler_type": "cosine", **arguments},
         backbone="tensorized",
+        recipe="paper",
         lambdas={"simple": simple, "wdr": wdr},
     )
 
@@ -69,6 +70,7 @@ def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_si
             "lr_scheduler_type": "constant",
         },
         backbone="reformer",
+        recipe="paper",
         lambdas={"simple": simple, "wdr": wdr},
     )
 
@@ -118,6 +120,7 @@ CLM_PRESETS = {
             "num_train_epochs": 1000,
             "patience": 50,
         },
+        recipe="paper",
     ),
     "paper-tt-ptb": _tensorized("Penn Treebank", 2, 0.2, 0.4, _SMALL_TT, **_SMALL_TT_RUN),
     "paper-tt-wikitext2": _tensorized("WikiText-2", 4, 0.2, 0.3, _SMALL_TT, **_SMALL_TT_RUN),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...evaluation.scores import Scores
 from ..common.model_card import STAR, as_markdown, code_block, literal
-from ..common.report import TaskResult, as_text, lambda_table
+from ..common.report import TaskResult, as_text, describe_fits, ensemble_table, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -25,8 +25,8 @@ class ClmResult(TaskResult):
 
     Args:
         scores (`dict[str, Scores]`): Perplexities and head losses by split.
-        samples (`dict[str, str]`): Generated texts, prompt included, by label: λ, with `use_mtp` also the tokens per
-            forward pass.
+        samples (`dict[str, str]`): Generated texts, prompt included, by label: the ensemble, with `use_mtp` also the
+            tokens per forward pass.
         prompt (`str`): A prompt for example code.
         max_length (`int`): The maximum length for example code, in tokens.
     """
@@ -46,6 +46,13 @@ class ClmResult(TaskResult):
                 "lambda": scores.lambdas,
                 "perplexity": scores.perplexities("word"),
                 "token_perplexity": scores.perplexities("token"),
+                "ensembles": {
+                    name: {
+                        "perplexity": scores.perplexity(ensemble, "word"),
+                        "token_perplexity": scores.perplexity(ensemble),
+                    }
+                    for name, ensemble in self.ensembles().items()
+                },
                 **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
                 "num_words": scores.num_words,
                 "num_tokens": scores.num_tokens,
@@ -57,16 +64,24 @@ class ClmResult(TaskResult):
         return USAGE.format(name=name, prompt=literal(self.prompt), max_length=self.max_length)
 
     def tables(self) -> str:
-        return "\n\n".join(
-            f"Perplexity by {unit}:\n\n{as_markdown(perplexity_table([self], unit, STAR))}"
-            for unit in units_of([self])
-        )
+        parts = []
+        for unit in units_of([self]):
+            parts += [f"Perplexity by {unit}:", as_markdown(perplexity_table([self], unit, STAR))]
+            if len(self.ensembles()) > 1:
+                parts.append(as_markdown(perplexity_by_ensemble([self], unit, STAR)))
+        return "\n\n".join([*parts, describe_fits([self])]).rstrip()
 
     def sample_text(self) -> str:
-        return "\n\n".join(f"λ = {label}:\n\n{code_block(text)}" for label, text in self.samples.items())
+        return "\n\n".join(f"With {label}:\n\n{code_block(text)}" for label, text in self.samples.items())
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
         return {split: scores.by_lambda("word") for split, scores in self.scores.items()}
+
+    def with_weights(self) -> dict[str, float]:
+        weights = self.ensembles().get("fitted", self.ensembles().get("weights"))
+        if weights is None:
+            return {}
+        return {split: scores.perplexity(weights, "word") for split, scores in self.scores.items()}
 
 
 def perplexity_table(results: Sequence[ClmResult], unit: str, mark: str = "*") -> list[list[str]]:
@@ -81,6 +96,21 @@ def perplexity_table(results: Sequence[ClmResult], unit: str, mark: str = "*") -
     return lambda_table(results, f"{unit}s", figures, mark)
 
 
+def perplexity_by_ensemble(results: Sequence[ClmResult], unit: str, mark: str = "*") -> list[list[str]]:
+    """
+    Return a table of perplexities by `unit`: a row per model and split, a column per ensemble. An asterisk marks the
+    chosen one.
+    """
+    figures = [
+        {
+            split: (scores.count(unit), {value: scores.perplexity(value, unit) for value in scores.ensembles})
+            for split, scores in result.scores.items()
+        }
+        for result in results
+    ]
+    return ensemble_table(results, f"{unit}s", figures, mark)
+
+
 def units_of(results: Sequence[ClmResult]) -> list[str]:
     """Return the units of perplexity to show: `["word"]` if every token is a word, else `["word", "token"]`."""
     all_scores = [scores for result in results for scores in result.scores.values()]
@@ -89,12 +119,33 @@ def units_of(results: Sequence[ClmResult]) -> list[str]:
 
 
 def print_tables(results: Sequence[ClmResult]) -> None:
-    """Print the perplexities of all models in one table per unit."""
+    """
+    Print the perplexities of all models in one table per unit: by λ, or if a model has an ensemble with weights, by
+    ensemble, with the weights and the gain.
+    """
+    has_weights = any(len(result.ensembles()) > 1 for result in results)
+    table, title = perplexity_table, ""
+    if has_weights:
+        table, title = perplexity_by_ensemble, ", with and without the heads"
     for unit in units_of(results):
-        print(f"\nPerplexity by {unit} (* the λ chosen on validation)\n\n{as_text(perplexity_table(results, unit))}")
+        print(f"\nPerplexity by {unit}{title} (* chosen on validation)\n\n{as_text(table(results, unit))}")
+    if not has_weights:
+        return
+    print(f"\n{describe_fits(results)}".rstrip())
+    for result in results:
+        for split, scores in result.scores.items():
+            if result.fit is not None:
+                print(f"{result.name}, {split}: {describe_gain(result, scores)}")
+
+
+def describe_gain(result: ClmResult, scores: Scores) -> str:
+    """Return how much lower the perplexity by token is with the fitted weights."""
+    fitted = scores.perplexity(result.fit.ensemble)
+    gains = [1 - fitted / scores.perplexity(other) for other in (0.0, result.fit.temperature)]
+    return f"perplexity {gains[0]:.1%} below the model without heads, {gains[1]:.1%} below temperature alone"
 
 
 def print_samples(result: ClmResult) -> None:
     """Print the generated texts of one model, if any."""
     for label, text in result.samples.items():
-        print(f"\n--- {result.name}, λ={label}\n{text}")
+        print(f"\n--- {result.name}, {label}\n{text}")

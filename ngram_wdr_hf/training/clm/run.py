@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from ...data.errors import InputError
 from ...evaluation.lengths import max_positions
+from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
 from ..common.model import can_drop_drafts, check_train_mode, choose_weights, restrict_drafts
@@ -28,9 +29,9 @@ EXAMPLE_TOKENS = 50
 
 def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
-    Train, choose λ on the validation text, evaluate, print, and save the model and its results; `--do_train false`
-    skips the training and saves only the tables and metrics. Return a list of the result; with `--compare`, one result
-    per kind of model (plain, simple, wdr), the requested one first.
+    Train, choose the ensemble on the validation text, evaluate, print, and save the model and its results; `--do_train
+    false` skips the training and saves only the tables and metrics. Return a list of the result; with `--compare`, one
+    result per kind of model (plain, simple, wdr), the requested one first.
     """
     check_text_options(arguments)
     arguments, repository = begin(arguments)
@@ -52,15 +53,21 @@ def _complete(run: Run) -> ClmResult:
         run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
     model = run.load_trained(model)
 
-    scores = run.score(model, data.windows(run.arguments.data.stride))
-    ensemble_lambda = scores["validation"].best_lambda if "validation" in scores else model.ngram_lambda()
+    windows = data.windows(run.arguments.data.stride)
+    fit = run.fit(model, windows)
+    scores = run.score(model, windows, fit)
+    ensemble, best_lambda = model.ngram_ensemble(), 0.0
+    if "validation" in scores:
+        ensemble, best_lambda = scores["validation"].best, scores["validation"].best_lambda
     prompt, samples = _prompt(run, model, data), {}
     if run.training.should_save:
-        samples = _samples(run, model, data.tokenizer, prompt, ensemble_lambda)
+        samples = _samples(run, model, data.tokenizer, prompt, ensemble)
 
     result = ClmResult(
         **run.result_fields(model),
-        ensemble_lambda=ensemble_lambda,
+        ensemble=ensemble,
+        best_lambda=best_lambda,
+        fit=fit,
         scores=scores,
         samples=samples,
         prompt=data.tokenizer.decode(prompt),
@@ -103,7 +110,7 @@ def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
         eval_dataset=data.windows(run.arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
-        lambda_grid=run.arguments.lambda_grid if model.ngram_heads else (),
+        **run.trainer_options(model),
     )
 
 
@@ -119,11 +126,11 @@ def _prompt(run: Run, model: NgramMixin, data: ClmData) -> torch.LongTensor:
 
 @torch.no_grad()
 def _samples(
-    run: Run, model: NgramMixin, tokenizer: PreTrainedTokenizerBase, prompt: torch.LongTensor, ensemble_lambda: float
+    run: Run, model: NgramMixin, tokenizer: PreTrainedTokenizerBase, prompt: torch.LongTensor, ensemble: Ensemble
 ) -> dict[str, str]:
     """
-    Sample texts from one prompt with the same seed: one with λ = 0 and, if the model has heads, one with
-    `ensemble_lambda` (`SAMPLE_LAMBDA` if that is 0). Return them by label, as in `ClmResult`.
+    Sample texts from one prompt with the same seed: one with λ = 0 and, if the model has heads, one with `ensemble`
+    (`SAMPLE_LAMBDA` if that is 0). Return them by label, as in `ClmResult`.
     """
     report = run.arguments.report
     if report.sample_tokens == 0:
@@ -131,7 +138,7 @@ def _samples(
     prompt = prompt[None].to(model.device)
     model.eval()
     samples = {}
-    for value in (0.0, ensemble_lambda or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,):
+    for value in (0.0, ensemble or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,):
         torch.manual_seed(run.training.seed)
         output = model.generate(
             prompt,
@@ -141,11 +148,11 @@ def _samples(
             do_sample=True,
             temperature=0.8,
             top_k=40,
-            ensemble_lambda=value,
+            **ensemble_arguments(value),
             use_mtp=report.use_mtp and bool(model.ngram_heads),
             return_dict_in_generate=True,
         )
-        label = f"{value:g}"
+        label = describe_ensemble(value)
         if "speculation" in output:
             label += f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
         samples[label] = tokenizer.decode(output.sequences[0])

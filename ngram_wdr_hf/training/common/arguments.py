@@ -5,12 +5,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import yaml
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
+from ...method.configuration import HEAD_INPUTS
+from ..head_schedule import HEAD_LOSS_SCHEDULES
 from .checks import (
     FRACTION,
+    POSITIVE,
+    SHARE,
     check_at_least,
     check_choice,
     check_number,
@@ -18,14 +23,29 @@ from .checks import (
     check_trainer_options,
 )
 from .presets import DEFAULT_PRESET, Preset
+from .recipes import DEFAULT_RECIPE, ENSEMBLES, RECIPES
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
 # What `--metric_for_best_model` accepts: the metrics of every evaluation.
-SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "next_word_loss", "heads_loss")
+SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "fitted_perplexity", "next_word_loss", "heads_loss")
 # For new heads; Trainer's default of 5e-5 is for trained weights.
 HEADS_LEARNING_RATE = 1e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+
+def parse_overrides(overrides: list[str] | None) -> dict[str, Any]:
+    """Return the fields of `--config_overrides`, a list of `name=value` with values as in YAML."""
+    fields = {}
+    for override in overrides or ():
+        name, equals, value = override.partition("=")
+        if not (name and equals):
+            raise InputError(f"`--config_overrides` must be `name=value`, got {override!r}.")
+        try:
+            fields[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError(f"`--config_overrides {override}` has no value that can be read.") from error
+    return fields
 
 
 @dataclass
@@ -50,6 +70,10 @@ class ModelArguments:
         help="Checkpoint to start from, with or without N-gram heads: a folder or a name on the Hub. Default: "
         "a new model of the size `--preset`.",
     )
+    config_overrides: list[str] | None = HfArg(
+        default=None,
+        help="Fields of a new model's configuration that replace the preset's, such as `n_layer=3 n_embd=96`.",
+    )
     ngram_size: int | None = HfArg(
         default=None,
         help="The paper's N: the next token plus N - 1 heads; 1 is the plain model. Default: the checkpoint's or "
@@ -59,6 +83,40 @@ class ModelArguments:
         default=None,
         help="What the heads predict: `wdr`, word differences; `simple`, the embeddings of future tokens; `none`, no "
         "heads. Default: the checkpoint's, else `wdr`.",
+    )
+    recipe: str | None = HfArg(
+        default=None,
+        help="Defaults for the options of the heads' training and for `--ensemble`. "
+        + " ".join(f"`{name}`: {recipe.description}." for name, recipe in RECIPES.items())
+        + f" Default: the preset's, else `{DEFAULT_RECIPE}`; the heads of a checkpoint keep theirs.",
+    )
+    head_gradient: float | None = HfArg(
+        default=None,
+        help="The share γ of the heads' gradient that changes the model, from 0 to 1. Default: the recipe's.",
+    )
+    head_loss_weight: float | None = HfArg(
+        default=None,
+        help="Weight w of the heads in the loss `L_0 + w mean(L_n)`. Default: the recipe's; with `paper`, the loss is "
+        "`1/2 L_0 + 1/2 mean(L_n)`.",
+    )
+    head_loss_decay: float | None = HfArg(
+        default=None,
+        help="Loss weight of head n+1 relative to head n, greater than 0 and at most 1. Default: the recipe's.",
+    )
+    head_loss_schedule: str = HfArg(
+        default="constant",
+        help="The heads' loss weights over time: `constant`; `linear`, down to 0 at the end; `curriculum`, starting "
+        "without heads and adding one after each N-th part of the training.",
+    )
+    head_sample_rate: float | None = HfArg(
+        default=None,
+        help="The share ρ of the positions that each head is trained on in a step, chosen at random, greater than 0 "
+        "and at most 1. A smaller share makes training faster. Default: the recipe's.",
+    )
+    ngram_head_reads: str | None = HfArg(
+        default=None,
+        help="What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens "
+        "before the predicted one, for better drafts. Default: the checkpoint's, else `hidden`.",
     )
     label_smoothing: float | None = HfArg(
         default=None,
@@ -80,6 +138,18 @@ class ModelArguments:
         check_at_least("ngram_size", self.ngram_size, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
         check_number("label_smoothing", self.label_smoothing, FRACTION)
+        check_choice("recipe", self.recipe, RECIPES)
+        if self.config_overrides and self.model_name_or_path is not None:
+            raise InputError(
+                "`--config_overrides` is for new models: a checkpoint has its own sizes. Remove one of the options."
+            )
+        parse_overrides(self.config_overrides)
+        check_choice("head_loss_schedule", self.head_loss_schedule, HEAD_LOSS_SCHEDULES)
+        check_choice("ngram_head_reads", self.ngram_head_reads, HEAD_INPUTS)
+        check_number("head_gradient", self.head_gradient, FRACTION)
+        check_number("head_loss_weight", self.head_loss_weight, POSITIVE)
+        check_number("head_loss_decay", self.head_loss_decay, SHARE)
+        check_number("head_sample_rate", self.head_sample_rate, SHARE)
         if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
             raise InputError(
                 "`--ngram_target none` means no heads, but `--ngram_size` is greater than 1. Remove one of the two "
@@ -87,8 +157,14 @@ class ModelArguments:
             )
         if self.model_name_or_path is None:
             self.preset = self.preset or DEFAULT_PRESET
+            self.recipe = self.recipe or self.presets[self.preset].recipe
         if self.train_mode != "full" and self.model_name_or_path is None:
             raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
+
+    @property
+    def new_config(self) -> dict[str, Any]:
+        """The configuration fields of a new model: the preset's, with `--config_overrides`."""
+        return {**self.presets[self.preset].config, **parse_overrides(self.config_overrides)}
 
     @property
     def kind(self) -> str:
@@ -117,7 +193,9 @@ class ReportArguments:
     """Options for evaluation and reports: early stopping, gradient diversity, comparison of the kinds of model."""
 
     # Overridden for models that can generate: only they have an ensemble and drafts.
+    has_ensemble: ClassVar[bool] = False
     lambda_grid: ClassVar[list[float] | None] = None
+    ensemble: ClassVar[str | None] = None
     use_mtp: ClassVar[bool] = False
 
     patience: int | None = HfArg(
@@ -143,12 +221,20 @@ class ReportArguments:
 
 @dataclass
 class GenerativeReportArguments(ReportArguments):
-    """Options for evaluation and reports of a model that can generate, with the λ grid and `use_mtp`."""
+    """Options for evaluation and reports of a model that can generate, with the ensemble and `use_mtp`."""
 
+    has_ensemble: ClassVar[bool] = True
+
+    ensemble: str | None = HfArg(
+        default=None,
+        help="The ensemble to save with the model: `fitted`, the weights of the next token and of each head with the "
+        "lowest validation loss; `lambda`, the best λ of `--lambda_grid`. Default: the recipe's; without training, "
+        "the checkpoint's ensemble is evaluated.",
+    )
     lambda_grid: list[float] | None = HfArg(
         default=None,
-        help="Values of λ to evaluate; the best one on the validation set is saved with the model. Default: 0 and "
-        "the paper's λ if the preset has one, else 0 to 0.6 in steps of 0.1.",
+        help="Values of λ to evaluate. Default: 0 and the paper's λ if the preset has one, else 0 to 0.6 in steps of "
+        "0.1.",
     )
     use_mtp: bool = HfArg(
         default=False,
@@ -158,6 +244,7 @@ class GenerativeReportArguments(ReportArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        check_choice("ensemble", self.ensemble, ENSEMBLES)
         if self.lambda_grid is None:
             return
         if not self.lambda_grid:
@@ -225,6 +312,8 @@ class RunTrainingArguments(TrainingArguments):
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("perplexity"):
             # Trainer maximizes every metric whose name does not end in `loss`.
             self.greater_is_better = False
+        # Trainer sets a default.
+        self.requested_metric = self.metric_for_best_model
         self.save_strategy = self.save_strategy or self.eval_strategy
         self.save_steps = self.save_steps or self.eval_steps or self.logging_steps
         if self.eval_strategy == "no":
@@ -256,6 +345,16 @@ class RunArguments:
             return self.report.lambda_grid
         lambdas = self.model.presets[self.model.preset].lambdas if self.model.preset else {}
         return [0.0, lambdas[self.model.kind]] if self.model.kind in lambdas else list(USUAL_GRID)
+
+    @property
+    def fits_ensemble(self) -> bool:
+        """
+        Whether to fit the weights of the ensemble on the validation set: if `--ensemble` asks for it, or in training
+        by default the recipe.
+        """
+        if self.report.ensemble is None and self.training.do_train and self.report.has_ensemble:
+            return RECIPES[self.model.recipe or DEFAULT_RECIPE].ensemble == "fitted"
+        return self.report.ensemble == "fitted"
 
 
 def output_dir_field(default: str) -> Any:

@@ -42,6 +42,7 @@ NOT_NEGATIVE = Range(at_least=0)
 POSITIVE = Range(above=0)
 COUNT = Range(at_least=1)
 FRACTION = Range(at_least=0, at_most=1)
+SHARE = Range(above=0, at_most=1)
 PERCENTAGE = Range(above=0, below=100)
 # What numpy accepts.
 SEED = Range(at_least=0, at_most=2**32 - 1)

@@ -1,6 +1,7 @@
 """Model setup shared by all tasks: configuration fields from options, and which weights are trained."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,29 +14,62 @@ from ...backbones.registry import is_masked
 from ...data.errors import InputError
 from ...evaluation.checkpoint import as_input_error
 from ...evaluation.lengths import max_positions
-from .arguments import ModelArguments, RunArguments
+from .arguments import ModelArguments, RunArguments, parse_overrides
+from .recipes import DEFAULT_RECIPE, RECIPES
 
 DEFAULT_NGRAM_SIZE = 4
 
 
+# Options that are configuration fields of the same name.
+FIELD_OPTIONS = (
+    "ngram_size",
+    "ngram_target",
+    "label_smoothing",
+    "ngram_head_reads",
+    "head_gradient",
+    "head_loss_weight",
+    "head_loss_decay",
+    "head_sample_rate",
+)
+
+
 def config_fields(arguments: ModelArguments, do_train: bool, **fields: Any) -> dict[str, Any]:
     """
-    Return the configuration fields set by the options, plus `fields`. Fields that are `None`, not given, are left out.
-    If the model is to be trained, λ is 0, because a checkpoint's λ does not suit the new weights.
+    Return the configuration fields that the recipe and the options set, plus `fields`. Options that are not given are
+    left out. If the model is to be trained, it has no ensemble, because a checkpoint's does not suit the new weights.
     """
-    heads = {"ngram_size": arguments.ngram_size, "ngram_target": arguments.ngram_target}
+    given = {**{name: getattr(arguments, name) for name in FIELD_OPTIONS}, **fields}
+    given = {name: value for name, value in given.items() if value is not None}
     if arguments.ngram_target == "none":
-        heads = {"ngram_size": 1}
-    if do_train:
-        heads["ensemble_lambda"] = 0.0
-    fields = {**heads, "label_smoothing": arguments.label_smoothing, **fields}
-    return {name: value for name, value in fields.items() if value is not None}
+        given["ngram_size"] = 1
+        del given["ngram_target"]
+    recipe = RECIPES[arguments.recipe].fields if arguments.recipe is not None else {}
+    no_ensemble = {"ensemble_lambda": 0.0, "ensemble_weights": None} if do_train else {}
+    return {**recipe, **no_ensemble, **given}
 
 
-def new_model(model_class: type[PreTrainedModel], **fields: Any) -> PreTrainedModel:
-    """Return a model with random weights and these configuration fields. Raise an `InputError` for bad values."""
+def new_head_fields(ngram_size: int, do_train: bool) -> dict[str, Any]:
+    """
+    Return the default configuration fields of a plain checkpoint: in training, N = `ngram_size` and those of the
+    default recipe; otherwise it gets no heads.
+    """
+    return {"ngram_size": ngram_size, **RECIPES[DEFAULT_RECIPE].fields} if do_train else {"ngram_size": 1}
+
+
+def new_model(model_class: type[PreTrainedModel], arguments: ModelArguments, **fields: Any) -> PreTrainedModel:
+    """
+    Return a model with random weights and these configuration fields. Raise an `InputError` for bad values, and for
+    fields of `--config_overrides` that the configuration does not have.
+    """
+    config_class = model_class.config_class
+    known = (*config_class.__dataclass_fields__, *config_class.attribute_map)
+    for name in parse_overrides(arguments.config_overrides):
+        if name not in known:
+            nearest = get_close_matches(name, known, n=1)
+            advice = f"Did you mean `{nearest[0]}`?" if nearest else "Remove it."
+            raise InputError(f"`--config_overrides {name}` is no field of {config_class.__name__}. {advice}")
     with as_input_error():
-        return model_class(model_class.config_class(**fields))
+        return model_class(config_class(**fields))
 
 
 def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...method.ensemble import describe_ensemble
 from .report import TaskResult, divergence
 
 # Marks the chosen λ; an asterisk has a meaning in Markdown.
@@ -47,11 +48,12 @@ def save_model_card(result: TaskResult, path: Path, name: str) -> None:
         f"- `{option}`: {escape(str(value))}" for option, value in result.settings.items() if value is not None
     )
     lambda_note = ensemble_note = lambda_plot = ""
-    if result.ensemble_lambda is not None:
-        lambda_note = f"; the ensemble's λ is {result.ensemble_lambda:g}"
+    if result.ensemble is not None:
+        lambda_note = f"; the ensemble has {describe_ensemble(result.ensemble)}"
         ensemble_note = " Call `generate(..., ensemble_lambda=0.0)` to generate without the ensemble."
         lambda_plot = (
-            "★: the best λ on the validation set, saved with the model.\n\n![Results over λ](lambda_sweep.png)\n"
+            "★: the best ensemble on the validation set, saved with the model.\n\n![Results over λ](lambda_sweep.png)"
+            "\n"
         )
     remark = divergence(result.history)
     path.write_text(

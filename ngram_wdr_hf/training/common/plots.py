@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ...evaluation.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
+from ...method.ensemble import is_lambda
 from ..trainer import loss_names
 from .report import RunResult, TaskResult
 
@@ -22,10 +23,12 @@ def plot_over_lambda(
     figures: Callable[[RunResult, str], dict[float, float]],
     ylabel: str,
     path: Path,
+    weighted: Callable[[RunResult, str], float | None] = lambda result, split: None,
 ) -> None:
     """
     Plot a metric over λ and save it to `path`: one panel per split, one curve per model with a star at its chosen λ,
-    and dashed lines for models without heads. `figures` returns the metric by λ of a result and a split.
+    dashed lines for models without heads, and dotted lines for ensembles with weights. `figures` returns the metric by
+    λ of a result and a split, `weighted` that of its weights, `None` if it has none.
     """
     figure = Figure(figsize=(5 * len(splits), 4), layout="constrained")
     for axes, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
@@ -35,11 +38,15 @@ def plot_over_lambda(
                 axes.axhline(by_lambda[0.0], color=color, linestyle="--", label=result.name)
                 continue
             axes.plot(list(by_lambda), list(by_lambda.values()), marker="o", color=color, label=result.name)
-            chosen = result.ensemble_lambda
-            axes.plot(chosen, by_lambda[chosen], marker="*", markersize=16, color=color)
+            figure_of_weights = weighted(result, split)
+            if figure_of_weights is not None:
+                axes.axhline(figure_of_weights, color=color, linestyle=":", label=f"{result.name}, fitted weights")
+            if result.ensemble in by_lambda:
+                axes.plot(result.ensemble, by_lambda[result.ensemble], marker="*", markersize=16, color=color)
         axes.set(title=split, xlabel="λ", ylabel=ylabel)
         axes.grid(alpha=0.3)
-        axes.legend(title="★ chosen on validation" if any(r.head_parameters for r in results) else None)
+        has_stars = any(result.head_parameters and is_lambda(result.ensemble) for result in results)
+        axes.legend(title="★ chosen on validation" if has_stars else None)
     figure.savefig(path, dpi=120)
 
 
@@ -51,7 +58,14 @@ def save_lambda_plot(results: Sequence[TaskResult], path: Path) -> None:
     splits = [split for split in results[0].over_lambda() if all(split in result.over_lambda() for result in results)]
     if splits:
         label = results[0].lambda_figure
-        plot_over_lambda(results, splits, lambda result, split: result.over_lambda()[split], label, path)
+        plot_over_lambda(
+            results,
+            splits,
+            lambda result, split: result.over_lambda()[split],
+            label,
+            path,
+            lambda result, split: result.with_weights().get(split),
+        )
 
 
 def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
@@ -71,11 +85,14 @@ def save_training_plot(results: Sequence[RunResult], path: Path) -> None:
         axes.set(title=f"{result.name}: training loss", xlabel="step", ylabel="NLL per token")
     for i, result in enumerate(results):
         style = {"color": f"C{i}", "marker": "."}
-        has_ensemble = result.head_parameters and result.ensemble_lambda is not None
+        has_ensemble = result.head_parameters and result.ensemble is not None
         label = f"{result.name}, λ=0" if has_ensemble else result.name
         _plot(last, result.history, "eval_perplexity", label=label, **style)
         if has_ensemble:
-            _plot(last, result.history, "eval_best_perplexity", label=f"{result.name}, best λ", linestyle=":", **style)
+            is_fitted = any("eval_fitted_perplexity" in entry for entry in result.history)
+            name, kind = ("fitted", "fitted weights") if is_fitted else ("best", "best λ")
+            style |= {"label": f"{result.name}, {kind}", "linestyle": ":"}
+            _plot(last, result.history, f"eval_{name}_perplexity", **style)
     last.set(title="validation", xlabel="step", ylabel="perplexity by token", yscale="log")
     # Plain numbers instead of powers of ten, and few enough that the labels do not overlap.
     low, high = last.get_ylim()

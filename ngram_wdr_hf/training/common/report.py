@@ -4,16 +4,21 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
+from ...evaluation.fit import EnsembleFit
+from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
+
 # Printed tables fit into the narrowest usual terminal.
 TEXT_WIDTH, GAP = 80, "  "
 # The log entry of a training that diverged: the step that its result comes from.
 DIVERGED = "diverged_result_step"
+# The heading of the model's own prediction.
+WITHOUT_HEADS = "without heads"
 
 
 @dataclass
@@ -27,10 +32,12 @@ class RunResult:
         num_parameters (`int`): Number of weights, including the heads'.
         head_parameters (`int`): Number of weights of the heads.
         settings (`dict[str, Any]`): The options that identify the run.
-        ensemble_lambda (`float`, *optional*):
-            The best λ on the validation set; without that set, the model's own. 0 without heads; `None` for masked
-            language models, which have no ensemble.
+        ensemble (`Ensemble`, *optional*):
+            The best ensemble on the validation set, λ or weights; without that set, the model's own. 0 without heads;
+            `None` for masked language models, which have no ensemble.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
+        best_lambda (`float`, *optional*, defaults to 0.0): The best λ on the validation set; 0 without that set.
+        fit ([`EnsembleFit`], *optional*): The weights fitted on the validation set; `None` if there are none.
     """
 
     name: str
@@ -38,8 +45,22 @@ class RunResult:
     num_parameters: int
     head_parameters: int
     settings: dict[str, Any]
-    ensemble_lambda: float | None
+    ensemble: Ensemble | None
     history: list[dict[str, float]]
+    best_lambda: float = field(default=0.0, kw_only=True)
+    fit: EnsembleFit | None = field(default=None, kw_only=True)
+
+    def ensembles(self) -> dict[str, Ensemble]:
+        """
+        Return the ensembles to compare in a table, by heading. Only one, the model without its heads, unless weights
+        were fitted or are the model's own.
+        """
+        named = {WITHOUT_HEADS: 0.0}
+        if self.fit is not None:
+            named |= {"temperature": self.fit.temperature, "best λ": self.best_lambda, "fitted": self.fit.ensemble}
+        elif self.ensemble is not None and not is_lambda(self.ensemble):
+            named |= {"best λ": self.best_lambda, "weights": self.ensemble}
+        return named
 
 
 @dataclass
@@ -76,6 +97,10 @@ class TaskResult(RunResult, ABC):
         Return the metric to plot over λ, word perplexity or BLEU, by split and λ; without heads, only at λ = 0. Empty
         for masked language models, which have no ensemble, and without a split to plot.
         """
+        return {}
+
+    def with_weights(self) -> dict[str, float]:
+        """Return the same metric of the fitted weights, or the model's own, by split; empty without weights."""
         return {}
 
 
@@ -117,9 +142,12 @@ def save_metrics(result: TaskResult, path: Path) -> None:
     Write the metrics of a run as JSON, with its model, settings and training log. Infinite numbers and NaN become
     `null`.
     """
+    has_lambda = is_lambda(result.ensemble)
     metrics = {
         "model": result.name,
-        "ensemble_lambda": result.ensemble_lambda,
+        "ensemble_lambda": result.ensemble if has_lambda else None,
+        "ensemble_weights": None if has_lambda else result.ensemble,
+        "fit": None if result.fit is None else asdict(result.fit),
         "num_parameters": result.num_parameters,
         "head_parameters": result.head_parameters,
         "splits": result.metrics(),
@@ -147,7 +175,7 @@ def lambda_table(
 ) -> list[list[str]]:
     """
     Return a table as rows of cells, the heading first, with a row per model and split and a column per λ. `mark`
-    follows the value of the chosen λ. A model without heads has one value, in the first column.
+    follows the value of the chosen λ, if a λ was chosen. A model without heads has one value, in the first column.
 
     Args:
         results (`Sequence[RunResult]`): The models.
@@ -160,7 +188,7 @@ def lambda_table(
     for result, splits in zip(results, figures, strict=True):
         # Without heads, λ has no effect.
         shown = lambdas if result.head_parameters else lambdas[:1]
-        marks = {result.ensemble_lambda: mark} if result.head_parameters else {}
+        marks = {result.ensemble: mark} if result.head_parameters else {}
         for split, (count, by_lambda) in splits.items():
             cells = [
                 f"{by_lambda[value]:.2f}{marks.get(value, '')}" if value in by_lambda and value in shown else ""
@@ -168,6 +196,48 @@ def lambda_table(
             ]
             rows.append([result.name, split, f"{count:,}", *cells])
     return rows
+
+
+def ensemble_table(
+    results: Sequence[RunResult],
+    unit: str,
+    figures: Sequence[dict[str, tuple[int, dict[Ensemble, float]]]],
+    mark: str = "*",
+) -> list[list[str]]:
+    """
+    Return a table as rows of cells, the heading first, with a row per model and split: the model without its heads,
+    with the best temperature, with the best λ, with fitted weights. `mark` follows the value of the chosen ensemble.
+    Arguments as for `lambda_table`, with the metric by ensemble.
+    """
+    headings = list(dict.fromkeys(name for result in results for name in result.ensembles()))
+    rows = [["model", "split", unit, *headings]]
+    for result, splits in zip(results, figures, strict=True):
+        named = result.ensembles()
+        for split, (count, by_ensemble) in splits.items():
+            cells = [_cell(result, heading, named.get(heading), by_ensemble, mark) for heading in headings]
+            rows.append([result.name, split, f"{count:,}", *cells])
+    return rows
+
+
+def _cell(
+    result: RunResult, heading: str, ensemble: Ensemble | None, by_ensemble: dict[Ensemble, float], mark: str
+) -> str:
+    if ensemble not in by_ensemble:
+        return ""
+    # Several models may have different values of λ under one heading.
+    note = f" ({ensemble:g})" if heading == "best λ" else ""
+    is_chosen = result.head_parameters and ensemble == result.ensemble and heading != "best λ" * (ensemble == 0)
+    return f"{by_ensemble[ensemble]:.2f}{note}{mark if is_chosen else ''}"
+
+
+def describe_fits(results: Sequence[RunResult]) -> str:
+    """Return a line per model with fitted weights: the weights, and the temperature alone."""
+    return "\n".join(
+        f"{result.name}: fitted {describe_ensemble(result.fit.ensemble)} (next token, head 1, ...); temperature "
+        f"alone {result.fit.temperature_weight:.2f}"
+        for result in results
+        if result.fit is not None
+    )
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, reduce
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -18,10 +18,12 @@ from transformers import (
 )
 
 from ...data.errors import InputError
+from ...evaluation.fit import EnsembleFit, fit_ensemble
 from ...evaluation.gradients import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
+from ...method.ensemble import Ensemble, ensemble_arguments
 from ..run_trainer import Diverged
-from ..trainer import NgramTrainer
+from ..trainer import NgramTrainer, to_device
 from .arguments import RunArguments
 from .checkpoints import check_checkpoint, check_heads, read_mapping
 from .hub import make_repository, push_run
@@ -36,6 +38,7 @@ from .settings import (
     check_restored,
     check_together,
     comparison_runs,
+    fits_in_training,
     output_folder,
     run_settings,
     with_data_of_run,
@@ -206,6 +209,17 @@ class Run:
             is_cut_short = state.global_step < state.max_steps and stopped_early(state, self.arguments.report.patience)
             print(describe_trained(self.folder.path, f"{state.global_step:,} steps", is_cut_short))
 
+    def trainer_options(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Return the arguments of [`NgramTrainer`] that the options for heads and ensemble set."""
+        fits = fits_in_training(self.arguments)
+        # The grid takes longer than the fit, and the fit is at least as good.
+        needs_grid = not fits or self.training.metric_for_best_model == "best_perplexity"
+        return {
+            "ensembles": self.arguments.lambda_grid if needs_grid and len(model.ngram_heads) else (),
+            "fits_ensemble": fits,
+            "head_loss_schedule": self.arguments.model.head_loss_schedule,
+        }
+
     def train(self, trainer: NgramTrainer) -> None:
         """Train the model, resuming from `checkpoint`, with the callbacks that the options ask for, and save it."""
         report = self.arguments.report
@@ -217,20 +231,41 @@ class Run:
         train_and_save(trainer, self.folder, self.settings, self.checkpoint, report.patience, merges_adapters)
 
     def load_trained(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the saved model, with λ = 0 until it is chosen; without training, `model` itself."""
+        """Return the saved model, without an ensemble until that is chosen; without training, `model` itself."""
         if not self.training.do_train:
             return model
-        return type(model).from_pretrained(self.folder.path, ensemble_lambda=0.0)
+        return type(model).from_pretrained(self.folder.path, ensemble_lambda=0.0, ensemble_weights=None)
+
+    def fit(self, model: PreTrainedModel, texts: Mapping[str, ScoredText]) -> EnsembleFit | None:
+        """
+        Return the ensemble's weights that fit the validation text best, with all processes; `None` if the options ask
+        for no weights, or the model has no heads. Raise an `InputError` if there is no validation text.
+        """
+        if not self.arguments.fits_ensemble or not len(model.ngram_heads):
+            return None
+        if "validation" not in texts:
+            raise InputError("`--ensemble fitted` needs a validation set: give one, or remove the option.")
+        training = self.training
+        return fit_ensemble(
+            to_device(model, training),
+            texts["validation"],
+            training.eval_batch_size,
+            process_index=training.process_index,
+            num_processes=training.world_size,
+            add_up=reduce,
+        )
 
     def score(
         self,
         model: PreTrainedModel,
         texts: Mapping[str, ScoredText],
+        fit: EnsembleFit | None = None,
         trainer_class: type[NgramTrainer] = NgramTrainer,
     ) -> dict[str, Scores | MaskedScores]:
         """
-        Return the scores of every text by its name, computed by all processes for each λ of `--lambda_grid`. Log and
-        write nothing. `trainer_class` decides how texts are scored.
+        Return the scores of every text by its name, computed by all processes for each λ of `--lambda_grid` and for
+        the weights and the temperature of `fit`, unless `None`. Log and write nothing. `trainer_class` decides how
+        texts are scored.
         """
         scores = {}
         if not texts:
@@ -239,9 +274,11 @@ class Run:
             # Trainer creates its output folder, and the reporting integrations are already closed.
             options = copy.copy(self.training)
             options.report_to, options.output_dir = [], scratch
-            grid = self.arguments.lambda_grid if len(model.ngram_heads) else ()
+            ensembles = [*self.arguments.lambda_grid] if len(model.ngram_heads) else []
+            if fit is not None:
+                ensembles += [fit.temperature, fit.ensemble]
             # Trainer requires an `eval_dataset` here; `evaluate` below replaces it.
-            trainer = trainer_class(model, options, eval_dataset=next(iter(texts.values())), lambda_grid=grid)
+            trainer = trainer_class(model, options, eval_dataset=next(iter(texts.values())), ensembles=ensembles)
             for split, text in texts.items():
                 try:
                     trainer.evaluate(text, metric_key_prefix=split)
@@ -255,22 +292,23 @@ class Run:
         return scores
 
     def result_fields(self, model: PreTrainedModel) -> dict[str, Any]:
-        """Return the fields of a `RunResult` except `ensemble_lambda`; `history` is empty without training."""
+        """Return the fields of a `RunResult` except those of the ensemble; `history` is empty without training."""
         history = self.folder.history() if self.training.do_train else []
         return {**describe(model), "settings": self.settings, "history": history}
 
     def save(self, result: TaskResult) -> None:
         """
-        Write λ to the saved configuration, and write plots, model card and metrics, in the process that saves; the
-        others wait. Without training, write tables and metrics only, as `evaluation.md` and `evaluation.json`.
+        Write the ensemble to the saved configuration, and write plots, model card and metrics, in the process that
+        saves; the others wait. Without training, write tables and metrics only, as `evaluation.md` and
+        `evaluation.json`.
         """
         path = self.folder.path
         if not self.training.do_train and self.training.should_save:
             save_tables(result, path / f"{EVALUATION}.md")
             save_metrics(result, path / f"{EVALUATION}.json")
         if self.saves_results:
-            if result.ensemble_lambda is not None:
-                _save_lambda(path / "config.json", result.ensemble_lambda)
+            if result.ensemble is not None:
+                _save_ensemble(path / "config.json", result.ensemble)
             save_lambda_plot([result], path / "lambda_sweep.png")
             save_training_plot([result], path / "training.png")
             save_model_card(result, path / "README.md", self.repository or str(path))
@@ -285,9 +323,9 @@ class Run:
         PartialState().wait_for_everyone()
 
 
-def _save_lambda(path: Path, ensemble_lambda: float) -> None:
+def _save_ensemble(path: Path, ensemble: Ensemble) -> None:
     config = read_mapping(path)
-    config["ensemble_lambda"] = ensemble_lambda
+    config |= {"ensemble_lambda": 0.0, "ensemble_weights": None, **ensemble_arguments(ensemble)}
     # Renamed when complete, so that a full disk leaves no damaged file.
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -17,11 +17,12 @@ from .trainer_parts import check_trainer_parts
 NOT_SETTINGS = (
     "accelerator_config", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
     "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "fsdp", "fsdp_config",
-    "gradient_diversity_steps", "hub_model_id", "hub_private_repo", "hub_token", "lambda_grid", "length_penalty",
-    "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams", "num_examples", "num_workers",
-    "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to", "resume_from_checkpoint",
-    "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to", "use_cpu", "use_mtp",
+    "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "ensemble", "fsdp",
+    "fsdp_config", "gradient_diversity_steps", "hub_model_id", "hub_private_repo", "hub_token", "lambda_grid",
+    "length_penalty", "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams",
+    "num_examples", "num_workers", "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to",
+    "resume_from_checkpoint", "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to",
+    "use_cpu", "use_mtp",
 )
 # Options that a checkpoint's optimizer and schedule have from its own run.
 RESTORED = (
@@ -29,6 +30,8 @@ RESTORED = (
     "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
 )
 # fmt: on
+# Metrics that training can change if the backbone is frozen; `loss` then stands for `heads_loss`.
+FROZEN_METRICS = (None, "loss", "heads_loss", "best_perplexity", "fitted_perplexity")
 
 
 def check_together(arguments: RunArguments) -> None:
@@ -46,6 +49,10 @@ def check_together(arguments: RunArguments) -> None:
     elif arguments.report.use_mtp and model.kind not in ("simple", "wdr"):
         raise InputError(
             "`--use_mtp` needs a model with heads: set `--ngram_size` to at least 2, or remove `--use_mtp`."
+        )
+    if arguments.report.ensemble == "fitted" and model.kind in ("plain", "bow") and not arguments.report.compare:
+        raise InputError(
+            "`--ensemble fitted` needs a model with heads: set `--ngram_size` to at least 2, or remove the option."
         )
     if training.push_to_hub and not training.do_train:
         raise InputError("`--push_to_hub` needs a trained run to push: remove `--do_train false`.")
@@ -72,10 +79,15 @@ def _check_metric(arguments: RunArguments) -> None:
         raise InputError(
             "`--metric_for_best_model heads_loss` needs heads in every model that is trained: choose another metric."
         )
-    if model.train_mode == "heads" and metric not in ("loss", "heads_loss", "best_perplexity"):
+    if model.train_mode == "heads" and metric not in FROZEN_METRICS:
         raise InputError(
             f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`, which freezes the backbone: "
-            "choose `heads_loss` or `best_perplexity`."
+            "choose `heads_loss`, `best_perplexity` or `fitted_perplexity`."
+        )
+    if metric == "fitted_perplexity" and not fits_in_training(arguments):
+        raise InputError(
+            "`--metric_for_best_model fitted_perplexity` needs `--ensemble fitted`, and does not work with FSDP: set "
+            "that, or choose another metric."
         )
 
 
@@ -97,16 +109,30 @@ def _check_comparable(arguments: RunArguments) -> None:
 
 def best_metric(arguments: RunArguments) -> str:
     """
-    Return the metric that selects the best checkpoint: that of `--metric_for_best_model`, without the prefix `eval_`,
-    by default `loss`. With a frozen backbone, `loss` never changes, and `heads_loss` replaces it.
+    Return the metric that selects the best checkpoint: that of `--metric_for_best_model`, without the prefix `eval_`.
+    By default, it is what the trained model will be used with: the loss of the heads, if only they are trained; the
+    perplexity of the ensemble, unless the recipe is the paper's; else the loss without the ensemble.
     """
     metric = _requested_metric(arguments)
-    return "heads_loss" if metric == "loss" and arguments.model.train_mode == "heads" else metric
+    if arguments.model.train_mode == "heads" and metric in (None, "loss"):
+        return "heads_loss"
+    if metric is not None:
+        return metric
+    if fits_in_training(arguments):
+        return "fitted_perplexity"
+    uses_ensemble = arguments.report.has_ensemble and arguments.model.recipe != "paper"
+    return "best_perplexity" if uses_ensemble else "loss"
 
 
-def _requested_metric(arguments: RunArguments) -> str:
+def fits_in_training(arguments: RunArguments) -> bool:
+    """Return whether evaluations fit the ensemble's weights, which they cannot do with sharded weights."""
+    return arguments.fits_ensemble and not uses_fsdp(arguments.training)
+
+
+def _requested_metric(arguments: RunArguments) -> str | None:
     # Trainer accepts the name with and without this prefix.
-    return (arguments.training.metric_for_best_model or "loss").removeprefix("eval_")
+    metric = arguments.training.requested_metric
+    return None if metric is None else metric.removeprefix("eval_")
 
 
 def with_data_of_run(arguments: RunArguments) -> RunArguments:

@@ -170,8 +170,8 @@ def _tell_new_schedule(trainer: RunTrainer, start: TrainerState) -> None:
     trained, before, now = map(trainer.length_text, lengths)
     _tell(
         trainer,
-        f"The learning rate depends on `--{trainer.length_option}`: the first {trained} had the rates of a "
-        f"training of {before}, the others get those of {now}. A training of {now} from the start would differ.",
+        f"The schedule depends on `--{trainer.length_option}`: the first {trained} had that of a training of "
+        f"{before}, the others get that of {now}. A training of {now} from the start would differ.",
     )
 
 

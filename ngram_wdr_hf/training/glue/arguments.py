@@ -151,8 +151,6 @@ class GlueTrainingArguments(RunTrainingArguments):
                 f"`{option}` is not supported, as each run trains, evaluates GLUE's metric after every epoch, and "
                 "resumes from its own last checkpoint: remove the option."
             )
-        # Trainer sets a default.
-        self.requested_metric = self.metric_for_best_model
         requested = self.train_sampling_strategy
         self.train_sampling_strategy = requested or "random"
         super().__post_init__()

@@ -156,3 +156,13 @@ def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArgume
     """
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
     return parse_arguments(classes, arguments, description)
+
+
+def check_mlm_arguments(arguments: RunArguments) -> None:
+    """Raise an `InputError` for options of masked language modeling runs that do not go together."""
+    schedule = arguments.model.head_loss_schedule
+    if schedule != "constant" and arguments.training.budget_minutes is not None:
+        raise InputError(
+            f"`--head_loss_schedule {schedule}` needs a known number of steps, which a time budget does not have: set "
+            "`--budget_minutes 0`, or remove the schedule."
+        )

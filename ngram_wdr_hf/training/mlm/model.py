@@ -5,7 +5,7 @@ from transformers import PreTrainedTokenizerBase
 from ... import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
 from ...evaluation.checkpoint import load_checkpoint
 from ...modeling.masked import NgramMaskedMixin
-from ..common.model import config_fields, new_model
+from ..common.model import config_fields, new_head_fields, new_model
 from .arguments import MlmModelArguments
 from .presets import NGRAM_SIZE
 
@@ -22,14 +22,15 @@ def build_mlm_model(
     """
     fields = config_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
     if arguments.model_name_or_path is not None:
-        default_size = NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, default_size, **fields)
+        new_heads = new_head_fields(NGRAM_SIZE, do_train)
+        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, new_heads, **fields)
     preset = arguments.presets[arguments.preset]
     special = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     return new_model(
         MASKED_MODELS[preset.backbone],
+        arguments,
         vocab_size=len(tokenizer),
         max_position_embeddings=block_size,
         **{name: getattr(tokenizer, name) for name in special},
-        **{**preset.config, **fields},
+        **{**arguments.new_config, **fields},
     )

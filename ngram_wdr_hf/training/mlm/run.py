@@ -13,6 +13,7 @@ from ..common.model import check_train_mode, choose_weights
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
+from .arguments import check_mlm_arguments
 from .data import MlmData, check_block_size, check_maskable, find_mlm_tokenizer
 from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
@@ -29,6 +30,7 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     masked), the requested one first.
     """
     check_text_options(arguments)
+    check_mlm_arguments(arguments)
     arguments, repository = begin(arguments)
     with in_their_folders(all_runs(arguments, repository)) as runs:
         results = [_complete(run) for run in runs]
@@ -48,10 +50,10 @@ def _complete(run: Run) -> MlmResult:
         run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
     model = run.load_trained(model)
 
-    scores = run.score(model, data.texts(), MlmTrainer)
+    scores = run.score(model, data.texts(), trainer_class=MlmTrainer)
     guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []
 
-    result = MlmResult(**run.result_fields(model), ensemble_lambda=None, scores=scores, guesses=guesses)
+    result = MlmResult(**run.result_fields(model), ensemble=None, scores=scores, guesses=guesses)
     print_guesses(result)
     run.save(result)
     return result
@@ -86,6 +88,7 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
         eval_dataset=data.texts().get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
+        head_loss_schedule=run.arguments.model.head_loss_schedule,
         budget_minutes=training.budget_minutes,
     )
 

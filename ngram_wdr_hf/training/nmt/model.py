@@ -8,7 +8,7 @@ from ...evaluation.checkpoint import load_checkpoint
 from ...evaluation.lengths import max_positions
 from ...modeling.encoder_decoder import NgramSeq2SeqMixin
 from ..common.arguments import RunArguments
-from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_model
+from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model
 from .arguments import NmtModelArguments
 
 DEFAULT_BEAMS = 5
@@ -25,10 +25,11 @@ def build_nmt_model(
     """
     fields = config_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
     if arguments.model_name_or_path is not None:
-        default_size = DEFAULT_NGRAM_SIZE if do_train else 1
-        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, default_size, **fields)
+        new_heads = new_head_fields(DEFAULT_NGRAM_SIZE, do_train)
+        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, new_heads, **fields)
     return new_model(
         WDRNgramMarianMTModel,
+        arguments,
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -36,7 +37,7 @@ def build_nmt_model(
         forced_eos_token_id=tokenizer.eos_token_id,
         scale_embedding=True,
         activation_function="relu",
-        **{**arguments.presets[arguments.preset].config, **fields},
+        **{**arguments.new_config, **fields},
     )
 
 

@@ -49,6 +49,7 @@ NMT_PRESETS = {
         {"ngram_size": 3, "dropout": 0.3, "label_smoothing": 0.1},
         arguments=_paper_nmt(learning_rate=5e-4, batch_tokens=4096),
         subword_vocab_size=10_000,
+        recipe="paper",
     ),
     "paper-base": _marian(
         "the paper's model for WMT14: 6 + 6 layers, width 512, d_ff 2048, dropout 0.1, N = 2",
@@ -57,5 +58,6 @@ NMT_PRESETS = {
         arguments=_paper_nmt(learning_rate=1e-3, batch_tokens=25_000),
         # The paper's 77M parameters include two embedding matrices of this size; here they are tied.
         subword_vocab_size=32_000,
+        recipe="paper",
     ),
 }

@@ -8,8 +8,9 @@ from typing import Any
 
 from ...evaluation.bleu import TranslationScores
 from ...evaluation.scores import Scores
+from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
 from ..common.model_card import STAR, as_markdown, code_block, literal
-from ..common.report import TaskResult, as_text, lambda_table
+from ..common.report import TaskResult, as_text, describe_fits, ensemble_table, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -30,7 +31,7 @@ class Translated:
         source (`str`): The source sentence.
         reference (`str`, *optional*): The reference translation; `None` if the test set has none.
         plain (`str`): The translation without the ensemble, λ = 0.
-        hypothesis (`str`): The translation with the chosen λ; equal to `plain` if that is 0.
+        hypothesis (`str`): The translation with the chosen ensemble; equal to `plain` if that is λ = 0.
     """
 
     source: str
@@ -46,8 +47,8 @@ class NmtResult(TaskResult):
 
     Args:
         scores (`dict[str, Scores]`): Perplexities of the references by split.
-        translations (`dict[str, dict[float, TranslationScores]]`): BLEU and chrF by split and λ: all values for
-            `validation`, 0 and the chosen one for `test`.
+        translations (`dict[str, dict[Ensemble, TranslationScores]]`): BLEU and chrF by split and ensemble: all for
+            `validation`; for `test`, λ = 0, the best λ and those with weights.
         translated (`list[Translated]`): The translated test set; empty without one.
         num_examples (`int`): Number of translations to show.
         search (`dict[str, Any]`): The settings of the search, `num_beams` and `length_penalty`.
@@ -58,7 +59,7 @@ class NmtResult(TaskResult):
     lambda_figure = "BLEU"
 
     scores: dict[str, Scores]
-    translations: dict[str, dict[float, TranslationScores]]
+    translations: dict[str, dict[Ensemble, TranslationScores]]
     translated: list[Translated]
     num_examples: int
     search: dict[str, Any]
@@ -74,14 +75,19 @@ class NmtResult(TaskResult):
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         splits = {}
-        for split, by_lambda in self.translations.items():
-            any_scores = next(iter(by_lambda.values()))
+        for split, by_ensemble in self.translations.items():
+            any_scores = next(iter(by_ensemble.values()))
+            by_lambda = {value: scores for value, scores in by_ensemble.items() if is_lambda(value)}
             splits[split] = {
                 "lambda": list(by_lambda),
                 "bleu": [scores.bleu for scores in by_lambda.values()],
                 "chrf": [scores.chrf for scores in by_lambda.values()],
                 "bleu_signature": any_scores.bleu_signature,
                 "chrf_signature": any_scores.chrf_signature,
+                "ensembles": {
+                    name: {"bleu": by_ensemble[ensemble].bleu, "chrf": by_ensemble[ensemble].chrf}
+                    for name, ensemble in self.ensembles().items()
+                },
                 "num_sentences": any_scores.num_sentences,
                 **self.search,
             }
@@ -90,6 +96,11 @@ class NmtResult(TaskResult):
                 {
                     "perplexity_lambda": scores.lambdas,
                     "token_perplexity": scores.perplexities(),
+                    "ensemble_perplexity": {
+                        name: scores.perplexity(ensemble)
+                        for name, ensemble in self.ensembles().items()
+                        if ensemble in scores.ensembles
+                    },
                     **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
                     "num_tokens": scores.num_tokens,
                 }
@@ -105,6 +116,9 @@ class NmtResult(TaskResult):
             f"{title}:\n\n{as_markdown(translation_table([self], name, STAR))}"
             for name, title in (("bleu", "SacreBLEU"), ("chrf", "chrF"))
         )
+        if len(self.ensembles()) > 1:
+            by_ensemble = as_markdown(scores_by_ensemble([self], "bleu", STAR))
+            tables = f"{tables}\n\nSacreBLEU, with and without the heads:\n\n{by_ensemble}\n\n{describe_fits([self])}"
         signatures = {f"`{s.bleu_signature}`" for by_lambda in self.translations.values() for s in by_lambda.values()}
         return f"{tables}\n\n{' '.join(sorted(signatures))}; {self.search['num_beams']} beams."
 
@@ -113,8 +127,13 @@ class NmtResult(TaskResult):
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
         # Only the validation set is translated with every λ.
-        by_lambda = self.translations.get("validation", {})
-        return {"validation": {value: scores.bleu for value, scores in by_lambda.items()}} if by_lambda else {}
+        all_scores = self.translations.get("validation", {})
+        by_lambda = {value: scores.bleu for value, scores in all_scores.items() if is_lambda(value)}
+        return {"validation": by_lambda} if by_lambda else {}
+
+    def with_weights(self) -> dict[str, float]:
+        weights = self.ensembles().get("fitted", self.ensembles().get("weights"))
+        return {split: scores[weights].bleu for split, scores in self.translations.items() if weights in scores}
 
 
 def save_translations(result: NmtResult, path: Path) -> None:
@@ -134,10 +153,25 @@ def translation_table(results: Sequence[NmtResult], name: str, mark: str = "*") 
     for result in results:
         splits = {}
         for split, all_scores in result.translations.items():
-            by_lambda = {value: getattr(scores, name) for value, scores in all_scores.items()}
+            by_lambda = {value: getattr(scores, name) for value, scores in all_scores.items() if is_lambda(value)}
             splits[split] = next(iter(all_scores.values())).num_sentences, by_lambda
         figures.append(splits)
     return lambda_table(results, "sentences", figures, mark)
+
+
+def scores_by_ensemble(results: Sequence[NmtResult], name: str, mark: str = "*") -> list[list[str]]:
+    """
+    Return a table of the score `name`, `"bleu"` or `"chrf"`: a row per model and split, a column per ensemble. An
+    asterisk marks the chosen one.
+    """
+    figures = [
+        {
+            split: (next(iter(scores.values())).num_sentences, {e: getattr(s, name) for e, s in scores.items()})
+            for split, scores in result.translations.items()
+        }
+        for result in results
+    ]
+    return ensemble_table(results, "sentences", figures, mark)
 
 
 def print_tables(results: Sequence[NmtResult]) -> None:
@@ -147,10 +181,17 @@ def print_tables(results: Sequence[NmtResult]) -> None:
     ]
     if not all_scores:
         return
-    for name, signature in (("bleu", all_scores[0].bleu_signature), ("chrf", all_scores[0].chrf_signature)):
-        title = {"bleu": "BLEU", "chrf": "chrF"}[name]
-        table = as_text(translation_table(results, name))
-        print(f"\n{title} (* the λ chosen on validation)\n\n{table}\n\n{signature}")
+    has_weights = any(len(result.ensembles()) > 1 for result in results)
+    table, title = translation_table, ""
+    if has_weights:
+        table, title = scores_by_ensemble, ", with and without the heads"
+    for name, label, signature in (
+        ("bleu", "BLEU", all_scores[0].bleu_signature),
+        ("chrf", "chrF", all_scores[0].chrf_signature),
+    ):
+        print(f"\n{label}{title} (* chosen on validation)\n\n{as_text(table(results, name))}\n\n{signature}")
+    if has_weights:
+        print(f"\n{describe_fits(results)}")
 
 
 def print_examples(result: NmtResult) -> None:
@@ -161,7 +202,7 @@ def print_examples(result: NmtResult) -> None:
 
 def _side_by_side(result: NmtResult, sentence: Translated) -> str:
     lines = {"source": sentence.source, "reference": sentence.reference, "plain, λ=0": sentence.plain}
-    if result.head_parameters and result.ensemble_lambda > 0:
-        lines[f"ensemble, λ={result.ensemble_lambda:g}"] = sentence.hypothesis
+    if result.head_parameters and result.ensemble != 0:
+        lines[f"ensemble, {describe_ensemble(result.ensemble)}"] = sentence.hypothesis
     width = max(map(len, lines))
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines.items() if text is not None)

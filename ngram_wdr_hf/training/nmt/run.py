@@ -1,8 +1,8 @@
-"""A translation run: data, training, choice of λ, report."""
+"""A translation run: data, training, choice of the ensemble, report."""
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from ...data.text import check_files
 from ...data.tokenizer import load_tokenizer
 from ...evaluation.bleu import TranslationScores, score_translations
 from ...evaluation.lengths import max_positions
+from ...evaluation.scores import by_kind
+from ...method.ensemble import Ensemble, is_lambda
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
@@ -28,15 +30,15 @@ from .report import NmtResult, Translated, print_examples, print_tables, save_tr
 from .trainer import TranslationTrainer
 from .translator import Translator
 
-Translate = Callable[[Sequence[str], float], list[str]]
+Translate = Callable[[Sequence[str], Ensemble], list[str]]
 
 
 def run_nmt(arguments: RunArguments) -> list[NmtResult]:
     """
-    Train, choose λ on the validation set, translate and score the test set, print, and save the model and its results;
-    `--do_train false` skips the training and saves only the tables and metrics. Return a list of the result; with
-    `--compare`, one result per kind of model (plain, bow, simple, wdr), the requested one first. With `--translate`,
-    only translate that file and return an empty list.
+    Train, choose the ensemble on the validation set, translate and score the test set, print, and save the model and
+    its results; `--do_train false` skips the training and saves only the tables and metrics. Return a list of the
+    result; with `--compare`, one result per kind of model (plain, bow, simple, wdr), the requested one first. With
+    `--translate`, only translate that file and return an empty list.
     """
     check_nmt_arguments(arguments)
     if arguments.report.translate is not None:
@@ -63,24 +65,36 @@ def _complete(run: Run) -> NmtResult:
         run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
     model = run.load_trained(model)
 
-    scores = run.score(model, {split: pairs for split, pairs in data.batches.items() if split != "train"})
+    batches = {split: pairs for split, pairs in data.batches.items() if split != "train"}
+    fit = run.fit(model, batches)
+    scores = run.score(model, batches, fit)
     model = to_device(model, run.training)
     set_search(run.arguments, model)
     translator = _translator(run.arguments, model, data.tokenizer, data.longest)
     translate = partial(translator, model)
-    translations, ensemble_lambda, translated = {}, model.ngram_lambda(), []
+    translations, translated = {}, []
+    ensemble, best_lambda = model.ngram_ensemble(), 0.0
+    fitted = () if fit is None else (fit.temperature, fit.ensemble)
     if "validation" in data.texts:
-        grid = sorted({0.0, ensemble_lambda, *run.arguments.lambda_grid}) if len(model.ngram_heads) else [0.0]
-        translations["validation"] = _score_lambdas(translate, data.texts["validation"], grid)
-        ensemble_lambda = _best_lambda(translations["validation"])
+        grid = run.arguments.lambda_grid if len(model.ngram_heads) else ()
+        ensembles = by_kind({0.0, ensemble, *grid, *fitted})
+        translations["validation"] = _score_ensembles(translate, data.texts["validation"], ensembles)
+        ensemble = _best(translations["validation"])
+        best_lambda = _best({value: s for value, s in translations["validation"].items() if is_lambda(value)})
     if "test" in data.texts:
-        translated = _translate_test_set(translate, data.texts["test"], ensemble_lambda)
+        by_ensemble = _translate_test_set(translate, data.texts["test"], {0.0, best_lambda, *fitted, ensemble})
+        translated = _side_by_side(data.texts["test"], by_ensemble[0.0], by_ensemble[ensemble])
         if has_references(data.texts["test"]):
-            translations["test"] = _score_test_set(translated, ensemble_lambda)
+            references = data.texts["test"]["target"][:]
+            translations["test"] = {
+                value: score_translations(texts, references) for value, texts in by_ensemble.items()
+            }
 
     result = NmtResult(
         **run.result_fields(model),
-        ensemble_lambda=ensemble_lambda,
+        ensemble=ensemble,
+        best_lambda=best_lambda,
+        fit=fit,
         scores=scores,
         translations=translations,
         translated=translated,
@@ -149,41 +163,39 @@ def _make_trainer(run: Run, model: nn.Module, data: NmtData) -> TranslationTrain
         eval_dataset=data.batches["validation"],
         processing_class=data.tokenizer,
         data_collator=unwrap_batch,
-        lambda_grid=run.arguments.lambda_grid if model.ngram_heads else (),
+        **run.trainer_options(model),
         decode=decode if training.metric_for_best_model in DECODED_METRICS else None,
     )
 
 
-def _score_lambdas(translate: Translate, rows: Dataset, grid: Sequence[float]) -> dict[float, TranslationScores]:
+def _score_ensembles(
+    translate: Translate, rows: Dataset, ensembles: Sequence[Ensemble]
+) -> dict[Ensemble, TranslationScores]:
     sources, references = rows["source"][:], rows["target"][:]
-    return {value: score_translations(translate(sources, value), references) for value in grid}
+    return {ensemble: score_translations(translate(sources, ensemble), references) for ensemble in ensembles}
 
 
-def _best_lambda(by_lambda: dict[float, TranslationScores]) -> float:
-    """Return the λ with the highest BLEU, the smallest of equal ones."""
-    return max(by_lambda, key=lambda value: (by_lambda[value].bleu, -value))
+def _best(by_ensemble: Mapping[Ensemble, TranslationScores]) -> Ensemble:
+    """Return the ensemble with the highest BLEU, the first of equal ones."""
+    return max(by_ensemble, key=lambda ensemble: by_ensemble[ensemble].bleu)
 
 
-def _translate_test_set(translate: Translate, rows: Dataset, ensemble_lambda: float) -> list[Translated]:
+def _translate_test_set(
+    translate: Translate, rows: Dataset, ensembles: Iterable[Ensemble]
+) -> dict[Ensemble, list[str]]:
     sources = rows["source"][:]
-    plain = translate(sources, 0.0)
-    ensembled = translate(sources, ensemble_lambda) if ensemble_lambda > 0 else plain
-    return [Translated(*row) for row in zip(sources, rows["target"][:], plain, ensembled, strict=True)]
+    return {ensemble: translate(sources, ensemble) for ensemble in by_kind(ensembles)}
 
 
-def _score_test_set(translated: Sequence[Translated], ensemble_lambda: float) -> dict[float, TranslationScores]:
-    references = [sentence.reference for sentence in translated]
-    by_lambda = {0.0: "plain", ensemble_lambda: "hypothesis"}
-    return {
-        value: score_translations([getattr(sentence, name) for sentence in translated], references)
-        for value, name in by_lambda.items()
-    }
+def _side_by_side(rows: Dataset, plain: Sequence[str], ensembled: Sequence[str]) -> list[Translated]:
+    columns = (rows["source"][:], rows["target"][:], plain, ensembled)
+    return [Translated(*row) for row in zip(*columns, strict=True)]
 
 
 def _translate_file(arguments: RunArguments) -> None:
     """
-    Translate the file of `--translate` line by line, with the model's λ, to `--translate_to` or standard output. An
-    empty line stays empty.
+    Translate the file of `--translate` line by line, with the model's ensemble, to `--translate_to` or standard
+    output. An empty line stays empty.
     """
     report = arguments.report
     check_files([report.translate])
@@ -193,7 +205,7 @@ def _translate_file(arguments: RunArguments) -> None:
     model = to_device(build_nmt_model(arguments.model, tokenizer, do_train=False), arguments.training)
     set_search(arguments, model)
     translate = _translator(arguments, model, tokenizer, max_positions(model))
-    translations = translate(model, lines, model.ngram_lambda())
+    translations = translate(model, lines, model.ngram_ensemble())
     if arguments.training.process_index != 0:
         return
     # A translation may contain line breaks.

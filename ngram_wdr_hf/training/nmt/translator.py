@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ...data.pair_batches import cut_into_batches, encode_sources, pad
+from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 
 logger = logging.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class Translator:
     shows_progress: bool = True
 
     @torch.no_grad()
-    def __call__(self, model: PreTrainedModel, texts: Sequence[str], ensemble_lambda: float) -> list[str]:
+    def __call__(self, model: PreTrainedModel, texts: Sequence[str], ensemble: Ensemble) -> list[str]:
         """
         Return the translations of all texts, in their order, in every process. That of an empty text is empty. The
         model is put in evaluation mode meanwhile.
@@ -66,14 +67,14 @@ class Translator:
         translated = {}
         with tqdm(
             total=len(sources),
-            desc=f"Translating, λ={ensemble_lambda:g}",
+            desc=f"Translating, {describe_ensemble(ensemble)}",
             unit=" sentences",
             leave=False,
             disable=not self.shows_progress,
         ) as bar:
             for i, batch in enumerate(self._batches(sources)):
                 if i % self.num_processes == self.process_index:
-                    translations = self._translate(model, [sources[k] for k in batch], ensemble_lambda)
+                    translations = self._translate(model, [sources[k] for k in batch], ensemble)
                     translated |= dict(zip(batch.tolist(), translations, strict=True))
                 bar.update(len(batch))
         model.train(was_training)
@@ -90,7 +91,7 @@ class Translator:
         lengths = np.array([len(ids) for ids in sources])
         return cut_into_batches(lengths, self.batch_tokens // self.num_beams, np.argsort(lengths, kind="stable"))
 
-    def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble_lambda: float) -> list[str]:
+    def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble: Ensemble) -> list[str]:
         input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
         attention_mask = pad([[1] * len(ids) for ids in sources], 0).to(model.device)
         max_new_tokens = 2 * input_ids.shape[1] + 10
@@ -102,7 +103,7 @@ class Translator:
             max_length=None,
             max_new_tokens=max_new_tokens if self.longest is None else min(max_new_tokens, self.longest - 1),
             do_sample=False,
-            ensemble_lambda=ensemble_lambda,
+            **ensemble_arguments(ensemble),
             use_mtp=self.use_mtp,
         )
         return [text.strip() for text in self.tokenizer.batch_decode(generated, skip_special_tokens=True)]
