@@ -48,13 +48,15 @@ def models(runs: list[TrainedRun]) -> list[str]:
 
 def results(runs: list[TrainedRun]) -> list[str]:
     """
-    Return the HTML pieces of the section on the results: a table per metric, by split and λ, and a plot over λ if a
-    model has an ensemble.
+    Return the HTML pieces of the section on the results: tables per metric, by split and λ, and with and without the
+    heads; and a plot over λ if a model has an ensemble.
     """
     parts = []
     metrics = _metrics(runs)
     for metric, label in metrics.items():
         parts += [heading(label), table(_metric_table(runs, metric, label))]
+        by_ensemble = _ensemble_table(runs, metric)
+        parts += [table(by_ensemble)] if by_ensemble else []
     if any(run.has_ensemble for run in runs):
         parts.append(paragraph("* best ensemble on validation, saved with the model.", muted=True))
         parts += _over_lambda(runs, *next(iter(metrics.items())))
@@ -91,6 +93,19 @@ def _metric_table(runs: list[TrainedRun], metric: str, label: str) -> list[list[
     return rows
 
 
+def _ensemble_table(runs: list[TrainedRun], metric: str) -> list[list[str]]:
+    """Return a table of a metric by ensemble: without heads, temperature, best λ, fitted; empty without weights."""
+    cells = {(run.name, split): run.by_ensemble(split, metric) for run in runs for split in run.splits}
+    headings = list(dict.fromkeys(name for figures in cells.values() for name in figures))
+    if len(headings) < 2:
+        return []
+    rows = [
+        [name, split, *(f"{figures[heading]:,.2f}" if heading in figures else "" for heading in headings)]
+        for (name, split), figures in cells.items()
+    ]
+    return [["model", "split", *headings], *rows]
+
+
 def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
     with_ensemble = [run for run in runs if run.has_ensemble]
     run = with_ensemble[0]
@@ -117,6 +132,7 @@ def _over_lambda(runs: list[TrainedRun], metric: str, label: str) -> list[str]:
             lambda result, split: by_name[result.name].by_lambda(split, metric),
             label,
             file,
+            lambda result, split: by_name[result.name].by_ensemble(split, metric).get("fitted"),
         ),
         f"{label} over λ",
         sentences,

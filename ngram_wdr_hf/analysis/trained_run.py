@@ -81,6 +81,11 @@ class TrainedRun:
         # JSON has no infinity: it is stored as null.
         return {at: math.inf if value is None else value for at, value in zip(grid, values, strict=True)}
 
+    def by_ensemble(self, split: str, metric: str) -> dict[str, float]:
+        """Return a metric of a split by the heading of the ensemble; empty if the run did not compare ensembles."""
+        figures = self.splits.get(split, {}).get("ensembles", {})
+        return {name: values[metric] for name, values in figures.items() if values.get(metric) is not None}
+
     def tried_ensemble(self) -> Ensemble:
         """
         Return the ensemble that the run chose; if that is λ = 0, the evaluated λ above 0 with the lowest perplexity. 0

@@ -155,7 +155,7 @@ def test_running_text(ngram_size, target, stride):
     check_heads(found, nlls, hits, drafted, accepted)
     assert sum(found.num_accepted) > len(found.num_accepted), "the test needs accepted drafts"
 
-    assert found.ensemble_lambda == 0.3
+    assert found.ensemble == 0.3
     check_bins([found.gain], [("all", gain) for _, gain in gains])
     labelled, position = [], 0
     for token, gain in gains:
@@ -202,7 +202,7 @@ def test_the_models_own_lambda_decides_acceptance():
     text = windows(60)
     plain, own = (exact(trained_model(4, "wdr"), ensemble_lambda=value) for value in (0.0, 0.9))
     found = head_diagnostics(own, text)
-    assert found.ensemble_lambda == 0.9
+    assert found.ensemble == 0.9
     check_heads(found, *expected(own, text, 0.9)[:-1])
     without = head_diagnostics(plain, text)
     assert found.num_accepted != without.num_accepted
@@ -248,7 +248,7 @@ def test_model_without_heads():
     found = head_diagnostics(model.train(), text, 0.5)
     assert model.training
     assert found.nlls == pytest.approx(score(model, text, [0.0], 4).head_nlls)
-    assert (found.ensemble_lambda, found.num_drafts, found.acceptance, found.tokens_per_pass) == (0.0, [], [], 1.0)
+    assert (found.ensemble, found.num_drafts, found.acceptance, found.tokens_per_pass) == (0.0, [], [], 1.0)
     assert found.gain.mean == 0
 
 
@@ -442,7 +442,7 @@ def test_summaries(found):
     sentence = diagnostics_figures.describe_gain("wdr", noise, "place")
     assert_names(sentence, "2 standard errors")
     assert "helps" not in sentence and "hurts" not in sentence
-    off = replace(found, ensemble_lambda=0.0)
+    off = replace(found, ensemble=0.0)
     sentence = diagnostics_figures.describe_gain("wdr", off, "place")
     assert_names(sentence, "wdr", "λ is 0")
     assert "nats" not in sentence

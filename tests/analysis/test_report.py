@@ -119,16 +119,20 @@ def test_sections_of_a_language_model(page_of_comparison):
 
 
 def test_results_are_those_of_the_run(page_of_comparison, compared):
-    (found,) = page_of_comparison.tables["Results"]
+    found, by_ensemble = page_of_comparison.tables["Results"]
     assert found[0] == ["model", "split", "λ=0", "λ=0.2", "λ=0.5"]
     runs = {"wdr N=3": compared, "plain": compared / "plain", "simple N=3": compared / "simple"}
     assert [row[:2] for row in found[1:]] == [[name, split] for name in runs for split in ("validation", "test")]
     for name, split, *cells in found[1:]:
         metrics = metrics_of(runs[name])
         values = dict(zip(metrics["splits"][split]["lambda"], metrics["splits"][split]["perplexity"], strict=True))
-        chosen = metrics["ensemble_lambda"] if metrics["head_parameters"] else None
-        shown = [f"{values[at]:,.2f}{'*' if at == chosen else ''}" if at in values else "" for at in (0.0, 0.2, 0.5)]
-        assert cells == shown
+        assert cells == [f"{values[at]:,.2f}" if at in values else "" for at in (0.0, 0.2, 0.5)]
+    assert by_ensemble[0] == ["model", "split", "without heads", "temperature", "best λ", "fitted"]
+    assert [row[:2] for row in by_ensemble[1:]] == [row[:2] for row in found[1:]]
+    for name, split, *cells in by_ensemble[1:]:
+        figures = metrics_of(runs[name])["splits"][split]["ensembles"]
+        shown = [f"{figures[at]['perplexity']:,.2f}" if at in figures else "" for at in by_ensemble[0][2:]]
+        assert cells == shown and len(figures) == (1 if name == "plain" else 4)
     validation = metrics_of(compared)["splits"]["validation"]
     by_lambda = dict(zip(validation["lambda"], validation["perplexity"], strict=True))
     best = min(by_lambda, key=by_lambda.get)
@@ -153,15 +157,11 @@ def test_the_gains_are_those_of_the_evaluation(page_of_comparison, compared):
     (row,) = [row for row in found if row[:2] == ["wdr N=3", "all"]]
     metrics = metrics_of(compared)
     test = metrics["splits"]["test"]
-    nlls = dict(zip(test["lambda"], map(math.log, test["token_perplexity"]), strict=True))
-    validation = metrics["splits"]["validation"]
-    positive = dict(zip(validation["lambda"], validation["token_perplexity"], strict=True))
-    del positive[0.0]
-    value = metrics["ensemble_lambda"] or min(positive, key=positive.get)
-    assert float(row[2]) == pytest.approx(nlls[0.0] - nlls[value], abs=1e-4)
+    plain, fitted = (math.log(test["ensembles"][name]["token_perplexity"]) for name in ("without heads", "fitted"))
+    assert float(row[2]) == pytest.approx(plain - fitted, abs=1e-4)
     assert row[4] == f"{test['num_tokens']:,}"
     text = page_of_comparison.texts["Where the ensemble helps"]
-    assert f"λ={value:g}" in text
+    assert "weights " + " ".join(f"{weight:.2f}" for weight in metrics["ensemble_weights"]) in text
     assert "training text" in text
     # The bins of each group contain all tokens.
     for group in ("position", "count"):
@@ -185,7 +185,7 @@ def test_facts_and_settings_are_shown_as_text(compared, tmp_path, keep_sections)
         f"{metrics_of(folder)['num_parameters']:,}",
         f"{metrics_of(folder)['head_parameters']:,}",
         "3",
-        f"{metrics_of(folder)['ensemble_lambda']:g}",
+        "weights " + " ".join(f"{weight:.2f}" for weight in metrics_of(folder)["ensemble_weights"]),
     ]
     assert dict(shown)["text_column"] == "<script>alert('x')</script>"
     assert "<script>alert" not in path.read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def test_fit_is_the_minimum(text, target):
     assert fit.num_tokens == 59
     assert fit.nll == pytest.approx(nll(model, text, fit.weights), abs=1e-12)
     assert fit.plain_nll == pytest.approx(nll(model, text, 0.0), abs=1e-12)
-    assert fit.temperature_nll == pytest.approx(nll(model, text, fit.temperature_weights), abs=1e-12)
+    assert fit.temperature_nll == pytest.approx(nll(model, text, fit.temperature), abs=1e-12)
     assert fit.nll < fit.temperature_nll < fit.plain_nll
     # No point of a grid around the minimum, fine or coarse, is better.
     for size in (1e-3, 0.1, 1.0):

@@ -105,8 +105,8 @@ def test_equals_train_clm(metric, tmp_path, stride):
 
     results = metric.compute(predictions=[text], model_id=str(tmp_path / "model"), stride=stride)
 
-    assert results["perplexity"] == pytest.approx(scores.perplexities()[scores.at(0.4)], rel=1e-6)
-    assert results["word_perplexity"] == pytest.approx(scores.perplexities("word")[scores.at(0.4)], rel=1e-6)
+    assert results["perplexity"] == pytest.approx(scores.perplexity(0.4), rel=1e-6)
+    assert results["word_perplexity"] == pytest.approx(scores.perplexity(0.4, "word"), rel=1e-6)
     assert results["perplexity"] < results["word_perplexity"]
     assert results["perplexities"] == [results["mean_perplexity"]] == [results["perplexity"]]
 

@@ -5,10 +5,10 @@ import torch
 from transformers import GenerationConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
 from tests.support import reference
 from tests.support.batches import BATCHES
+from tests.support.checkpoints import tokenizer_of_words
 from tests.support.errors import raises_naming
 from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
 
@@ -119,10 +119,15 @@ def test_no_lambda():
         model.ngram_lambda()
 
 
-def test_scripts_refuse_weights(tmp_path):
-    make("gpt2", ensemble_weights=WEIGHTS).save_pretrained(tmp_path)
-    with raises_naming(InputError, str(tmp_path), "`ensemble_weights`"):
-        load_checkpoint(tmp_path, "causal", None)
+def test_training_on_drops_the_ensemble(tmp_path):
+    """The saved ensemble, in either file, does not suit weights that are trained further."""
+    model = make("gpt2", ensemble_weights=WEIGHTS)
+    model.generation_config.ensemble_weights = WEIGHTS
+    model.save_pretrained(tmp_path)
+    tokenizer = tokenizer_of_words()
+    assert load_checkpoint(str(tmp_path), "causal", tokenizer).ngram_ensemble() == tuple(WEIGHTS)
+    loaded = load_checkpoint(str(tmp_path), "causal", tokenizer, ensemble_lambda=0.0, ensemble_weights=None)
+    assert loaded.ngram_ensemble() == 0 and "ensemble_weights" not in vars(loaded.generation_config)
 
 
 BAD = {

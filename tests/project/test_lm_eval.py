@@ -15,6 +15,7 @@ from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream, tokenize
 from ngram_wdr_hf.data.tokenizer import start_token_id
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
+from ngram_wdr_hf.method.ensemble import Ensemble
 from ngram_wdr_hf.metrics import PERPLEXITY
 from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
 from tests.support.processes import run_python
@@ -41,6 +42,9 @@ metric_list:
   - metric: word_perplexity
   - metric: byte_perplexity
 """
+
+
+WEIGHTS = (0.8, 0.3, -0.1, 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +80,30 @@ def run(tasks: str, name: str, folder: str, batch_size: int = 3, **model_args) -
     return results["results"][name], [sample["filtered_resps"][0] for sample in samples]
 
 
-def our_log_likelihoods(model, ensemble_lambda: float, window_size: int = CONTEXT) -> list[float]:
+def our_log_likelihoods(model, ensemble: Ensemble, window_size: int = CONTEXT) -> list[float]:
     tokenizer = tokenizer_of_words()
     log_likelihoods = []
     for text in TEXTS:
         rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
         windows = EvaluationWindows(TokenStream.from_rows(rows), window_size, start_token_id=start_token_id(tokenizer))
-        log_likelihoods.append(-score(model, windows, [ensemble_lambda], batch_size=4).nll_sums[0])
+        log_likelihoods.append(-score(model, windows, [ensemble], batch_size=4).nll_sums[0])
     return log_likelihoods
 
 
 @pytest.mark.parametrize(
-    ("model_args", "ensemble_lambda", "window_size"),
-    [({}, 0.4, CONTEXT), ({"ensemble_lambda": 0.0}, 0.0, CONTEXT), ({"max_length": 7}, 0.4, 7)],
-    ids=["own", "plain", "narrow"],
+    ("model_args", "ensemble", "window_size"),
+    [
+        ({}, 0.4, CONTEXT),
+        ({"ensemble_lambda": 0.0}, 0.0, CONTEXT),
+        ({"ensemble_lambda": 0.0, "ensemble_weights": [*WEIGHTS]}, WEIGHTS, CONTEXT),
+        ({"max_length": 7}, 0.4, 7),
+    ],
+    ids=["own", "plain", "weights", "narrow"],
 )
-def test_log_likelihoods(checkpoint, tasks, model_args, ensemble_lambda, window_size):
+def test_log_likelihoods(checkpoint, tasks, model_args, ensemble, window_size):
     model, folder = checkpoint
     results, theirs = run(tasks, "texts", folder, **model_args)
-    ours = our_log_likelihoods(model, ensemble_lambda, window_size)
+    ours = our_log_likelihoods(model, ensemble, window_size)
     assert theirs == pytest.approx(ours, rel=1e-5)
     # For a final line break the harness counts one more word; we count one more per line.
     num_words = sum(len(re.split(r"\s+", text)) for text in TEXTS)
@@ -103,8 +112,9 @@ def test_log_likelihoods(checkpoint, tasks, model_args, ensemble_lambda, window_
     assert results["byte_perplexity,none"] == pytest.approx(math.exp(-sum(ours) / num_bytes), rel=1e-4)
 
 
-def test_lambda_matters(checkpoint):
-    for own, plain in zip(*(our_log_likelihoods(checkpoint[0], value) for value in (0.4, 0.0)), strict=True):
+@pytest.mark.parametrize("ensemble", [0.4, WEIGHTS])
+def test_the_ensemble_matters(checkpoint, ensemble):
+    for own, plain in zip(*(our_log_likelihoods(checkpoint[0], value) for value in (ensemble, 0.0)), strict=True):
         assert abs(own / plain - 1) > 1e-3
 
 

@@ -1,5 +1,7 @@
 """Heads beside the model in the real Trainer: free heads, schedules, samples that resume."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -8,6 +10,7 @@ from transformers import Trainer, TrainingArguments
 from ngram_wdr_hf.training.head_schedule import HeadSchedule, head_factors
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.errors import raises_naming
+from tests.support.processes import in_two_processes
 from tests.support.tiny import random_ids, tiny_model
 
 FREE = {"head_gradient": 0.0, "head_loss_weight": 0.5}
@@ -96,6 +99,29 @@ def test_free_heads_beside_adapters(tmp_path):
     wanted = train(plain, tmp_path, max_steps=6)
     actual = train(free, tmp_path, max_steps=6)
     assert_same_trunk(actual, {name: tensor for name, tensor in wanted.items() if "lora" in name})
+
+
+def train_in_parallel(rank: int, folder: Path) -> None:
+    """Train the plain model and one with free heads, without and with a sample of positions."""
+    plain = tiny_model(ngram_size=1, **DROPOUT)
+    models = [with_weights_of(plain, tiny_model(**FREE, **DROPOUT, head_sample_rate=rate)) for rate in (1.0, 0.5)]
+    states = [train(model, folder / str(i), max_steps=6) for i, model in enumerate([plain, *models])]
+    if rank == 0:
+        torch.save(states, folder / "states.pt")
+
+
+def test_free_heads_in_two_processes(tmp_path):
+    """The gradients are averaged by DDP, in other buckets with heads than without."""
+    in_two_processes(train_in_parallel, tmp_path)
+    wanted, *free = torch.load(tmp_path / "states.pt")
+    start = tiny_model(ngram_size=1, **DROPOUT).state_dict()
+    assert not any(torch.equal(start[name], tensor) for name, tensor in wanted.items() if name.endswith("weight"))
+    for actual in free:
+        assert_same_trunk(actual, wanted)
+    # More rows in a step: the training of one process is another one.
+    alone = train(tiny_model(ngram_size=1, **DROPOUT), tmp_path / "alone", max_steps=6)
+    with pytest.raises(AssertionError):
+        assert_same_trunk(free[0], alone)
 
 
 def test_factors():

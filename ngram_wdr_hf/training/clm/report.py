@@ -52,6 +52,7 @@ class ClmResult(TaskResult):
                         "token_perplexity": scores.perplexity(ensemble),
                     }
                     for name, ensemble in self.ensembles().items()
+                    if ensemble in scores.ensembles
                 },
                 **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
                 "num_words": scores.num_words,

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -252,7 +253,7 @@ class Run:
             training.eval_batch_size,
             process_index=training.process_index,
             num_processes=training.world_size,
-            add_up=reduce,
+            add_up=partial(reduce, reduction="sum"),
         )
 
     def score(
@@ -276,7 +277,7 @@ class Run:
             options.report_to, options.output_dir = [], scratch
             ensembles = [*self.arguments.lambda_grid] if len(model.ngram_heads) else []
             if fit is not None:
-                ensembles += [fit.temperature, fit.ensemble]
+                ensembles += [0.0, fit.temperature, fit.ensemble]
             # Trainer requires an `eval_dataset` here; `evaluate` below replaces it.
             trainer = trainer_class(model, options, eval_dataset=next(iter(texts.values())), ensembles=ensembles)
             for split, text in texts.items():

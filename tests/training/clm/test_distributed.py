@@ -97,21 +97,23 @@ def assert_same_run(folder: Path, expected: Path) -> None:
     names = [
         f"{prefix}{name}_loss" for prefix in ("", "eval_") for name in ("next_word", "head_1", "head_2", "head_3")
     ]
-    names += ["loss", "eval_loss", "eval_perplexity", "eval_best_perplexity", "eval_best_lambda"]
+    names += ["loss", "eval_loss", "eval_perplexity"]
     curves = [{name: [entry[name] for entry in log if name in entry] for name in names} for log in (log, expected_log)]
     assert len(curves[0]["loss"]) == len(curves[0]["head_3_loss"]) == 20 and len(curves[0]["eval_loss"]) == 2
     assert curves[0] == {name: pytest.approx(curve, abs=1e-4, rel=1e-5) for name, curve in curves[1].items()}
     assert all(curves[0][f"head_{n}_loss"][-1] < curves[0][f"head_{n}_loss"][0] - 0.05 for n in (1, 2, 3))
 
     (split,), (expected_split,) = (metrics_of(path)["splits"].values() for path in (folder, expected))
+    by_ensemble, expected_by_ensemble = split.pop("ensembles"), expected_split.pop("ensembles")
     assert split == {name: pytest.approx(value, rel=1e-5) for name, value in expected_split.items()}
+    assert by_ensemble == {name: pytest.approx(value, rel=1e-5) for name, value in expected_by_ensemble.items()}
+    assert by_ensemble.keys() == {"without heads", "temperature", "best λ", "fitted"}
     # One process has one window more than the other.
     assert -(-split["num_tokens"] // BLOCK_SIZE) % 2 == 1
 
     model, expected_model = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, expected))
-    assert (
-        model.config.ensemble_lambda == expected_model.config.ensemble_lambda == metrics_of(folder)["ensemble_lambda"]
-    )
+    assert model.config.ensemble_weights == metrics_of(folder)["ensemble_weights"]
+    assert model.config.ensemble_weights == pytest.approx(expected_model.config.ensemble_weights, abs=1e-3)
     assert len(model.ngram_heads) == 3
     torch.testing.assert_close(model.state_dict(), expected_model.state_dict(), atol=1e-5, rtol=1e-5)
 

@@ -1,5 +1,6 @@
 """`train_clm.py`, from its arguments to what it leaves."""
 
+import itertools
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, pipeline
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
@@ -21,11 +23,12 @@ LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", 
 LEAVES += ["training.png"]
 
 
-def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("recipe", ["free", "paper"])
+def test_run_and_its_files(files, tmp_path, capsys, monkeypatch, recipe):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "40", "--eval_steps", "20"]
-    (result,) = run(*command, "--report_to", "tensorboard")
+    (result,) = run(*command, "--recipe", recipe, "--report_to", "tensorboard")
     printed = capsys.readouterr().out
     for name in LEAVES:
         assert (folder / name).stat().st_size > 0, name
@@ -35,25 +38,73 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     # 40 sentences of 8 words (three have names of two words) and <eos>.
     text = Path(files[3]).read_text()
     assert validation["num_words"] == validation["num_tokens"] == len(text.split()) + text.count("\n")
-    best = validation["lambda"][validation["perplexity"].index(min(validation["perplexity"]))]
-    assert metrics["ensemble_lambda"] == best == result.ensemble_lambda
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert model.config.ensemble_lambda == best and len(model.ngram_heads) == 3
     # An untrained model's perplexity is about the vocabulary size.
     assert min(validation["perplexity"]) < len(AutoTokenizer.from_pretrained(folder)) / 2
-    for split in ("validation", "test"):
-        perplexity = metrics["splits"][split]["perplexity"][validation["lambda"].index(best)]
+    best = validation["lambda"][validation["perplexity"].index(min(validation["perplexity"]))]
+    assert result.best_lambda == best
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert len(model.ngram_heads) == 3
+    if recipe == "free":
+        assert metrics["ensemble_weights"] == model.config.ensemble_weights == [*result.ensemble] == result.fit.weights
+        assert metrics["ensemble_lambda"] is None and model.config.ensemble_lambda == 0
+        chosen = {split: metrics["splits"][split]["ensembles"]["fitted"]["perplexity"] for split in metrics["splits"]}
+        assert chosen["validation"] < min(validation["perplexity"])
+        assert metrics["settings"]["metric_for_best_model"] == "fitted_perplexity"
+    else:
+        assert metrics["ensemble_lambda"] == best == result.ensemble == model.config.ensemble_lambda
+        assert metrics["ensemble_weights"] is metrics["fit"] is model.config.ensemble_weights is None
+        index = validation["lambda"].index(best)
+        chosen = {split: metrics["splits"][split]["perplexity"][index] for split in metrics["splits"]}
+    assert chosen.keys() == {"validation", "test"}
+    for split, perplexity in chosen.items():
         assert re.search(rf"wdr N=4 +{split} .* {perplexity:.2f}\*", printed)
         assert f"{perplexity:.2f} ★" in (folder / "README.md").read_text()
     assert "step     20  validation perplexity" in printed and "heads" in printed
     logged = [entry for entry in metrics["history"] if "head_3_loss" in entry]
     assert len(logged) == 40 and logged[-1]["next_word_loss"] < logged[0]["next_word_loss"]
     assert logged[-1]["head_3_loss"] < logged[0]["head_3_loss"]
-    half = logged[0]["next_word_loss"] / 2 + sum(logged[0][f"head_{n}_loss"] for n in (1, 2, 3)) / 6
+    both = logged[0]["next_word_loss"] + sum(logged[0][f"head_{n}_loss"] for n in (1, 2, 3)) / 3
+    expected = both if recipe == "free" else both / 2
     # Deeper heads have fewer targets, but all sums are divided by the same count.
-    assert 0.8 * half < logged[0]["loss"] <= half
+    assert 0.8 * expected < logged[0]["loss"] <= expected
     assert "head_1_loss" in tensorboard_tags(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_table_of_a_fitted_run(finished_clm):
+    """The last table has the model without heads, temperature alone, the best λ and fitted weights."""
+    result, printed = finished_clm.result, finished_clm.printed
+    table = printed.split("Perplexity by word, with and without the heads (* chosen on validation)")[1]
+    heading, *rows = table.strip().split("\n")[:3]
+    assert heading.split() == ["model", "split", "words", "without", "heads", "temperature", "best", "λ", "fitted"]
+    for split, row in zip(("validation", "test"), rows, strict=True):
+        scores = result.scores[split]
+        plain, temperature, best, fitted = (
+            scores.perplexity(value, "word")
+            for value in (0.0, result.fit.temperature, result.best_lambda, result.ensemble)
+        )
+        cells = [f"{plain:.2f}", f"{temperature:.2f}", f"{best:.2f}", f"({result.best_lambda:g})", f"{fitted:.2f}*"]
+        assert row.split()[-5:] == cells and row.split()[:3] == ["wdr", "N=4", split]
+        below = f"{split}: perplexity {1 - fitted / plain:.1%} below the model without heads, "
+        assert f"wdr N=4, {below}{1 - fitted / temperature:.1%} below temperature alone" in table
+    assert "fitted weights " + " ".join(f"{weight:.2f}" for weight in result.fit.weights) in table
+
+
+def test_free_heads_leave_the_model_as_it_is(files, tmp_path):
+    """After 200 steps with dropout and clipping, the trunk equals that of a plain run, bit for bit."""
+    options = as_arguments(
+        max_steps=200, eval_steps=100, load_best_model_at_end="false", lambda_grid=0, sample_tokens=0
+    )
+    options += ["--max_grad_norm", "0.2", "--weight_decay", "0.1", "--label_smoothing", "0.1"]
+    options += ["--config_overrides", "n_layer=1", "n_embd=32", "resid_pdrop=0.1", "attn_pdrop=0.1", "embd_pdrop=0.1"]
+    free, plain = tmp_path / "free", tmp_path / "plain"
+    (with_heads,) = run(*files, *QUICK, *options, "--output_dir", str(free))
+    (without,) = run(*files, *QUICK, *options, "--output_dir", str(plain), "--ngram_target", "none")
+    heads, trunk = load_file(free / "model.safetensors"), load_file(plain / "model.safetensors")
+    assert trunk.keys() == {name for name in heads if not name.startswith("ngram_heads.")}
+    assert len(heads) > len(trunk) and all(torch.equal(weight, heads[name]) for name, weight in trunk.items())
+    for split in ("validation", "test"):
+        assert with_heads.scores[split].nll(0.0) == without.scores[split].nll(0.0)
 
 
 def tensorboard_tags(folder: Path) -> str:
@@ -117,6 +168,39 @@ def test_compare(finished_clm, tmp_path, capsys):
     assert len(plain.split()) == 1
 
 
+def test_evaluation_fits_another_text(finished_clm, texts, tmp_path):
+    """`--ensemble fitted` without training fits the weights to the given validation text."""
+    evaluate = ["--do_train", "false", "--model_name_or_path", str(finished_clm.folder), "--output_dir", str(tmp_path)]
+    evaluate += ["--validation_file", texts["test"], "--disable_tqdm", "true"]
+    (result,) = run(*evaluate, "--ensemble", "fitted")
+    saved = finished_clm.result.ensemble
+    assert result.ensemble == tuple(result.fit.weights) != saved
+    assert result.scores["validation"].nll(result.ensemble) < result.scores["validation"].nll(saved)
+    (result,) = run(*evaluate)
+    assert result.fit is None and result.scores["validation"].ensembles[-1] == saved
+
+
+@pytest.mark.parametrize("schedule", ["linear", "curriculum"])
+def test_loss_schedule_of_the_heads(files, tmp_path, capsys, schedule):
+    """The log has the loss with the scheduled weights. A longer training has another schedule, which is said."""
+    command = [*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--head_loss_schedule", schedule]
+    command += ["--lr_scheduler_type", "constant", "--lambda_grid", "0"]
+    (result,) = run(*command)
+    steps = [entry for entry in result.history if "head_1_loss" in entry or "next_word_loss" in entry]
+    extra = [entry["loss"] - entry["next_word_loss"] for entry in steps]
+    assert len(steps) == 4
+    if schedule == "linear":
+        weighted = [sum(entry[f"head_{n}_loss"] for n in (1, 2, 3)) / 3 for entry in steps]
+        shares = [one / other for one, other in zip(extra, weighted, strict=True)]
+        # Heads have a few targets less than the next token.
+        assert shares == pytest.approx([1.0, 0.75, 0.5, 0.25], rel=0.2)
+    else:
+        assert extra[0] == pytest.approx(0, abs=1e-5)
+        assert [later > before + 0.5 for before, later in itertools.pairwise(extra)] == [True] * 3
+    run(*command, "--max_steps", "6")
+    assert "The schedule depends on `--max_steps`" in capsys.readouterr().out
+
+
 def test_compare_with_a_plain_model(files, tmp_path):
     results = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, "--compare", "--ngram_size", "1")
     assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
@@ -128,7 +212,9 @@ def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     shutil.copytree(finished_clm.folder, folder)
     before = contents(tmp_path)
     (result,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"])
-    assert result.scores["test"].nll_sums == pytest.approx(trained.scores["test"].nll_sums)
+    assert result.ensemble == trained.ensemble and result.fit is None
+    for ensemble in (*trained.scores["test"].lambdas, trained.ensemble):
+        assert result.scores["test"].nll(ensemble) == pytest.approx(trained.scores["test"].nll(ensemble))
     assert re.search(r"wdr N=4 +test", capsys.readouterr().out)
     (wide,) = run(
         *("--do_train", "false", "--model_name_or_path", str(folder), "--test_file", texts["test"]),
@@ -139,7 +225,9 @@ def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     assert wide.scores["test"].nll_sums[0] != pytest.approx(result.scores["test"].nll_sums[0])
     # Without data options, the run's own text is used, with the same held-out part.
     (own,) = run("--do_train", "false", "--model_name_or_path", str(folder))
-    assert own.scores["validation"].nll_sums == pytest.approx(trained.scores["validation"].nll_sums)
+    for ensemble in own.scores["validation"].ensembles:
+        assert own.scores["validation"].nll(ensemble) == pytest.approx(trained.scores["validation"].nll(ensemble))
+    assert own.ensemble == trained.ensemble
     held_out = run("--do_train", "false", "--model_name_or_path", str(folder), "--train_file", texts["train"])
     assert held_out[0].scores["validation"].num_words == sum(
         len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-15:]
@@ -233,7 +321,7 @@ def test_default_data(tmp_path, monkeypatch, capsys):
     assert 20_000 < result.scores["validation"].num_words < result.scores["validation"].num_tokens
     printed = capsys.readouterr().out
     assert "Perplexity by word" in printed and "Perplexity by token" in printed
-    assert "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, λ=0.4\n" in printed
+    assert "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, weights " in printed
     assert (tmp_path / "runs" / "clm" / "model.safetensors").exists()
 
 

@@ -140,6 +140,23 @@ MODEL = """
 --label_smoothing -0.1
 --label_smoothing 1.1
 --label_smoothing nan
+--recipe cheap
+--head_gradient -0.1
+--head_gradient 1.1
+--head_gradient nan
+--head_loss_weight 0
+--head_loss_weight inf
+--head_loss_decay 0
+--head_loss_decay 1.1
+--head_sample_rate 0
+--head_sample_rate 1.1
+--head_sample_rate -0.5
+--head_loss_schedule cosine
+--ngram_head_reads words
+--config_overrides 3
+--config_overrides layers=3
+--config_overrides [=]
+--config_overrides attention_dropout=[
 --train_mode some
 --train_mode heads
 --lora_rank 0
@@ -156,6 +173,10 @@ GENERATION = """
 --lambda_grid nan
 --lambda_grid 0 much
 --lambda_grid
+--ensemble mean
+--ensemble fitted --ngram_target none
+--ensemble fitted --ngram_size 1
+--ensemble lambda --metric_for_best_model fitted_perplexity
 """
 BAD = {
     "clm": f"""{TRAINER}{BATCHES}{TEXT}{MODEL}{GENERATION}
@@ -213,6 +234,8 @@ BAD = {
 --budget_minutes nan
 --budget_minutes inf
 --budget_minutes 1
+--head_loss_schedule linear --budget_minutes 1 --max_steps -1
+--ensemble fitted
 --block_size 2
 --vocab_size 100
 --lambda_grid 0

@@ -87,6 +87,7 @@ def assert_same_run(folder: Path, expected: Path) -> None:
     assert rows == translations_of(expected) and len(rows) == 22 and len({row["hypothesis"] for row in rows}) > 1
 
     model, expected_model = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (folder, expected))
-    assert model.config.ensemble_lambda == expected_model.config.ensemble_lambda == metrics["ensemble_lambda"]
+    assert model.config.ensemble_lambda == (metrics["ensemble_lambda"] or 0.0)
+    assert model.config.ensemble_weights == metrics["ensemble_weights"]
     assert len(model.ngram_heads) == 2
     torch.testing.assert_close(model.state_dict(), expected_model.state_dict(), atol=1e-5, rtol=1e-5)

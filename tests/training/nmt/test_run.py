@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 import ngram_wdr_hf.training.nmt.run
 from ngram_wdr_hf import WDRNgramMarianMTModel
+from ngram_wdr_hf.method.ensemble import describe_ensemble
 from ngram_wdr_hf.training.common.run_folder import RunFolder
 from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from ngram_wdr_hf.training.nmt.data import load_pairs, tokenize_nmt
@@ -33,10 +34,16 @@ def test_run_and_its_files(finished_nmt):
         assert (folder / name).stat().st_size > 0, name
     metrics = metrics_of(folder)
     validation, test = metrics["splits"]["validation"], metrics["splits"]["test"]
-    chosen = metrics["ensemble_lambda"]
+    result = finished_nmt.result
     assert metrics["model"] == "wdr N=3" and metrics["settings"]["learning_rate"] == 1e-2
     assert validation["lambda"] == validation["perplexity_lambda"] == [0.0, 0.2, 0.4, 0.6]
-    assert test["lambda"] == sorted({0.0, chosen})
+    assert test["lambda"] == sorted({0.0, result.best_lambda})
+    assert validation["ensembles"].keys() == test["ensembles"].keys() == result.ensembles().keys()
+    assert [*result.ensembles()] == ["without heads", "temperature", "best λ", "fitted"]
+    # Fitted to the NLL: on the validation set, no other ensemble has a lower perplexity.
+    perplexities = validation["ensemble_perplexity"]
+    assert min([*perplexities.values(), *validation["token_perplexity"]]) == perplexities["fitted"]
+    assert perplexities["temperature"] < perplexities["without heads"]
     for name, count in (("validation", 24), ("test", 22)):
         split = metrics["splits"][name]
         assert split["num_sentences"] == count
@@ -53,19 +60,20 @@ def test_run_and_its_files(finished_nmt):
     assert [entry["step"] for entry in evaluations] == [50, 100, 150]
     losses = [entry for entry in metrics["history"] if "head_2_loss" in entry]
     assert len(losses) == 150 and losses[-1]["loss"] < losses[0]["loss"] / 2
-    best = min(evaluations, key=lambda entry: entry["eval_loss"])
+    best = min(evaluations, key=lambda entry: entry["eval_fitted_perplexity"])
     assert validation["token_perplexity"][0] == pytest.approx(best["eval_perplexity"], rel=1e-5)
 
-    bleu, card = by_lambda(test, "bleu")[chosen], (folder / "README.md").read_text(encoding="utf-8")
-    assert re.search(rf"wdr N=3 +test +22 .* {bleu:.2f}\*", printed)
-    assert f"{bleu:.2f} ★" in card and f"{by_lambda(test, 'chrf')[chosen]:.2f} ★" in card
+    chosen, card = result.translations["test"][result.ensemble], (folder / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"wdr N=3 +test +22 .* {chosen.bleu:.2f}\*", printed)
+    assert f"{chosen.bleu:.2f} ★" in card and f"{chosen.chrf:.2f} ★" in card
     assert f"`{test['bleu_signature']}`" in card and "pipeline_tag: translation" in card
     examples = re.findall(r"source +(.+)\nreference +(.+)\nplain, λ=0 +(.+)", card)
     assert len(examples) == 5
     known = {(row["source"], row["reference"], row["plain"]) for row in translations_of(folder)}
     assert set(examples) <= known
     assert all(
-        f"reference{' ' * (len(f'ensemble, λ={chosen:g}') - 9)}" in part for part in printed.split("source ")[1:]
+        f"reference{' ' * (len(f'ensemble, {describe_ensemble(result.ensemble)}') - 9)}" in part
+        for part in printed.split("source ")[1:]
     )
 
 
@@ -73,31 +81,36 @@ def test_scores_match_the_saved_translations(finished_nmt):
     """Recompute the scores with sacrebleu from the run's files."""
     rows, metrics = translations_of(finished_nmt.folder), metrics_of(finished_nmt.folder)
     assert [(row["source"], row["reference"]) for row in rows] == toy_pairs(NUM_PAIRS["test"], seed=2)
-    test = metrics["splits"]["test"]
+    result = finished_nmt.result
+    chosen = next(name for name, ensemble in result.ensembles().items() if ensemble == result.ensemble)
     references = [[row["reference"] for row in rows]]
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        for side, value in (("plain", 0.0), ("hypothesis", metrics["ensemble_lambda"])):
+        for side, ensemble in (("plain", "without heads"), ("hypothesis", chosen)):
             expected = metric.corpus_score([row[side] for row in rows], references).score
-            assert by_lambda(test, name)[value] == pytest.approx(expected, abs=1e-9)
+            assert metrics["splits"]["test"]["ensembles"][ensemble][name] == pytest.approx(expected, abs=1e-9)
             assert expected > 1
 
 
-def test_best_lambda_on_validation_is_chosen(finished_nmt):
-    metrics = metrics_of(finished_nmt.folder)
-    bleu = by_lambda(metrics["splits"]["validation"], "bleu")
-    assert len(set(bleu.values())) > 1
-    assert metrics["ensemble_lambda"] == max(bleu, key=bleu.get) == finished_nmt.result.ensemble_lambda
+def test_best_ensemble_on_validation_is_chosen(finished_nmt):
+    metrics, result = metrics_of(finished_nmt.folder), finished_nmt.result
+    bleu = {ensemble: scores.bleu for ensemble, scores in result.translations["validation"].items()}
+    assert len(bleu) == 6 and len(set(bleu.values())) > 1
+    assert bleu[result.ensemble] == max(bleu.values())
+    over_lambda = by_lambda(metrics["splits"]["validation"], "bleu")
+    assert result.best_lambda == max(over_lambda, key=over_lambda.get)
+    saved = metrics["ensemble_lambda"] if metrics["ensemble_weights"] is None else tuple(metrics["ensemble_weights"])
+    assert saved == result.ensemble
 
 
 def test_smallest_of_equally_good_lambdas_is_chosen(marian, pairs, tmp_path, monkeypatch):
     with_bleu(monkeypatch, [1.0, 5.0, 5.0, 2.0])
-    options = [*QUICK, "--lambda_grid", "0.6", "0.4", "0.2", "--eval_strategy", "no"]
+    options = [*QUICK, "--lambda_grid", "0.6", "0.4", "0.2", "--eval_strategy", "no", "--ensemble", "lambda"]
     (result,) = run("--model_name_or_path", marian, *pairs, "--output_dir", str(tmp_path / "run"), *options)
     # λ = 0 is always evaluated.
     assert list(result.translations["validation"]) == [0.0, 0.2, 0.4, 0.6]
-    assert result.ensemble_lambda == 0.2 and list(result.translations["test"]) == [0.0, 0.2]
+    assert result.ensemble == 0.2 and list(result.translations["test"]) == [0.0, 0.2]
     assert WDRNgramMarianMTModel.from_pretrained(tmp_path / "run").config.ensemble_lambda == 0.2
-    assert "λ is 0.2." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert "the ensemble has λ=0.2." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
 def test_repeated_command_does_not_train(finished_nmt, capsys):
@@ -190,14 +203,14 @@ def test_other_plain_checkpoints(plain_checkpoints, pairs, tmp_path, name):
     for loss in ("next_word_loss", "head_1_loss", "head_2_loss"):
         assert losses[-1][loss] < losses[0][loss] - 0.5
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    assert model.config.model_type == f"wdr_ngram_{name}" and model.config.ensemble_lambda == result.ensemble_lambda
+    assert model.config.model_type == f"wdr_ngram_{name}" and model.ngram_ensemble() == result.ensemble
     tokenizer = AutoTokenizer.from_pretrained(folder)
     longest = 64 if name == "bart" else None
     translator = Translator(tokenizer, 2, 1.0, 256, longest, prefix, shows_progress=False)
     rows = translations_of(folder)
     sources = [row["source"] for row in rows]
     assert sources == [pair[0] for pair in toy_pairs(22, 2)]
-    assert translator(model, sources, result.ensemble_lambda) == [row["hypothesis"] for row in rows]
+    assert translator(model, sources, result.ensemble) == [row["hypothesis"] for row in rows]
     if name == "t5":
         # Evaluation uses the run's prefix on any pairs, unless another is given.
         evaluate = ["--do_train", "false", "--model_name_or_path", str(folder)]
@@ -218,7 +231,7 @@ def test_bag_of_words_without_heads(marian, pairs, tmp_path):
     model = WDRNgramMarianMTModel.from_pretrained(tmp_path / "run")
     assert result.name == "bow" and not model.ngram_heads and model.config.bow_loss_weight == 1.0
     # Without heads, only λ = 0 is evaluated.
-    assert list(result.translations["validation"]) == [0.0] and result.ensemble_lambda == 0
+    assert list(result.translations["validation"]) == [0.0] and result.ensemble == 0
     # The training loss includes the bag of words; the evaluation loss is the next token's.
     history = result.history
     assert all(entry["loss"] > entry["next_word_loss"] + 0.5 for entry in history if "loss" in entry)

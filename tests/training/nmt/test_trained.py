@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from tests.support.nmt_runs import SEARCH, run, translations_of
-from tests.support.scripts import card_code, contents, metrics_of
+from tests.support.scripts import card_code, contents
 
 
 def generate(folder: Path, sources: list[str], **options) -> list[str]:
@@ -20,9 +20,9 @@ def generate(folder: Path, sources: list[str], **options) -> list[str]:
 
 def test_the_saved_model_translates_as_it_was_evaluated(finished_nmt):
     folder = finished_nmt.folder
-    rows, metrics = translations_of(folder), metrics_of(folder)
+    rows = translations_of(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    assert model.config.ensemble_lambda == metrics["ensemble_lambda"]
+    assert model.ngram_ensemble() == finished_nmt.result.ensemble
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 64)
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 64
     sources = [row["source"] for row in rows]
@@ -45,14 +45,17 @@ def test_evaluation_only(finished_nmt, pair_files, tmp_path, monkeypatch, capsys
     arguments += ["--output_dir", "tables"]
     (result,) = run(*arguments)
     expected = finished_nmt.result
-    assert result.translations == expected.translations and result.translated == expected.translated
-    assert result.ensemble_lambda == expected.ensemble_lambda
+    # All ensembles but the fitted ones, which are evaluated only if they were chosen.
+    for split, scores in result.translations.items():
+        assert scores.items() <= expected.translations[split].items() and expected.ensemble in scores
+    assert result.translated == expected.translated and result.ensemble == expected.ensemble
     for split, scores in result.scores.items():
-        assert scores.nll_sums == pytest.approx(expected.scores[split].nll_sums)
+        for ensemble in scores.ensembles:
+            assert scores.nll(ensemble) == pytest.approx(expected.scores[split].nll(ensemble))
     assert re.search(r"wdr N=3 +test +22 ", capsys.readouterr().out)
     # Without a validation set, λ is that of the model.
     (test,) = run(*arguments, *pair_files["test"])
-    assert list(test.translations) == ["test"] and test.ensemble_lambda == expected.ensemble_lambda
+    assert list(test.translations) == ["test"] and test.ensemble == expected.ensemble
     assert test.translated == expected.translated
     assert contents(finished_nmt.folder) == before
     assert {path.name for path in contents(tmp_path)} == {"evaluation.md", "evaluation.json"}
