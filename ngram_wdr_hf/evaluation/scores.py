@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..data.errors import InputError
 from ..data.masking import MaskedText
 from ..data.pair_batches import PairBatches
+from ..data.rows import EvaluationRows
 from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble, is_lambda
@@ -18,7 +19,7 @@ from .modes import evaluating
 
 # A mean over no targets would be 0, and the perplexity a perfect 1.
 NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
-ScoredText = EvaluationWindows | PairBatches | MaskedText
+ScoredText = EvaluationWindows | EvaluationRows | PairBatches | MaskedText
 
 
 def by_kind(ensembles: Iterable[Ensemble]) -> list[Ensemble]:

@@ -52,7 +52,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     r"""
     Mixin that adds N-gram heads, their loss and the ensemble to a causal language model of Transformers:
     `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. It calls the backbone's base model and output
-    embedding unchanged. `forward` takes the backbone's arguments and two more:
+    embedding unchanged. `forward` takes the backbone's arguments and three more:
 
     ensemble_lambda (`float` or `Sequence[float]`, *optional*):
         The paper's λ for this call; the configuration's by default. `generate` passes it on. Several values are
@@ -60,6 +60,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ensemble_weights (`Sequence[float]`, *optional*):
         The N weights of the ensemble for this call, instead of a λ. Several sets of weights are evaluated like several
         λ, after them.
+
+    last_hidden_state (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
+        The hidden states of a frozen backbone, if they are known. The backbone is not run then.
 
     In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
     them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
@@ -73,7 +76,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
-    ngram_arguments = (*ENSEMBLE_ARGUMENTS, "return_last_hidden_state")
+    ngram_arguments = (*ENSEMBLE_ARGUMENTS, "last_hidden_state", "return_last_hidden_state")
     ngram_cache_name = "past_key_values"
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True

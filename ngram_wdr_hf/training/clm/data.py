@@ -1,10 +1,14 @@
 """Data of a language modeling run: training blocks and evaluation windows."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from torch.utils.data import ConcatDataset, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...data.errors import InputError
+from ...data.rows import EvaluationRows, TrainingRows
 from ...data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from ...data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ..common.arguments import ModelArguments
@@ -14,25 +18,67 @@ from .arguments import ClmDataArguments
 from .presets import CLM_PRESETS
 
 
+@dataclass
 class ClmData(TextData):
-    """Tokenized text for causal language modeling, with its training blocks and evaluation windows."""
+    """
+    Tokenized text for causal language modeling, with its training blocks and evaluation windows.
 
-    def blocks(self) -> TrainingBlocks | StreamedBlocks:
-        """Return the training text in blocks of `block_size` tokens, streamed if the text is."""
+    Args:
+        own_rows (`list[np.ndarray]`, *optional*): Training text that the model wrote itself, in rows.
+        held_out_rows (`list[np.ndarray]`, *optional*): The rows of it for validation; empty if there is another text.
+    """
+
+    own_rows: list[np.ndarray] = field(default_factory=list)
+    held_out_rows: list[np.ndarray] = field(default_factory=list)
+
+    def add_own_text(self, rows: list[np.ndarray], validation_percentage: float) -> None:
+        """Add text that the model wrote. Without a validation text, the last rows are held out for it."""
+        if "validation" not in self.streams:
+            count = max(1, round(len(rows) * validation_percentage / 100))
+            rows, self.held_out_rows = rows[:-count], rows[-count:]
+        if not rows:
+            raise InputError("`--self_generated` must be enough for several rows: raise it.")
+        self.own_rows = rows
+
+    def counts(self) -> dict[str, str]:
+        written = {"train": self.own_rows, "validation": self.held_out_rows}
+        counts = super().counts()
+        for split, rows in written.items():
+            if rows:
+                own = f"{sum(map(len, rows)):,} tokens of its own text"
+                counts[split] = f"{counts[split]} and {own}" if split in counts else own
+        return counts
+
+    def training_tokens(self) -> list[np.ndarray]:
+        """Return the token ids of the training text, in pieces; empty if it is streamed."""
+        pieces = self.streams["train"].pieces if "train" in self.streams else []
+        return [*pieces, *self.own_rows]
+
+    def training_set(self) -> Dataset | StreamedBlocks:
+        """
+        Return the training text: in blocks of `block_size` tokens, streamed if the text is, and in the rows that the
+        model wrote.
+        """
         if self.streamed is not None:
             return StreamedBlocks(self.streamed, self.block_size)
-        return TrainingBlocks(self.streams["train"], self.block_size)
+        parts = [TrainingRows(self.own_rows)] if self.own_rows else []
+        if "train" in self.streams:
+            parts.append(TrainingBlocks(self.streams["train"], self.block_size))
+        return parts[0] if len(parts) == 1 else ConcatDataset(parts)
 
-    def windows(self, stride: int | None) -> dict[str, EvaluationWindows]:
+    def windows(self, stride: int | None) -> dict[str, EvaluationWindows | EvaluationRows]:
         """
-        Return the evaluation windows of `block_size` tokens by split, without `train`. `stride=None` means
-        `block_size`.
+        Return the evaluation windows of `block_size` tokens by split, without `train`; for text that the model wrote,
+        its rows. `stride=None` means `block_size`.
         """
-        return {
+        windows = {
             split: evaluation_windows(stream, self.tokenizer, self.block_size, stride)
             for split, stream in self.streams.items()
             if split != "train"
         }
+        if self.held_out_rows:
+            return {"validation": EvaluationRows(self.held_out_rows, self.tokenizer), **windows}
+        return windows
 
 
 def find_clm_tokenizer(

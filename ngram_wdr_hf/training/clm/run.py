@@ -2,21 +2,31 @@
 
 import copy
 import math
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from ...data.errors import InputError
+from ...data.pairs import read_lines
+from ...data.rows import RowStore, pad_batch
+from ...data.text import check_files
 from ...evaluation.lengths import max_positions
 from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
+from ..common.cached_states import CachedStates
 from ..common.model import can_drop_drafts, check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
+from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
+from ..common.self_generated import SelfGeneration, encode_prompts, write_own_text
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
-from ..trainer import NgramTrainer
+from ..trainer import NgramTrainer, to_device
+from .arguments import check_clm_arguments
 from .data import ClmData, check_prompt, find_clm_tokenizer
 from .model import build_clm_model
 from .report import ClmResult, print_samples, print_tables
@@ -34,6 +44,7 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     result per kind of model (plain, simple, wdr), the requested one first.
     """
     check_text_options(arguments)
+    check_clm_arguments(arguments)
     arguments, repository = begin(arguments)
     with in_their_folders(all_runs(arguments, repository)) as runs:
         results = [_complete(run) for run in runs]
@@ -84,7 +95,7 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     not fit each other or the options.
     """
     arguments, do_train = run.arguments, run.training.do_train
-    splits = load_splits(arguments.data, do_train)
+    splits = load_splits(arguments.data, do_train, writes_text=arguments.data.self_generated is not None)
     tokenizer = find_clm_tokenizer(splits, arguments.data, arguments.model, run.tokenizer_folder)
     data = ClmData(**vars(tokenize_splits(splits, tokenizer, arguments.data, run.training.seed)))
     check_prompt(arguments.report.prompt, tokenizer)
@@ -97,19 +108,56 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     check_train_mode(model, arguments)
     check_lengths(data, model.config.ngram_size)
     data.block_size = find_block_size(model, arguments.data.block_size)
-    training_tokens = data.streams["train"].pieces if do_train and "train" in data.streams else ()
-    restrict_drafts(model, arguments.model.draft_vocab_size, training_tokens)
+    if arguments.data.self_generated is not None:
+        data.add_own_text(_own_text(run, model, data), arguments.data.validation_percentage)
+    restrict_drafts(model, arguments.model.draft_vocab_size, data.training_tokens() if do_train else ())
     return data, model
 
 
+def _own_text(run: Run, model: NgramMixin, data: ClmData) -> list[np.ndarray]:
+    """Return the text that the model wrote or, in a run with training, writes now."""
+    options = run.arguments.data
+    if not run.training.do_train:
+        return RowStore(Path(run.arguments.model.model_name_or_path) / SELF_GENERATED).rows
+    generation = SelfGeneration(
+        options.self_generated,
+        data.block_size,
+        options.self_generated_temperature,
+        options.self_generated_batch_size,
+        run.training.seed,
+    )
+    lines = []
+    if options.prompt_file:
+        check_files(options.prompt_file)
+        lines = [line for line in read_lines(options.prompt_file) if line.strip()]
+    prompts = encode_prompts(lines, data.tokenizer)
+    shows_progress = not run.training.disable_tqdm
+    folder = run.folder.path / SELF_GENERATED
+    return write_own_text(to_device(model, run.training), prompts, generation, folder, shows_progress).rows
+
+
+def _training_set(run: Run, model: NgramMixin, data: ClmData) -> Dataset:
+    """Return the training set; with `--cache_hidden_states`, with the model's hidden states."""
+    training_set, options = data.training_set(), run.arguments.model
+    if not options.cache_hidden_states:
+        return training_set
+    width = model.get_output_embeddings().weight.shape[1]
+    cached = CachedStates(training_set, run.folder.path / HIDDEN_STATES, width)
+    cached.check_space(options.cache_limit)
+    with run.training.main_process_first(local=False, desc="computing hidden states"):
+        cached.fill(to_device(model, run.training), run.training.eval_batch_size, not run.training.disable_tqdm)
+    return cached
+
+
 def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
+    has_rows = data.own_rows or run.arguments.model.cache_hidden_states
     return NgramTrainer(
         model,
         copy.copy(run.training),
-        train_dataset=data.blocks(),
+        train_dataset=_training_set(run, model, data),
         eval_dataset=data.windows(run.arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,
-        data_collator=default_data_collator,
+        data_collator=pad_batch if has_rows else default_data_collator,
         **run.trainer_options(model),
     )
 
@@ -119,7 +167,8 @@ def _prompt(run: Run, model: NgramMixin, data: ClmData) -> torch.LongTensor:
     if run.arguments.report.prompt:
         ids = data.tokenizer(run.arguments.report.prompt, return_tensors="pt", add_special_tokens=False).input_ids[0]
     else:
-        ids = next(stream for split, stream in data.streams.items() if split != "train")[:16]
+        texts = [stream for split, stream in data.streams.items() if split != "train"]
+        ids = torch.as_tensor((texts or data.held_out_rows)[0][:16]).long()
     longest = max_positions(model)
     return ids if longest is None else ids[-(longest // 2) :]
 

@@ -14,6 +14,8 @@ from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_
 SETTINGS = "run.yaml"
 # The name of the files of an evaluation without training.
 EVALUATION = "evaluation"
+# Folders of the text that a model wrote, and of its hidden states.
+SELF_GENERATED, HIDDEN_STATES = "self_generated", "hidden_states"
 # Settings that may change when a run is continued.
 LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
@@ -137,9 +139,12 @@ class RunFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Return whether a file may be there before `run.yaml`: hidden, a tokenizer's, or an evaluation's."""
+    """
+    Return whether a file may be there before `run.yaml`: hidden, a tokenizer's, an evaluation's, or text that the model
+    began to write.
+    """
     return path.name.startswith(
-        (".", f"{EVALUATION}.", "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm")
+        (".", f"{EVALUATION}.", SELF_GENERATED, "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm")
     )
 
 

@@ -49,12 +49,14 @@ class TextData:
         return streamed | {split: f"{len(stream):,} tokens" for split, stream in self.streams.items()}
 
 
-def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
+def load_splits(arguments: TextDataArguments, do_train: bool, writes_text: bool = False) -> Splits:
     """
     Load the text by split, as rows of `text`; without any data option, English text that ships with Python. If there
     is no validation text, a part of the training text is held out for it. Without training, the training split is left
-    out of the result.
+    out of the result. If the model writes its training text (`writes_text`), no text is needed.
     """
+    if writes_text and not arguments.is_given():
+        return {}
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     files = {split: paths for split, paths in files.items() if paths}
     if not do_train and len(files) > 1:
@@ -67,7 +69,7 @@ def load_splits(arguments: TextDataArguments, do_train: bool) -> Splits:
         splits = load_text_files(files, arguments.streaming)
     else:
         splits = python_english()
-    if do_train and "train" not in splits:
+    if do_train and "train" not in splits and not writes_text:
         raise InputError(
             "`--train_file` or `--dataset_name` must provide a training text: give one, or set `--do_train false` to "
             "only evaluate."

@@ -1,0 +1,118 @@
+"""Rows of tokens, each a document of its own: on disk, for training, and for evaluation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset as TorchDataset
+from transformers import PreTrainedTokenizerBase
+
+from ..method.documents import IGNORE_INDEX
+
+
+class RowStore:
+    """
+    Rows of token ids in a folder, in parts. A part is written completely or not at all, so an interrupted writer
+    continues with the next part.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.parts = [_read_part(path) for path in sorted(folder.glob("part-*.npz"))]
+
+    def append(self, rows: Sequence[Sequence[int]]) -> None:
+        """Write rows as the next part."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"part-{len(self.parts):05d}.npz"
+        # Renamed when complete, so that an interruption leaves no damaged part.
+        unfinished = path.with_name(f".{path.name}")
+        np.savez(
+            unfinished,
+            tokens=np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]),
+            lengths=np.array([len(row) for row in rows], dtype=np.int32),
+        )
+        unfinished.replace(path)
+        self.parts.append(_read_part(path))
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        """All rows, in the order in which they were written."""
+        return [row for part in self.parts for row in part]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row) for row in self.rows)
+
+
+def _read_part(path: Path) -> list[np.ndarray]:
+    with np.load(path) as part:
+        return np.split(part["tokens"], part["lengths"].cumsum()[:-1])
+
+
+class TrainingRows(TorchDataset):
+    """Rows for training. An item has `input_ids` and equal `labels`, of the row's own length: see `pad_batch`."""
+
+    def __init__(self, rows: Sequence[np.ndarray]):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        ids = torch.from_numpy(self.rows[i].astype(np.int64))
+        return {"input_ids": ids, "labels": ids}
+
+
+class EvaluationRows(TorchDataset):
+    r"""
+    Rows for evaluation, in which every token but the first is a target once. An item has `input_ids`,
+    `attention_mask` and `shift_labels`, padded to the longest row. `num_targets` and `num_words` count all rows.
+
+    Args:
+        rows (`Sequence[np.ndarray]`): The rows, each of at least one token.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, to count words.
+    """
+
+    labels_name = "shift_labels"
+
+    def __init__(self, rows: Sequence[np.ndarray], tokenizer: PreTrainedTokenizerBase):
+        self.rows = rows
+        self.longest = max(map(len, rows)) - 1
+        self.num_targets = sum(len(row) - 1 for row in rows)
+        texts = tokenizer.batch_decode([row.tolist() for row in rows], skip_special_tokens=True)
+        self.num_words = max(1, sum(len(text.split()) for text in texts))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        ids = torch.from_numpy(self.rows[i].astype(np.int64))
+        padding = (0, self.longest - len(ids) + 1)
+        return {
+            "input_ids": torch.nn.functional.pad(ids[:-1], padding),
+            "attention_mask": torch.nn.functional.pad(torch.ones_like(ids[:-1]), padding),
+            "shift_labels": torch.nn.functional.pad(ids[1:], padding, value=IGNORE_INDEX),
+        }
+
+
+# What the padding of a batch's tensors is.
+PADDING = {"labels": IGNORE_INDEX, "shift_labels": IGNORE_INDEX}
+
+
+def pad_batch(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """
+    Return items of different lengths as a batch, padded on the right, with an `attention_mask`: a data collator. The
+    first dimension of every tensor of an item is the position.
+    """
+    lengths = [len(item["input_ids"]) for item in items]
+    longest = max(lengths)
+    batch = {
+        name: torch.stack([_pad(item[name], longest, PADDING.get(name, 0)) for item in items]) for name in items[0]
+    }
+    batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
+    return batch
+
+
+def _pad(tensor: torch.Tensor, length: int, value: int) -> torch.Tensor:
+    return torch.cat([tensor, tensor.new_full((length - len(tensor), *tensor.shape[1:]), value)])
