@@ -17,6 +17,7 @@ from ..data.pair_batches import PairBatches
 from ..data.stream import EvaluationWindows, TokenStream
 from ..data.tokenizer import end_token_id
 from ..decoding.statistics import SpeculationStatistics
+from ..evaluation.acceptance import count_accepted
 from ..evaluation.lengths import max_positions
 from ..evaluation.modes import evaluating
 from ..evaluation.unavailable import Unavailable
@@ -258,7 +259,7 @@ def _measure_batch(model: PreTrainedModel, batch: dict[str, torch.Tensor], ensem
     ]
     by_depth = [by_ensemble[0.0], *by_head]
     choices = by_ensemble[own_ensemble].best
-    num_drafts, num_accepted = _count_accepted([depth.draft for depth in by_head], choices, targets)
+    num_drafts, num_accepted = count_accepted([depth.draft for depth in by_head], choices, targets)
     return _BatchMeasurements(
         num_targets=torch.tensor([len(depth.nlls) for depth in by_depth]),
         nll_sums=torch.stack([depth.nlls.sum() for depth in by_depth]),
@@ -308,23 +309,3 @@ def _measure_depth(
     best[is_target] = torch.cat(best_rows)
     draft = best if draft_vocabulary is None else best.masked_scatter(is_target, torch.cat(draft_rows))
     return _DepthMeasurements(torch.cat(nlls), best, draft)
-
-
-def _count_accepted(
-    drafts: list[torch.LongTensor], model_choices: torch.LongTensor, targets: list[torch.LongTensor]
-) -> tuple[list[int], list[int]]:
-    """
-    For each head, count the drafts whose earlier drafts were accepted and equal the text, and those of them that are
-    accepted. `model_choices` are the model's own next tokens, `(batch_size, T)`; `targets` begins with depth 0.
-    """
-    num_drafts, num_accepted = [], []
-    is_prefix_accepted = torch.ones_like(model_choices, dtype=torch.bool)
-    for n, draft in enumerate(drafts, start=1):
-        # Column t holds the drafts made at position t: head n's is for the token at position t + n + 1.
-        length = draft.shape[1]
-        is_checked = is_prefix_accepted[:, :length] & (targets[n] != IGNORE_INDEX)
-        is_accepted = is_checked & (draft == model_choices[:, n:])
-        num_drafts.append(int(is_checked.sum()))
-        num_accepted.append(int(is_accepted.sum()))
-        is_prefix_accepted = is_accepted & (draft == targets[n])
-    return num_drafts, num_accepted
