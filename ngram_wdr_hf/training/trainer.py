@@ -1,5 +1,6 @@
 """The stock Trainer, with head losses in its log and an exact evaluation."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, Tra
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
+from ..evaluation.acceptance import head_acceptance
 from ..evaluation.fit import fit_ensemble
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
 from ..method.ensemble import Ensemble
@@ -44,6 +46,11 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
     return model
 
 
+def without_callback(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of an evaluation that is too short for a progress bar."""
+    return {name: value for name, value in options.items() if name != "on_batch"}
+
+
 class NgramTrainer(SeparateClippingMixin, RunTrainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
@@ -58,6 +65,8 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             tuples of weights, none by default.
         fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights and log
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
+        measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
+            greedy drafts on a sample of the text, `eval_head_1_acceptance`, ...
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
@@ -71,6 +80,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         *args,
         ensembles: Sequence[Ensemble] = (),
         fits_ensemble: bool = False,
+        measures_acceptance: bool = False,
         head_loss_schedule: str = "constant",
         **kwargs,
     ):
@@ -79,6 +89,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         self.head_loss_schedule = head_loss_schedule
         self.ensembles = list(ensembles)
         self.fits_ensemble = fits_ensemble
+        self.measures_acceptance = measures_acceptance
         self.last_scores: Scores | MaskedScores | None = None
         # Sums since the last log: weighted losses by depth, their weights, and the bag-of-words loss.
         self._head_losses: torch.Tensor | float = 0.0
@@ -154,12 +165,14 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         ensembles = {own, *(self.ensembles or [0.0])}
         fitted = own
         if self.fits_ensemble and unwrapped.ngram_heads:
-            fit_options = {name: value for name, value in options.items() if name != "on_batch"}
-            fitted = fit_ensemble(unwrapped, text, max_tokens=FITTED_TOKENS, **fit_options).ensemble
+            fitted = fit_ensemble(unwrapped, text, max_tokens=FITTED_TOKENS, **without_callback(options)).ensemble
         scores = self.last_scores = score(model, text, by_kind({*ensembles, fitted}), **options)
         metrics = {"perplexity": scores.perplexity(own), "loss": scores.nll(own)}
         if self.fits_ensemble:
             metrics["fitted_perplexity"] = scores.perplexity(fitted)
+        if self.measures_acceptance and unwrapped.ngram_heads:
+            rates = head_acceptance(unwrapped, text, **without_callback(options))
+            metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
         if self.ensembles or not self.fits_ensemble:
             metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
         return metrics
@@ -217,7 +230,7 @@ def _describe(step: int, logs: dict[str, float]) -> str | None:
     prefix = "eval_" if "eval_loss" in logs else ""
     if f"{prefix}loss" not in logs or "train_runtime" in logs:
         return None
-    heads = [value for name, value in logs.items() if name.startswith(f"{prefix}head_")]
+    heads = [value for name, value in logs.items() if re.fullmatch(rf"{prefix}head_\d+_loss", name)]
     main_name = next((name for name in logs if name.endswith("_word_loss")), None)
     by_head = ""
     if heads and main_name is not None:
@@ -233,4 +246,6 @@ def _describe(step: int, logs: dict[str, float]) -> str | None:
         more = f"  (fitted ensemble: {logs['eval_fitted_perplexity']:.2f})"
     elif heads:
         more = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})"
-    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{more}{by_head}"
+    accepted = [value for name, value in logs.items() if name.endswith("_acceptance")]
+    drafts = f"  accepted {' '.join(f'{value:.2f}' for value in accepted)}" if accepted else ""
+    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{more}{by_head}{drafts}"

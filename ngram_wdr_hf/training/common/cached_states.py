@@ -54,8 +54,8 @@ class CachedStates(TorchDataset):
         free = shutil.disk_usage(self.folder if self.folder.exists() else self.folder.parent).free / GIGABYTE
         if needed > free and not self._path("states").exists():
             raise InputError(
-                f"`--cache_hidden_states` needs {needed:.2f} GB, but {self.folder.parent} has {free:.2f} GB left: make "
-                "room, or remove the option."
+                f"`--cache_hidden_states` needs {needed:.2f} GB, but {self.folder.parent} has {free:.2f} GB left: "
+                "make room, or remove the option."
             )
 
     @torch.no_grad()

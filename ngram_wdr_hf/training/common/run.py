@@ -218,6 +218,7 @@ class Run:
         return {
             "ensembles": self.arguments.lambda_grid if needs_grid and len(model.ngram_heads) else (),
             "fits_ensemble": fits,
+            "measures_acceptance": self.arguments.model.train_mode == "heads",
             "head_loss_schedule": self.arguments.model.head_loss_schedule,
         }
 

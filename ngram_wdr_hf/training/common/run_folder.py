@@ -140,8 +140,8 @@ class RunFolder:
 
 def _is_left_over(path: Path) -> bool:
     """
-    Return whether a file may be there before `run.yaml`: hidden, a tokenizer's, an evaluation's, or text that the model
-    began to write.
+    Return whether a file may be there before `run.yaml`: hidden, a tokenizer's, an evaluation's, or text that the
+    model began to write.
     """
     return path.name.startswith(
         (".", f"{EVALUATION}.", SELF_GENERATED, "tokenizer", "special_tokens_map", "vocab", "source.spm", "target.spm")
