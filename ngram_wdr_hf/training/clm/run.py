@@ -110,7 +110,7 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     data.block_size = find_block_size(model, arguments.data.block_size)
     if arguments.data.self_generated is not None:
         data.add_own_text(_own_text(run, model, data), arguments.data.validation_percentage)
-    restrict_drafts(model, arguments.model.draft_vocab_size, data.training_tokens() if do_train else ())
+    restrict_drafts(model, arguments.model, data.training_tokens() if do_train else ())
     return data, model
 
 

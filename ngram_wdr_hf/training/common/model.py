@@ -14,10 +14,13 @@ from ...backbones.registry import is_masked
 from ...data.errors import InputError
 from ...evaluation.checkpoint import as_input_error
 from ...evaluation.lengths import max_positions
-from .arguments import ModelArguments, RunArguments, parse_overrides
+from .arguments import GenerativeModelArguments, ModelArguments, RunArguments, parse_overrides
 from .recipes import DEFAULT_RECIPE, RECIPES
 
 DEFAULT_NGRAM_SIZE = 4
+# The share of the training text that a chosen list of draft tokens covers. The other tokens are rare, so a head would
+# seldom draft them correctly.
+COVERAGE = 0.98
 
 
 # Options that are configuration fields of the same name.
@@ -84,23 +87,29 @@ def can_drop_drafts(model: PreTrainedModel) -> bool:
     return not model._is_stateful
 
 
-def restrict_drafts(model: PreTrainedModel, size: int | None, training_tokens: Iterable[np.ndarray]) -> None:
+def restrict_drafts(
+    model: PreTrainedModel, arguments: GenerativeModelArguments, training_tokens: Iterable[np.ndarray]
+) -> None:
     """
-    Let the heads draft only the `size` most frequent tokens of `training_tokens`, an iterable of id arrays. If that is
-    empty, keep the model's draft tokens, cut or filled up to `size` with the first ids of the vocabulary. Do nothing
-    if `size` is `None` or the model has no heads.
+    Let the heads draft only the most frequent tokens of `training_tokens`, an iterable of id arrays: as many as
+    `--draft_vocab_size` says or, if only the heads are trained, as cover `COVERAGE` of them. Without training tokens,
+    keep the model's draft tokens, cut or filled up to `--draft_vocab_size` with the first ids of the vocabulary.
     """
-    if size is None or not model.ngram_heads:
+    size, vocab_size = arguments.draft_vocab_size, model.ngram_vocab_size
+    if not model.ngram_heads or (size is None and arguments.train_mode != "heads"):
         return
-    vocab_size = model.ngram_vocab_size
-    if size > vocab_size:
+    if size is not None and size > vocab_size:
         raise InputError(f"`--draft_vocab_size` must be at most {vocab_size}, the vocabulary size, got {size}.")
     counts = np.zeros(vocab_size, dtype=np.int64)
     for piece in training_tokens:
         counts += np.bincount(piece, minlength=vocab_size)
     if counts.any():
-        model.ngram_set_draft_tokens(torch.from_numpy(np.argsort(-counts, kind="stable")[:size]))
-    else:
+        order = np.argsort(-counts, kind="stable")
+        if size is None:
+            covered = counts[order].cumsum() / counts.sum()
+            size = 1 + int(np.searchsorted(covered, COVERAGE))
+        model.ngram_set_draft_tokens(torch.from_numpy(order[:size]))
+    elif size is not None:
         model.config.draft_vocab_size = size
         model._ngram_match_draft_tokens()
 

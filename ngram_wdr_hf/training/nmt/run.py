@@ -122,7 +122,7 @@ def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
     set_search(arguments, model)
     data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, notify)
     training_tokens = data.batches["train"].target_tokens() if training.do_train else ()
-    restrict_drafts(model, arguments.model.draft_vocab_size, training_tokens)
+    restrict_drafts(model, arguments.model, training_tokens)
     return data, model
 
 
