@@ -1,0 +1,67 @@
+"""Rows of tokens: kept on disk in parts, padded for training and evaluation."""
+
+import numpy as np
+import pytest
+import torch
+
+from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch
+from ngram_wdr_hf.evaluation.scores import score
+from tests.support.checkpoints import tokenizer_of_words
+from tests.support.tiny import tiny_model
+
+ROWS = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
+
+
+def as_arrays(rows):
+    return [np.array(row, dtype=np.int32) for row in rows]
+
+
+def test_store_keeps_rows_in_order(tmp_path):
+    store = RowStore(tmp_path / "rows")
+    assert store.rows == [] and store.num_tokens == 0
+    store.append(ROWS[:2])
+    store.append(ROWS[2:])
+    for again in (store, RowStore(tmp_path / "rows")):
+        assert [row.tolist() for row in again.rows] == ROWS and again.num_tokens == 9
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["part-00000.npz", "part-00001.npz"]
+
+
+def test_unfinished_part_is_not_read(tmp_path):
+    store = RowStore(tmp_path)
+    store.append(ROWS)
+    (tmp_path / ".part-00001.npz").write_bytes(b"PK, interrupted")
+    again = RowStore(tmp_path)
+    assert len(again.parts) == 1
+    again.append(ROWS[:1])
+    assert [row.tolist() for row in RowStore(tmp_path).rows] == [*ROWS, ROWS[0]]
+
+
+def test_batches_are_padded_on_the_right():
+    rows = TrainingRows(as_arrays(ROWS))
+    items = [{**rows[i], "last_hidden_state": torch.full((len(ROWS[i]), 2), float(i + 1))} for i in range(len(rows))]
+    batch = pad_batch(items)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 13, 0]]
+    assert batch["labels"].tolist() == [[5, 6, 7, 8], [9, 10, -100, -100], [11, 12, 13, -100]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
+    assert batch["last_hidden_state"][1].tolist() == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_every_token_but_the_first_is_scored_in_its_own_row(batch_size):
+    """The scores are those of the rows one by one, for every depth."""
+    model = tiny_model(torch.float64, ngram_size=3)
+    rows = EvaluationRows(as_arrays(ROWS), tokenizer_of_words())
+    assert rows.num_targets == 6
+    scores = score(model, rows, [0.0, 0.4, (0.8, 0.1, 0.2)], batch_size)
+    expected, head_sums, head_counts = torch.zeros(3, dtype=torch.float64), torch.zeros(3), torch.zeros(3)
+    for row in ROWS:
+        ids = torch.tensor([row])
+        grid = {"ensemble_lambda": [0.0, 0.4], "ensemble_weights": [(0.8, 0.1, 0.2)]}
+        with torch.no_grad():
+            output = model.eval()(ids, labels=ids, num_items_in_batch=1, **grid)
+        expected += output.loss
+        counts = torch.tensor([max(0, len(row) - 1 - n) for n in range(3)])
+        head_sums, head_counts = head_sums + output.head_losses * counts, head_counts + counts
+    assert scores.nll_sums == pytest.approx(expected.tolist())
+    assert scores.head_nlls == pytest.approx((head_sums / head_counts).tolist())
+    assert scores.num_tokens == 6
