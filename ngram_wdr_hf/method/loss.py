@@ -1,23 +1,25 @@
 """The N-gram training loss, computed in chunks so that only a few hundred rows of logits exist at a time."""
 
 from collections.abc import Sequence
+from math import ceil
 
 import torch
 import torch.nn.functional as F
-from torch.nn import LinearCrossEntropyOptions
 
 from .documents import IGNORE_INDEX
 from .ensemble import is_lambda
 from .head_training import HeadTraining, head_weights
 from .heads import NgramPredictions
-from .logits import LogitLayer, LogitShape
+from .logits import LogitLayer
 
 # Logits per chunk: enough for efficient matrix products, few next to a model's activations. Accelerators usually run
 # in half precision, where fewer and larger chunks also sum more exactly.
-CHUNK_ELEMENTS = 2**24
+CHUNK_ELEMENTS = 2**25
 CHUNK_ELEMENTS_ACCELERATOR = 2**26
 LARGEST_CHUNK = 1024
 CACHED_ELEMENTS = 2**20
+# The rows of a chunk's logits begin at multiples of this many elements.
+ALIGNMENT = 64
 # Gradients of a mean over many rows underflow in float16.
 FLOAT16_SCALE = 1024.0
 
@@ -49,25 +51,24 @@ def ngram_loss(
     targets = [target.reshape(-1) for target in predictions.targets]
     rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias], len(rows))
     if not torch.is_grad_enabled():
-        # `_ChunkedNLL` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
+        # `_ChunkedLoss` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
 
     training = predictions.training or HeadTraining(head_weights(len(rows)))
     # A head's sample stands for all its targets.
     weights = [training.weights[0], *(w / training.sample_rate for w in training.weights[1:])]
-    counts = torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
+    is_target = [target != IGNORE_INDEX for target in targets]
+    counts = torch.stack([mask.sum() for mask in is_target])
     divisor = at_least_one(counts[0] if num_items_in_batch is None else num_items_in_batch, weight.device)
-    if isinstance(divisor, torch.Tensor):
-        # A number divided by an integer tensor is always float32.
-        divisor = divisor.to(torch.promote_types(weight.dtype, torch.float32))
-    cap = None if layer.shape.soft_cap is None else (layer.shape, label_smoothing)
-    loss, nll_sums = _ChunkedNLL.apply(weight, bias, cap, weights, training.gradient, divisor, targets, *rows)
-    if label_smoothing and cap is None:
-        term = _smoothing_term(rows[:1], targets[:1], weights[:1], weight, bias)
-        if len(rows) > 1:
-            weight, bias = training.scale_gradient(weight), None if bias is None else training.scale_gradient(bias)
-            term = term + _smoothing_term(rows[1:], targets[1:], weights[1:], weight, bias)
-        loss = loss + label_smoothing / divisor * term
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    factors = [mask.to(dtype) * w / divisor for mask, w in zip(is_target, weights, strict=True)]
+    # The heads' rows share their products with the output embedding. Depth 0 has its own, so that its gradients do not
+    # depend on the heads by as much as a rounding error.
+    groups = [slice(0, 1), slice(1, None)][: len(rows)]
+    rows, targets, factors = ([torch.cat(part[group]) for group in groups] for part in (rows, targets, factors))
+    shape = (layer.shape.soft_cap, label_smoothing)
+    loss, nll = _ChunkedLoss.apply(weight, bias, shape, training.gradient, targets, factors, *rows)
+    nll_sums = torch.stack([part.sum() for part in nll.split([len(mask) for mask in is_target])])
     return loss, nll_sums / counts.clamp(min=1)
 
 
@@ -136,158 +137,123 @@ def chunk_rows(weight: torch.Tensor) -> int:
     return max(1, min(LARGEST_CHUNK, elements // weight.shape[0]))
 
 
-class _ChunkedNLL(torch.autograd.Function):
-    """
-    Autograd function with two outputs: the loss, which is the weighted sum of all depths' NLL sums over the divisor,
-    and the NLL sums themselves, of shape `(N,)` and not differentiable. With a soft cap, the loss includes label
-    smoothing.
+def product_dtype(weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype to multiply with the output embedding in: float32 if a CPU would emulate half precision."""
+    return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
 
-    `linear_cross_entropy` computes the gradients together with the loss. Going depth by depth and adding the weight
-    gradients here keeps one `(vocab_size, d)` gradient for all depths instead of one for each.
+
+class _ChunkedLoss(torch.autograd.Function):
+    """
+    Autograd function with two outputs: the loss, summed over all rows with their factors; and the NLL of each row
+    without its factor, 0 for a row without target and not differentiable. The rows are in one or two groups: those of
+    depth 0, and those of all heads, which add only the share γ of their gradients to the output embedding.
+
+    The gradients are computed together with the loss, while the logits of a chunk are there.
     """
 
     @staticmethod
     @torch.compiler.disable
-    def forward(ctx, weight, bias, cap, weights, head_gradient, divisor, targets, *rows):
-        needs_weight, needs_bias, _, _, _, _, _, *needs_rows = ctx.needs_input_grad
-        weight = weight.detach().requires_grad_(needs_weight)
-        bias = None if bias is None else bias.detach().requires_grad_(needs_bias)
-        # Gradients are stored for the mean, which cannot overflow, and scaled so that float16 does not underflow.
+    def forward(ctx, weight, bias, shape, head_gradient, targets, factors, *groups):
+        needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
+        sum_dtype = torch.promote_types(weight.dtype, torch.float32)
+        # Gradients of a mean cannot overflow in float16; scaled, they do not underflow either.
         ctx.scale = FLOAT16_SCALE if weight.dtype == torch.float16 else 1.0
-        total, nll_sums, row_grads, weight_grad, bias_grad = 0.0, [], [], None, None
-        for row, target, head_weight, needs_row in zip(rows, targets, weights, needs_rows, strict=True):
-            leaves = [row.detach().requires_grad_(needs_row), weight, bias]
-            factor = ctx.scale * head_weight / divisor
-            if cap is None:
-                nll_sum, grads = _nll_and_gradients(leaves, target, factor)
-                loss_sum = nll_sum
-            else:
-                nll_sum, loss_sum, grads = _capped_nll_and_gradients(leaves, target, factor, *cap)
-            total = total + head_weight * loss_sum
-            nll_sums.append(nll_sum)
-            row_grads.append(grads[0])
-            share = 1.0 if len(nll_sums) == 1 else head_gradient
-            weight_grad = _add_to(weight_grad, grads[1], share=share)
-            bias_grad = _add_to(bias_grad, grads[2], share=share)
-            # Free this depth's gradients before computing the next.
-            del grads
-            if head_gradient == 0.0:
-                weight, bias = weight.detach(), None if bias is None else bias.detach()
-        ctx.save_for_backward(weight_grad, bias_grad, *row_grads)
-        nll_sums = torch.stack(nll_sums)
-        ctx.mark_non_differentiable(nll_sums)
-        return total / divisor, nll_sums
+        # Half precision would lose the digits of many small terms.
+        weight_grad = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
+        bias_grad = torch.zeros_like(bias, dtype=sum_dtype) if needs_bias else None
+        row_grads = [torch.empty_like(rows) if needs else None for rows, needs in zip(groups, needs_rows, strict=True)]
+        size = min(chunk_rows(weight), max(1, *(len(rows) for rows in groups)))
+        # Matrix products are faster if all rows of their result are aligned.
+        buffer = weight.new_empty((size, ceil(len(weight) / ALIGNMENT) * ALIGNMENT), dtype=sum_dtype)
+        buffer, product_weight = buffer[:, : len(weight)], weight.to(product_dtype(weight))
+
+        loss, nlls = torch.zeros((), dtype=sum_dtype, device=weight.device), []
+        for i, tensors in enumerate(zip(groups, targets, factors, row_grads, strict=True)):
+            needs_shared = (needs_weight or needs_bias) and (i == 0 or head_gradient > 0.0)
+            # Chunks of one size, as far as possible.
+            count = max(1, ceil(len(groups[i]) / size))
+            chunks = [[None] * count if tensor is None else tensor.tensor_split(count) for tensor in tensors]
+            for rows, target, factor, row_grad in zip(*chunks, strict=True):  # (R, d), (R,), (R,), (R, d)
+                logits = buffer[: len(rows)]  # (R, vocab_size)
+                _multiply(rows.to(product_weight.dtype), product_weight.T, logits)
+                if bias is not None:
+                    logits += bias
+                nll, smoothed_nll = _cross_entropy(logits, target, *shape, row_grad is not None or needs_shared)
+                nlls.append(nll)
+                loss += (factor * smoothed_nll).sum()
+                # `logits` are their gradients now, without the rows' factors.
+                factor = (factor * ctx.scale)[:, None]
+                logit_grad = logits.to(product_weight.dtype)
+                if row_grad is not None:
+                    _multiply(logit_grad, product_weight, row_grad)
+                    row_grad *= factor
+                if not needs_shared:
+                    continue
+                factor = factor if i == 0 else factor * head_gradient
+                if needs_weight:
+                    _multiply(logit_grad.T, (rows * factor).to(logit_grad.dtype), weight_grad, beta=1)
+                if needs_bias:
+                    bias_grad += logits.mul_(factor).sum(0)
+        shared_grads = [None if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad)]
+        ctx.save_for_backward(*shared_grads, *row_grads)
+        nll = torch.cat(nlls)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
 
     @staticmethod
-    def backward(ctx, grad_total, _):
-        weight_grad, bias_grad, *row_grads = (
-            None if grad is None else grad * (grad_total / ctx.scale).to(grad.dtype) for grad in ctx.saved_tensors
-        )
-        return weight_grad, bias_grad, None, None, None, None, None, *row_grads
+    def backward(ctx, grad_loss, _):
+        factor, grads = grad_loss / ctx.scale, ctx.saved_tensors
+        # Copying the gradient of the output embedding takes time. On an accelerator, so does reading the factor.
+        if factor.device.type != "cpu" or factor != 1.0:
+            grads = (None if grad is None else grad * factor.to(grad.dtype) for grad in grads)
+        weight_grad, bias_grad, *row_grads = grads
+        return weight_grad, bias_grad, None, None, None, None, *row_grads
 
 
-def _nll_and_gradients(
-    leaves: list[torch.Tensor | None], target: torch.LongTensor, factor: float | torch.Tensor
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """
-    Return the NLL sum of one depth, detached, and its gradients times `factor` for the three `leaves`: rows, output
-    embedding, bias. A gradient is `None` for a leaf that is `None` or does not require one.
-    """
-    rows, weight, bias = leaves
-    if not len(rows):
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        return rows.new_zeros((), dtype=dtype), [torch.zeros_like(rows), None, None]
-    options = LinearCrossEntropyOptions(batch_chunk_size=chunk_rows(weight), chunking_method=None)
-    # A sum in half precision overflows or loses digits, so half-precision rows are summed in float32.
-    reduction = "sum" if weight.dtype in (torch.float32, torch.float64) else "none"
-    with torch.enable_grad():
-        nll = F.linear_cross_entropy(
-            rows, weight, target, linear_bias=bias, reduction=reduction, ignore_index=IGNORE_INDEX, options=options
-        )
-        nll = nll if reduction == "sum" else nll.float().sum()
-    return nll.detach(), _gradients(nll, leaves, factor)
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: int = 0) -> None:
+    """Set `out` to `beta * out + left @ right`. It may have a higher precision than the factors."""
+    if out.dtype == left.dtype:
+        torch.addmm(out, left, right, beta=beta, out=out)
+    elif beta:
+        out += left @ right
+    else:
+        out.copy_(left @ right)
 
 
-def _capped_nll_and_gradients(
-    leaves: list[torch.Tensor | None],
+def _cross_entropy(
+    logits: torch.Tensor,
     target: torch.LongTensor,
-    factor: float | torch.Tensor,
-    shape: LogitShape,
+    soft_cap: float | None,
     label_smoothing: float,
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    needs_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Do the same as `_nll_and_gradients` for soft-capped logits. Return the NLL sum, the loss sum with label smoothing,
-    and the gradients of the loss sum. Torch has no fused function for a soft cap, and label smoothing needs all capped
-    logits.
+    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. In place of
+    `logits`, `(R, vocab_size)` and not yet soft-capped, leave their gradients if these are needed, also in rows
+    without target.
     """
-    rows, weight, bias = leaves
-    size = chunk_rows(weight)
-    dtype = torch.promote_types(weight.dtype, torch.float32)
-    nll_sum = loss_sum = torch.zeros((), dtype=dtype, device=weight.device)
-    row_grads, weight_grad, bias_grad = [], None, None
-    for row_chunk, target_chunk in zip(rows.detach().split(size), target.split(size), strict=True):
-        row_chunk.requires_grad_(rows.requires_grad)
-        with torch.enable_grad():
-            logits = shape.cap(F.linear(row_chunk, weight, bias).to(dtype))
-            nll = F.cross_entropy(logits, target_chunk, ignore_index=IGNORE_INDEX, reduction="sum")
-            loss = nll
-            if label_smoothing:
-                is_target = target_chunk != IGNORE_INDEX
-                target_logits = logits.gather(1, target_chunk.clamp(min=0)[:, None])[:, 0]
-                loss = nll + label_smoothing * ((target_logits - logits.mean(1)) * is_target).sum()
-        grads = _gradients(loss, [row_chunk, weight, bias], factor)
-        nll_sum, loss_sum = nll_sum + nll.detach(), loss_sum + loss.detach()
-        row_grads.append(grads[0])
-        # Sum in float32: half precision would lose the digits of many small terms.
-        weight_grad = _add_to(weight_grad, grads[1], dtype)
-        bias_grad = _add_to(bias_grad, grads[2], dtype)
-    row_grad = torch.cat(row_grads) if rows.requires_grad else None
-    weight_grad, bias_grad = (grad if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad))
-    return nll_sum, loss_sum, [row_grad, weight_grad, bias_grad]
-
-
-def _gradients(
-    loss: torch.Tensor, leaves: list[torch.Tensor | None], factor: float | torch.Tensor
-) -> list[torch.Tensor | None]:
-    """Return the gradients of `factor * loss`, one per leaf; `None` for a leaf that is `None` or does not need one."""
-    indices = [i for i, leaf in enumerate(leaves) if leaf is not None and leaf.requires_grad]
-    grads: list[torch.Tensor | None] = [None] * len(leaves)
-    if indices:
-        computed = torch.autograd.grad(loss, [leaves[i] for i in indices], torch.ones_like(loss) * factor)
-        for i, grad in zip(indices, computed, strict=True):
-            grads[i] = grad
-    return grads
-
-
-def _add_to(
-    total: torch.Tensor | None,
-    term: torch.Tensor | None,
-    dtype: torch.dtype | None = None,
-    share: float = 1.0,
-) -> torch.Tensor | None:
-    """Return `total + share * term`, computed in place. A missing total is 0, a missing term changes nothing."""
-    if term is None:
-        return total
-    if total is None:
-        return term if dtype is None else term.to(dtype)
-    return total.add_(term, alpha=share)
-
-
-def _smoothing_term(rows, targets, weights, weight, bias) -> torch.Tensor:
-    """
-    Return what label smoothing adds to the weighted NLL sum, divided by ε: the target's logit minus the mean logit,
-    summed over all depths' targets with their loss weights. That takes two dot products per row instead of all logits.
-    """
-    dtype = torch.promote_types(weight.dtype, torch.float32)
-    row_weights = torch.cat(
-        [(target != IGNORE_INDEX).to(dtype) * w for target, w in zip(targets, weights, strict=True)]
-    )
-    rows, targets = torch.cat(rows) * row_weights[:, None], torch.cat(targets).clamp(min=0)
-    target_logits = (rows * F.embedding(targets, weight)).sum(dtype=dtype)
-    mean_logits = (rows.sum(0, dtype=dtype) * weight.mean(0, dtype=dtype)).sum()
-    if bias is not None:
-        target_logits = target_logits + (row_weights * (bias[targets] - bias.mean())).sum(dtype=dtype)
-    return target_logits - mean_logits
+    if soft_cap is not None:
+        logits.div_(soft_cap).tanh_()
+        slope = 1.0 - logits.square() if needs_gradient else None  # (R, vocab_size)
+        logits *= soft_cap
+    is_target = target != IGNORE_INDEX
+    # The index of the targets' logits; any logit stands for a missing target.
+    at_target = torch.arange(len(target), device=target.device), target.clamp(min=0)
+    target_logits, highest = logits[at_target], logits.amax(1)  # (R,)
+    mean_logits = logits.mean(1) if label_smoothing else 0.0
+    sums = logits.sub_(highest[:, None]).exp_().sum(1)
+    nll = torch.where(is_target, highest + sums.log() - target_logits, 0.0)
+    smoothed_nll = nll
+    if label_smoothing:
+        smoothed_nll = nll + label_smoothing * torch.where(is_target, target_logits - mean_logits, 0.0)
+    if needs_gradient:
+        logits /= sums[:, None]
+        logits[at_target] -= 1.0 - label_smoothing
+        if label_smoothing:
+            logits -= label_smoothing / logits.shape[1]
+        if soft_cap is not None:
+            logits *= slope
+    return nll, smoothed_nll
 
 
 def _autocast(tensors: list[torch.Tensor | None], num_rows: int):

@@ -274,7 +274,10 @@ def test_translation(pairs, marian, tmp_path, keep_sections):
     found = write(folder, tmp_path / "report.html")
     assert found.titles == list(report.SECTIONS)
     metrics = metrics_of(folder)["splits"]["validation"]
-    bleu, chrf, perplexity = found.tables["Results"]
+    bleu, bleu_by_ensemble, chrf, chrf_by_ensemble, perplexity = found.tables["Results"]
+    for shown, name in ((bleu_by_ensemble, "bleu"), (chrf_by_ensemble, "chrf")):
+        assert shown[0] == ["model", "split", *metrics["ensembles"]] and len(metrics["ensembles"]) == 4
+        assert shown[1][2:] == [f"{figures[name]:.2f}" for figures in metrics["ensembles"].values()]
     assert bleu[1][:2] == ["wdr N=4", "validation"]
     assert [cell.rstrip("*") for cell in bleu[1][2:]] == [f"{value:.2f}" for value in metrics["bleu"]]
     assert [cell.rstrip("*") for cell in chrf[1][2:]] == [f"{value:.2f}" for value in metrics["chrf"]]

@@ -40,6 +40,8 @@ class Script:
 
 def clm_script(checkpoint: str, files: list[str]) -> Script:
     options = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, *CONSTANT, "--sample_tokens", "0"]
+    # In so few steps, the perplexity of the ensemble may rise.
+    options += ["--metric_for_best_model", "loss"]
     # The shorter run is also evaluated after its last step.
     return Script(clm_runs.run, options, ("--max_steps 3", "--max_steps 6"))
 
