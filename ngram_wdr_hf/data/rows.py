@@ -78,7 +78,7 @@ class EvaluationRows(TorchDataset):
 
     def __init__(self, rows: Sequence[np.ndarray], tokenizer: PreTrainedTokenizerBase):
         self.rows = rows
-        self.longest = max(map(len, rows)) - 1
+        self.longest = max(map(len, rows))
         self.num_targets = sum(len(row) - 1 for row in rows)
         texts = tokenizer.batch_decode([row.tolist() for row in rows], skip_special_tokens=True)
         self.num_words = max(1, sum(len(text.split()) for text in texts))
@@ -88,11 +88,11 @@ class EvaluationRows(TorchDataset):
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         ids = torch.from_numpy(self.rows[i].astype(np.int64))
-        padding = (0, self.longest - len(ids) + 1)
         return {
-            "input_ids": torch.nn.functional.pad(ids[:-1], padding),
-            "attention_mask": torch.nn.functional.pad(torch.ones_like(ids[:-1]), padding),
-            "shift_labels": torch.nn.functional.pad(ids[1:], padding, value=IGNORE_INDEX),
+            "input_ids": _pad(ids, self.longest, 0),
+            "attention_mask": _pad(torch.ones_like(ids), self.longest, 0),
+            # The last token has no next one. It is read all the same: no prediction crosses padding.
+            "shift_labels": _pad(ids[1:], self.longest, IGNORE_INDEX),
         }
 
 

@@ -151,9 +151,12 @@ def _training_set(run: Run, model: NgramMixin, data: ClmData) -> Dataset:
 
 def _make_trainer(run: Run, model: nn.Module, data: ClmData) -> NgramTrainer:
     has_rows = data.own_rows or run.arguments.model.cache_hidden_states
+    training = copy.copy(run.training)
+    # Trainer would remove the hidden states, which no backbone has as an argument.
+    training.remove_unused_columns = False
     return NgramTrainer(
         model,
-        copy.copy(run.training),
+        training,
         train_dataset=_training_set(run, model, data),
         eval_dataset=data.windows(run.arguments.data.stride).get("validation"),
         processing_class=data.tokenizer,
