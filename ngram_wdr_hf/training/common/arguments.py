@@ -181,7 +181,7 @@ class GenerativeModelArguments(ModelArguments):
         help="Number of tokens that the heads may draft in `generate(use_mtp=True)`: the most frequent ones of the "
         "training text (of streamed text or without training, the checkpoint's, then the first ids of the "
         "vocabulary). Fewer tokens make drafting cheaper. Default: with `--train_mode heads`, "
-        "as many as cover 98 % of the training text; else the checkpoint's, else the whole vocabulary.",
+        "as many as cover 98 percent of the training text; else the checkpoint's, else the whole vocabulary.",
     )
 
     def __post_init__(self):
