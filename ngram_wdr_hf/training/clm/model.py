@@ -34,10 +34,10 @@ def build_clm_model(
     """
     fields = config_fields(arguments, do_train)
     if arguments.model_name_or_path is not None:
-        new_heads = new_head_fields(DEFAULT_NGRAM_SIZE, do_train)
+        new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
         return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, new_heads, **fields)
     preset = arguments.presets[arguments.preset]
-    sizes = {"ngram_size": DEFAULT_NGRAM_SIZE, **arguments.new_config, **fields}
+    sizes = {**new_head_fields(arguments, DEFAULT_NGRAM_SIZE), **arguments.new_config, **fields}
     model = new_model(
         LANGUAGE_MODELS[preset.backbone],
         arguments,

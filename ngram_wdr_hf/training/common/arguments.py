@@ -23,7 +23,7 @@ from .checks import (
     check_trainer_options,
 )
 from .presets import DEFAULT_PRESET, Preset
-from .recipes import DEFAULT_RECIPE, ENSEMBLES, RECIPES
+from .recipes import ENSEMBLES, RECIPES
 
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
@@ -32,6 +32,16 @@ SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "fitted_perplexity", 
 # For new heads; Trainer's default of 5e-5 is for trained weights.
 HEADS_LEARNING_RATE = 1e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+
+def recipe_field(default: str) -> Any:
+    """Return the dataclass field of the option `--recipe`, for a script with this default."""
+    listed = " ".join(f"`{name}`: {recipe.description}." for name, recipe in RECIPES.items())
+    return HfArg(
+        default=None,
+        help=f"Defaults for the options of the heads' training and of the ensemble. {listed} Default: the preset's, "
+        f"else `{default}`; the heads of a checkpoint keep theirs.",
+    )
 
 
 def parse_overrides(overrides: list[str] | None) -> dict[str, Any]:
@@ -54,6 +64,7 @@ class ModelArguments:
 
     presets: ClassVar[dict[str, Preset]]
     targets: ClassVar[tuple[str, ...]] = TARGETS
+    default_recipe: ClassVar[str] = "free"
     scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS
     # Further choices for `--metric_for_best_model` that need translations of the validation set.
     decoded_metrics: ClassVar[tuple[str, ...]] = ()
@@ -84,12 +95,7 @@ class ModelArguments:
         help="What the heads predict: `wdr`, word differences; `simple`, the embeddings of future tokens; `none`, no "
         "heads. Default: the checkpoint's, else `wdr`.",
     )
-    recipe: str | None = HfArg(
-        default=None,
-        help="Defaults for the options of the heads' training and for `--ensemble`. "
-        + " ".join(f"`{name}`: {recipe.description}." for name, recipe in RECIPES.items())
-        + f" Default: the preset's, else `{DEFAULT_RECIPE}`; the heads of a checkpoint keep theirs.",
-    )
+    recipe: str | None = recipe_field("free")
     head_gradient: float | None = HfArg(
         default=None,
         help="The share γ of the heads' gradient that changes the model, from 0 to 1. Default: the recipe's.",
@@ -157,7 +163,7 @@ class ModelArguments:
             )
         if self.model_name_or_path is None:
             self.preset = self.preset or DEFAULT_PRESET
-            self.recipe = self.recipe or self.presets[self.preset].recipe
+            self.recipe = self.recipe or self.presets[self.preset].recipe or self.default_recipe
         if self.train_mode != "full" and self.model_name_or_path is None:
             raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
 
@@ -354,7 +360,7 @@ class RunArguments:
         by default the recipe.
         """
         if self.report.ensemble is None and self.training.do_train and self.report.has_ensemble:
-            return RECIPES[self.model.recipe or DEFAULT_RECIPE].ensemble == "fitted"
+            return RECIPES[self.model.recipe or self.model.default_recipe].ensemble == "fitted"
         return self.report.ensemble == "fitted"
 
 

@@ -15,7 +15,7 @@ from ...data.errors import InputError
 from ...evaluation.checkpoint import as_input_error
 from ...evaluation.lengths import max_positions
 from .arguments import GenerativeModelArguments, ModelArguments, RunArguments, parse_overrides
-from .recipes import DEFAULT_RECIPE, RECIPES
+from .recipes import RECIPES
 
 DEFAULT_NGRAM_SIZE = 4
 # The share of the training text that a chosen list of draft tokens covers. The other tokens are rare, so a head would
@@ -51,12 +51,15 @@ def config_fields(arguments: ModelArguments, do_train: bool, **fields: Any) -> d
     return {**recipe, **no_ensemble, **given}
 
 
-def new_head_fields(ngram_size: int, do_train: bool) -> dict[str, Any]:
+def new_head_fields(arguments: ModelArguments, ngram_size: int, do_train: bool = True) -> dict[str, Any]:
     """
-    Return the default configuration fields of a plain checkpoint: in training, N = `ngram_size` and those of the
-    default recipe; otherwise it gets no heads.
+    Return the default configuration fields of new heads: N = `ngram_size`, and those of the recipe. If they are not to
+    be trained, there are no new heads.
     """
-    return {"ngram_size": ngram_size, **RECIPES[DEFAULT_RECIPE].fields} if do_train else {"ngram_size": 1}
+    if not do_train:
+        return {"ngram_size": 1}
+    recipe = RECIPES[arguments.recipe or arguments.default_recipe]
+    return {"ngram_size": ngram_size, **recipe.fields, **recipe.new_heads}
 
 
 def new_model(model_class: type[PreTrainedModel], arguments: ModelArguments, **fields: Any) -> PreTrainedModel:

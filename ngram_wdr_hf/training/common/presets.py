@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from .recipes import DEFAULT_RECIPE
-
 DEFAULT_PRESET = "tiny"
 
 
@@ -20,7 +18,7 @@ class Preset:
         subword_vocab_size (`int`): Default of `--vocab_size` for a trained subword tokenizer.
         backbone (`str`): `gpt2`, `tensorized` or `reformer`; for masked models `bert` or `modernbert`. Not used for
             translation models, which are Marian.
-        recipe (`str`): Default of `--recipe`.
+        recipe (`str`, *optional*): Default of `--recipe`; `None` for the script's.
         lambdas (`dict[str, float]`): The paper's λ by `ngram_target`; empty if it gives none.
     """
 
@@ -29,5 +27,5 @@ class Preset:
     arguments: dict[str, Any] = field(default_factory=dict)
     subword_vocab_size: int = 50_257
     backbone: str = "gpt2"
-    recipe: str = DEFAULT_RECIPE
+    recipe: str | None = None
     lambdas: dict[str, float] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from ..common.arguments import (
     RunTrainingArguments,
     output_dir_field,
     preset_field,
+    recipe_field,
 )
 from ..common.checks import Range, check_at_least, check_choice, check_number
 from ..common.command_line import parse_arguments
@@ -72,6 +73,8 @@ class MlmModelArguments(ModelArguments):
 
     presets: ClassVar[dict[str, Preset]] = MLM_PRESETS
     targets: ClassVar[tuple[str, ...]] = ("wdr", "none")
+    # There is no ensemble: free heads would have no effect at all.
+    default_recipe: ClassVar[str] = "paper"
     scored_metrics: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "accuracy", "masked_word_loss", "heads_loss")
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": ModelArguments.kinds["plain"],
@@ -80,6 +83,7 @@ class MlmModelArguments(ModelArguments):
     }
 
     preset: str | None = preset_field(MLM_PRESETS)
+    recipe: str | None = recipe_field("paper")
     ngram_size: int | None = HfArg(
         default=None,
         help="The paper's N: N - 1 heads predict word differences of levels 1 to N - 1; 1 is the plain model. "

@@ -37,7 +37,7 @@ def _modernbert(description: str, layers: int, heads: int, width: int, gated: in
         "load_best_model_at_end": False,
         **run,
     }
-    return Preset(description, config, arguments, subwords, backbone="modernbert", recipe="paper")
+    return Preset(description, config, arguments, subwords, backbone="modernbert")
 
 
 def _bert(description: str, config: dict[str, Any], subwords: int, **run) -> Preset:
@@ -48,8 +48,7 @@ def _bert(description: str, config: dict[str, Any], subwords: int, **run) -> Pre
         "load_best_model_at_end": False,
         **run,
     }
-    config = {"ngram_size": NGRAM_SIZE, **config}
-    return Preset(description, config, arguments, subwords, backbone="bert", recipe="paper")
+    return Preset(description, {"ngram_size": NGRAM_SIZE, **config}, arguments, subwords, backbone="bert")
 
 
 _CRAMMED = (12, 12, 768, 1536, 32_768)

@@ -25,7 +25,7 @@ def build_nmt_model(
     """
     fields = config_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
     if arguments.model_name_or_path is not None:
-        new_heads = new_head_fields(DEFAULT_NGRAM_SIZE, do_train)
+        new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
         return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, new_heads, **fields)
     return new_model(
         WDRNgramMarianMTModel,
@@ -37,7 +37,7 @@ def build_nmt_model(
         forced_eos_token_id=tokenizer.eos_token_id,
         scale_embedding=True,
         activation_function="relu",
-        **{**arguments.new_config, **fields},
+        **{**new_head_fields(arguments, DEFAULT_NGRAM_SIZE), **arguments.new_config, **fields},
     )
 
 

@@ -28,7 +28,7 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch, recipe):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "40", "--eval_steps", "20"]
-    (result,) = run(*command, "--recipe", recipe, "--report_to", "tensorboard")
+    (result,) = run(*command, "--recipe", recipe, "--head_sample_rate", "1", "--report_to", "tensorboard")
     printed = capsys.readouterr().out
     for name in LEAVES:
         assert (folder / name).stat().st_size > 0, name
@@ -184,7 +184,7 @@ def test_evaluation_fits_another_text(finished_clm, texts, tmp_path):
 def test_loss_schedule_of_the_heads(files, tmp_path, capsys, schedule):
     """The log has the loss with the scheduled weights. A longer training has another schedule, which is said."""
     command = [*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--head_loss_schedule", schedule]
-    command += ["--lr_scheduler_type", "constant", "--lambda_grid", "0"]
+    command += ["--lr_scheduler_type", "constant", "--lambda_grid", "0", "--head_sample_rate", "1"]
     (result,) = run(*command)
     steps = [entry for entry in result.history if "head_1_loss" in entry or "next_word_loss" in entry]
     extra = [entry["loss"] - entry["next_word_loss"] for entry in steps]
