@@ -39,12 +39,15 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
+    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned in training if heads are sampled):
+        The number of targets of each depth.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
     `return_last_hidden_state=True` and without `labels`):
         The hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
+    head_counts: torch.LongTensor | None = None
     last_hidden_state: torch.FloatTensor | None = None
 
 
@@ -209,12 +212,15 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """
-        Return the output fields `loss` and `head_losses` in training mode. The loss is that of `ngram_loss`, with the
-        configuration's label smoothing.
+        Return the output fields `loss` and `head_losses` in training mode, and `head_counts` if the heads are trained
+        on a sample of their targets. The loss is that of `ngram_loss`, with the configuration's label smoothing.
         """
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
-        return {"loss": loss, "head_losses": head_losses}
+        fields = {"loss": loss, "head_losses": head_losses}
+        if predictions.training is not None and predictions.training.samples:
+            fields["head_counts"] = torch.stack([(target != IGNORE_INDEX).sum() for target in predictions.targets])
+        return fields
 
     def _ngram_evaluate(
         self,

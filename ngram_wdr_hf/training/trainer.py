@@ -105,7 +105,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
             losses = outputs.head_losses
-            # In a masked model, a head may have no target in a batch.
+            # A head may have no target in a batch of a masked model, or in its sample.
             counts = getattr(outputs, "head_counts", None)
             weights = torch.ones_like(losses) if counts is None else counts.to(losses.dtype)
             self._head_losses = self._head_losses + losses * weights

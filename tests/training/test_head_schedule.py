@@ -150,3 +150,19 @@ def test_schedule_and_sample_resume(tmp_path, schedule):
         assert torch.equal(actual[name], tensor), name
     other = train(tiny_model(**fields), tmp_path, **arguments)
     assert not torch.equal(other["ngram_heads.0.fc_in.weight"], wanted["ngram_heads.0.fc_in.weight"])
+
+
+def test_logged_losses_of_a_sample(tmp_path):
+    """The log has the mean over the sampled targets of all batches of a step, however they are split."""
+    logs = []
+    for batch_size, accumulation in ((6, 1), (2, 3)):
+        model = tiny_model(head_sample_rate=0.3, **FREE)
+        arguments = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+        training = TrainingArguments(tmp_path, **{**SETTINGS, **arguments, "max_steps": 2, "logging_steps": 1})
+        trainer = NgramTrainer(model, training, train_dataset=rows())
+        trainer.train()
+        logs.append([entry for entry in trainer.state.log_history if "head_1_loss" in entry])
+    assert len(logs[0]) == 2
+    for one, other in zip(*logs, strict=True):
+        for name in ("next_word_loss", "head_1_loss", "head_2_loss", "head_3_loss"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5)

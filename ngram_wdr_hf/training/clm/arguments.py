@@ -21,6 +21,8 @@ from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import CLM_PRESETS
 
+OWN_TEXT_TEMPERATURE, OWN_TEXT_BATCH_SIZE = 0.7, 32
+
 
 @dataclass
 class ClmDataArguments(TextDataArguments):
@@ -46,11 +48,14 @@ class ClmDataArguments(TextDataArguments):
         help="Text files with a prompt per line for `--self_generated`. With a chat template, each is a message of "
         "the user. Default: the start token.",
     )
-    self_generated_temperature: float = HfArg(
-        default=0.7, help="Temperature of sampling for `--self_generated`; 0 is greedy search."
+    self_generated_temperature: float | None = HfArg(
+        default=None,
+        help=f"Temperature of sampling for `--self_generated`; 0 is greedy search. Default: {OWN_TEXT_TEMPERATURE}.",
     )
-    self_generated_batch_size: int = HfArg(
-        default=32, help="Number of rows that are written at the same time for `--self_generated`."
+    self_generated_batch_size: int | None = HfArg(
+        default=None,
+        help="Number of rows that are written at the same time for `--self_generated`. Default: "
+        f"{OWN_TEXT_BATCH_SIZE}.",
     )
     stride: int | None = HfArg(
         default=None,

@@ -26,7 +26,7 @@ from ..common.self_generated import SelfGeneration, encode_prompts, write_own_te
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..trainer import NgramTrainer, to_device
-from .arguments import check_clm_arguments
+from .arguments import OWN_TEXT_BATCH_SIZE, OWN_TEXT_TEMPERATURE, check_clm_arguments
 from .data import ClmData, check_prompt, find_clm_tokenizer
 from .model import build_clm_model
 from .report import ClmResult, print_samples, print_tables
@@ -122,8 +122,8 @@ def _own_text(run: Run, model: NgramMixin, data: ClmData) -> list[np.ndarray]:
     generation = SelfGeneration(
         options.self_generated,
         data.block_size,
-        options.self_generated_temperature,
-        options.self_generated_batch_size,
+        OWN_TEXT_TEMPERATURE if options.self_generated_temperature is None else options.self_generated_temperature,
+        options.self_generated_batch_size or OWN_TEXT_BATCH_SIZE,
         run.training.seed,
     )
     lines = []

@@ -15,7 +15,7 @@ from .trainer_parts import check_trainer_parts
 # Options that do not change the trained weights: hardware, reports, what is saved.
 # fmt: off
 NOT_SETTINGS = (
-    "accelerator_config", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
+    "accelerator_config", "cache_limit", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
     "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_bucket_cap_mb",
     "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "ensemble", "fsdp",
     "fsdp_config", "gradient_diversity_steps", "hub_model_id", "hub_private_repo", "hub_token", "lambda_grid",
@@ -30,6 +30,8 @@ RESTORED = (
     "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
 )
 # fmt: on
+# Switches that older runs do not have: left out of the settings if they are off.
+NEW_SWITCHES = ("cache_hidden_states",)
 # Metrics that training can change if the backbone is frozen; `loss` then stands for `heads_loss`.
 FROZEN_METRICS = (None, "loss", "heads_loss", "best_perplexity", "fitted_perplexity")
 
@@ -225,5 +227,7 @@ def run_settings(arguments: RunArguments) -> dict[str, Any]:
     return {
         name: value
         for name, value in options.items()
-        if (value is not None or name in preset_options) and name not in NOT_SETTINGS
+        if (value is not None or name in preset_options)
+        and name not in NOT_SETTINGS
+        and (value or name not in NEW_SWITCHES)
     }
