@@ -81,6 +81,7 @@ def record_of(run: Run, task: str) -> dict[str, Any]:
         "parameters": metrics["num_parameters"],
         "head_parameters": metrics["head_parameters"],
         "minutes": times[-1] if times else None,
+        "validation_perplexity": None,
         "lowest_validation_perplexity": _lowest(history),
         "weights": fit and fit["weights"],
         "temperature_weight": fit and fit["temperature_weight"],
@@ -106,8 +107,15 @@ def record_of(run: Run, task: str) -> dict[str, Any]:
 
 
 def _lowest(history: list[dict[str, float]]) -> float | None:
-    """Return the lowest perplexity without heads of all evaluations in training."""
+    """Return the lowest perplexity by token, without heads, of all evaluations in training."""
     return min((entry["eval_perplexity"] for entry in history if "eval_perplexity" in entry), default=None)
+
+
+def _own_perplexity(scores: dict[str, Any]) -> float:
+    """Return the perplexity by token without heads of a language or translation model."""
+    if "ensemble_perplexity" in scores:
+        return scores["ensemble_perplexity"][WITHOUT_HEADS]
+    return scores["ensembles"][WITHOUT_HEADS]["token_perplexity"]
 
 
 def _add_ensembles(record: dict[str, Any], splits: dict[str, Any], metric: str) -> None:
@@ -116,6 +124,7 @@ def _add_ensembles(record: dict[str, Any], splits: dict[str, Any], metric: str) 
         split: [[value, figure] for value, figure in zip(scores["lambda"], scores[metric], strict=True)]
         for split, scores in splits.items()
     }
+    record["validation_perplexity"] = _own_perplexity(splits["validation"])
     best = max if metric == "bleu" else min
     if record["head_parameters"]:
         record["best_lambda"] = best(grids["validation"], key=lambda point: point[1])[0]

@@ -47,11 +47,15 @@ class Job:
         is_new, self.shown = line != self.shown, line
         return line if is_new else None
 
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.join(STOP_SECONDS)
-        self.process.kill()
-        self.process.join()
+
+def stop(jobs: Sequence[Job]) -> None:
+    """Ask the processes to end, and kill those that do not."""
+    for job in jobs:
+        job.process.terminate()
+    for job in jobs:
+        job.process.join(STOP_SECONDS)
+        job.process.kill()
+        job.process.join()
 
 
 def complete(runs: Sequence[Run], jobs: int, notify: Notify) -> list[Run]:
@@ -82,8 +86,7 @@ def complete(runs: Sequence[Run], jobs: int, notify: Notify) -> list[Run]:
                 if line := job.progress():
                     notify(f"{job.run.name}: {line}, {job.minutes:.0f} minutes")
     finally:
-        for job in running:
-            job.stop()
+        stop(running)
     return failed
 
 

@@ -6,7 +6,6 @@ from statistics import mean
 
 from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.model_card import as_markdown
-from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 
 from .plots import plot_diversity, plot_lambda
 from .results import GLUE, Results
@@ -46,7 +45,7 @@ def _sections(experiment: Experiment, results: Results, group: str, folder: Path
         yield figure_table(experiment, results, group, split)
         yield "Difference to the plain model:"
         yield difference_table(experiment, results, group, split)
-    yield _epoch_note(experiment, results, group)
+    yield _plain_note(experiment, results, group)
     if any(record["lambda"] for record in results.of(group)):
         yield "### Over λ"
         for split in results.splits(group):
@@ -174,20 +173,20 @@ def bootstrap_table(experiment: Experiment, results: Results, group: str) -> str
     return as_markdown(rows)
 
 
-def _epoch_note(experiment: Experiment, results: Results, group: str) -> str:
-    """Return a remark if the plain model, taken from a run with free heads, had a better epoch of its own."""
-    if "plain" not in experiment.without_heads or experiment.task != "clm":
+def _plain_note(experiment: Experiment, results: Results, group: str) -> str:
+    """Return where the plain model's figures come from, if it has no run, and whether it had a better epoch."""
+    if "plain" not in experiment.without_heads:
         return ""
     better = []
     for record in results.of(group, "plain"):
-        chosen, lowest = record["figures"]["validation"][WITHOUT_HEADS], record["lowest_validation_perplexity"]
+        chosen, lowest = record["validation_perplexity"], record["lowest_validation_perplexity"]
         if lowest is not None and lowest < chosen * (1 - SAME_EPOCH):
             better.append(f"{lowest:.2f} instead of {chosen:.2f} (seed {record['seed']})")
     source = experiment.label(experiment.without_heads["plain"])
     note = f"The plain model is the model of “{source}” without its heads, which do not change it."
     if better:
         note += (
-            " Its epoch was chosen with the ensemble; the plain model's own best epoch had, on validation, "
-            f"{', '.join(better)}."
+            " Its epoch was chosen with the ensemble; the perplexity by token of the plain model's own best epoch "
+            f"was, on validation, {', '.join(better)}."
         )
     return note

@@ -13,6 +13,7 @@ def record(system: str, seed: int, figures: dict[str, float], group: str = "ptb"
         "parameters": 1100,
         "head_parameters": 100,
         "minutes": 2.0,
+        "validation_perplexity": 100.0,
         "lowest_validation_perplexity": None,
         "weights": None,
         "temperature_weight": None,
@@ -30,7 +31,7 @@ def metrics(**fields: Any) -> dict[str, Any]:
     split = {
         "lambda": [0.0, 0.2, 0.4],
         "perplexity": [100.0, 95.0, 97.0],
-        "ensembles": {name: {"perplexity": figure} for name, figure in ensembles.items()},
+        "ensembles": {name: {"perplexity": figure, "token_perplexity": 99.5} for name, figure in ensembles.items()},
     }
     return {
         "model": "wdr N=4",

@@ -10,7 +10,7 @@ from runner.tables import load_experiment, table_names
 
 from experiments.run import main
 from ngram_wdr_hf.data.english import python_english
-from tests.support.scripts import contents
+from tests.support.scripts import as_arguments, contents
 
 # Documents of Python's English for a text of a few thousand words.
 DOCUMENTS = {"ptb.train.txt": ("train", 60), "ptb.valid.txt": ("validation", 10), "ptb.test.txt": ("test", 10)}
@@ -58,16 +58,7 @@ def test_ten_steps_of_the_paper(tmp_path):
     for name, (split, count) in DOCUMENTS.items():
         (tmp_path / name).write_text("\n".join(splits[split][:count]["text"]), encoding="utf-8")
     run = load_experiment("ptb", "paper").run("ptb", "wdr-4", 1, tmp_path / "runs", tmp_path)
-    short = [
-        "--max_steps",
-        "10",
-        "--eval_strategy",
-        "steps",
-        "--eval_steps",
-        "10",
-        "--per_device_train_batch_size",
-        "4",
-    ]
+    short = as_arguments(max_steps=10, eval_strategy="steps", eval_steps=10, per_device_train_batch_size=4)
     assert complete([replace(run, commands=[[*run.commands[0], *short]])], 1, print) == []
     metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["head_parameters"] == 3 * (2 * 256**2 + 2 * 256)
