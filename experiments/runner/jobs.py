@@ -13,7 +13,7 @@ from .tables import ROOT, Run
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Imported once for all runs: the imports take longer than a short run.
-IMPORTS = [f"ngram_wdr_hf.training.{task}.run" for task in ("clm", "nmt", "mlm", "glue")]
+IMPORTS = ["__main__", *(f"ngram_wdr_hf.training.{task}.run" for task in ("clm", "nmt", "mlm", "glue"))]
 # Seconds between two progress lines of a run, and for a stopped run to end.
 PROGRESS_SECONDS, STOP_SECONDS = 60, 30
 
@@ -65,7 +65,7 @@ def complete(runs: Sequence[Run], jobs: int, notify: Notify) -> list[Run]:
     """
     os.environ.update(ONE_THREAD)
     # For the imports of the processes' common parent.
-    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(ROOT), str(ROOT / "experiments"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     waiting, running, failed = list(runs), [], []
     try:
@@ -106,6 +106,8 @@ def _execute(commands: list[list[str]], log: str) -> None:
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    # For progress lines.
+    sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     for words in commands:
         sys.argv = words

@@ -13,7 +13,7 @@ from ngram_wdr_hf.data.english import python_english
 from tests.support.scripts import as_arguments, contents
 
 # Documents of Python's English for a text of a few thousand words.
-DOCUMENTS = {"ptb.train.txt": ("train", 60), "ptb.valid.txt": ("validation", 10), "ptb.test.txt": ("test", 10)}
+DOCUMENTS = {"ptb.train.txt": ("train", 20), "ptb.valid.txt": ("validation", 2), "ptb.test.txt": ("test", 2)}
 
 
 @pytest.mark.parametrize("table", table_names())
