@@ -5,11 +5,15 @@ from pathlib import Path
 import pytest
 from runner.tables import Experiment, load_experiment, merge, table_names
 
+from ngram_wdr_hf import WDRNgramMarianMTModel
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.clm.model import LANGUAGE_MODELS
+from ngram_wdr_hf.training.common.arguments import ModelArguments, parse_overrides
 from ngram_wdr_hf.training.common.settings import check_together
 from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
+from ngram_wdr_hf.training.mlm.model import MASKED_MODELS
 from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from tests.support.errors import raises_naming
 
@@ -33,6 +37,16 @@ def experiments() -> list[Experiment]:
     return [load_experiment(table, scale) for table in table_names() for scale in SCALES]
 
 
+def check_fields(model: ModelArguments, script: str) -> None:
+    """Check that the configuration has all fields of `--config_overrides`."""
+    models = {**LANGUAGE_MODELS, **MASKED_MODELS}
+    is_translation = script == "train_nmt.py"
+    model_class = WDRNgramMarianMTModel if is_translation else models[model.presets[model.preset].backbone]
+    config_class = model_class.config_class
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
+    assert parse_overrides(model.config_overrides).keys() <= known
+
+
 @pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)
 def test_every_command_is_accepted(experiment, tmp_path):
     runs = experiment.runs(tmp_path, tmp_path, [1])
@@ -45,6 +59,7 @@ def test_every_command_is_accepted(experiment, tmp_path):
                 assert arguments.model.model_name_or_path == str(run.folder)
             else:
                 check_together(arguments)
+                check_fields(arguments.model, Path(script).name)
                 assert arguments.training.seed == 1 and arguments.training.output_dir == str(run.folder)
 
 
