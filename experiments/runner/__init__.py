@@ -1,0 +1,1 @@
+"""Experiments: tables of systems to train, their runs, statistics and pages."""

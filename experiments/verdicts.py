@@ -1,0 +1,33 @@
+"""
+Judge the paper's claims by the results of the experiments.
+
+    python experiments/verdicts.py
+
+It reads experiments/results/*.json, written by experiments/run.py, and writes docs/results/verdicts.md.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.claims import write_verdicts
+from runner.tables import ROOT
+
+from ngram_wdr_hf.training.common.command_line import run_script
+from ngram_wdr_hf.training.common.option_parser import OptionParser
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = OptionParser(description=__doc__)
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "experiments" / "results", help="Folder of the results."
+    )
+    parser.add_argument("--pages", type=Path, default=ROOT / "docs" / "results", help="Folder of the page.")
+    options = parser.parse_args(list(arguments))
+    page = options.pages / "verdicts.md"
+    write_verdicts(options.results, page)
+    print(f"Written: {page}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

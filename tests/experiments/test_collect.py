@@ -1,0 +1,102 @@
+"""From the files of runs to records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runner.collect import bootstrap, collect, is_finished, record_of
+from runner.results import Results
+from runner.tables import Run, load_experiment
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.evaluation.bleu import score_translations
+from tests.experiments.figures import metrics
+from tests.support.errors import raises_naming
+
+
+def finished(folder: Path, system: str = "free-wdr-4", group: str = "ptb", **fields) -> Run:
+    """Write the metrics of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.json").write_text(json.dumps(metrics(**fields)), encoding="utf-8")
+    return Run(group, system, 1, folder, {"recipe": "free", "learning_rate": 1e-3, "lambda_grid": [0]}, [["script"]])
+
+
+def test_figures_of_a_language_model(tmp_path):
+    record = record_of(finished(tmp_path), "clm")
+    assert record["minutes"] == 1.5
+    assert record["validation_perplexity"] == 99.5 and record["lowest_validation_perplexity"] == 98.0
+    assert record["gradient_diversity"] == [[0, 0, 0.1]]
+    # λ is chosen on the validation set, also for the test set.
+    assert record["best_lambda"] == 0.2 and record["lambda"]["test"] == [[0.0, 110.0], [0.2, 106.0], [0.4, 105.0]]
+    expected = {"without heads": 100.0, "temperature": 99.0, "best λ": 106.0, "fitted": 90.0}
+    assert record["figures"]["test"] == expected and list(record["figures"]["test"]) == list(expected)
+    assert record["weights"] == [0.8, 0.2, 0.1, 0.0]
+
+
+def test_a_run_without_fitted_weights_has_a_best_lambda(tmp_path):
+    splits = metrics()["splits"]
+    for split in splits.values():
+        split["ensembles"] = {"without heads": {"perplexity": split["perplexity"][0], "token_perplexity": 1.0}}
+    record = record_of(finished(tmp_path, fit=None, splits=splits), "clm")
+    assert record["figures"]["test"] == {"without heads": 110.0, "best λ": 106.0} and record["weights"] is None
+
+
+def test_figures_of_a_masked_language_model(tmp_path):
+    run = finished(tmp_path / "run", splits={"validation": {"perplexity": 30.0, "accuracy": 0.4}}, fit=None)
+    run.glue_folder.mkdir()
+    tasks = {"sst2": {"last_epoch": {"mean": 0.8}}, "cola": {"last_epoch": {"mean": 0.1}}}
+    (run.glue_folder / "glue_metrics.json").write_text(json.dumps({"tasks": tasks}))
+    figures = record_of(run, "mlm")["figures"]
+    assert figures["validation"] == {"perplexity": 30.0, "accuracy, %": 40.0}
+    assert figures["GLUE"] == pytest.approx({"SST-2": 80.0, "CoLA": 10.0, "average": 45.0})
+
+
+def test_the_plain_model_is_a_free_one_without_its_heads(tmp_path):
+    results = Results("ptb", "small")
+    collect(load_experiment("ptb", "small"), [finished(tmp_path)], results)
+    plain = results.find("ptb", "plain", 1)
+    assert plain["parameters"] == 1000 and plain["head_parameters"] == 0 and plain["lambda"] == {}
+    assert plain["figures"]["test"] == {"without heads": 100.0}
+
+
+def test_finished_runs_have_the_options_of_the_table(tmp_path):
+    run = finished(tmp_path / "run")
+    assert is_finished(run) and not is_finished(replace(run, folder=tmp_path / "other"))
+    # Fine-tuning is missing.
+    assert not is_finished(replace(run, commands=[["script"], ["finetune_glue.py"]]))
+    for options, seed in (({"learning_rate": 0.1}, 1), ({}, 2)):
+        with raises_naming(InputError, str(run.folder), "learning_rate" if options else "seed"):
+            is_finished(replace(run, options=options, seed=seed))
+
+
+def test_later_figures_replace_earlier_ones(tmp_path):
+    results = Results("ptb", "small")
+    for minutes in (60.0, 120.0):
+        history = [{"step": 1, "train_runtime": minutes}]
+        collect(load_experiment("ptb", "small"), [finished(tmp_path, history=history)], results)
+    assert [record["minutes"] for record in results.of("ptb", "free-wdr-4")] == [2.0]
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json").records == results.records
+
+
+def test_damaged_results(tmp_path):
+    path = tmp_path / "results.json"
+    with raises_naming(InputError, str(path)):
+        Results.load(path)
+    path.write_text('{"table": "ptb"')
+    with raises_naming(InputError, str(path)):
+        Results.load(path)
+
+
+def test_paired_bootstrap():
+    references = [
+        f"the {word} sees a bird in the tree number {i}" for i, word in enumerate(("cat", "dog", "cow") * 10)
+    ]
+    plain = [{"reference": text, "plain": text.replace("bird", "fish"), "hypothesis": text} for text in references]
+    better = bootstrap(plain, "plain", plain, "hypothesis")
+    assert better["bleu"] == pytest.approx(100) and better["p"] < 0.01
+    expected = score_translations([sentence["plain"] for sentence in plain], references).bleu
+    assert better["baseline"] == pytest.approx(expected)
+    equal = bootstrap(plain, "plain", plain, "plain")
+    assert equal["p"] == 1 and equal["bleu"] == equal["baseline"]

@@ -1,0 +1,65 @@
+"""Every table at its smallest scale, through the runner."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from runner.jobs import complete
+from runner.tables import load_experiment, table_names
+
+from experiments.run import main
+from ngram_wdr_hf.data.english import python_english
+from tests.support.scripts import as_arguments, contents
+
+# Documents of Python's English for a text of a few thousand words.
+DOCUMENTS = {"ptb.train.txt": ("train", 20), "ptb.valid.txt": ("validation", 2), "ptb.test.txt": ("test", 2)}
+
+
+@pytest.mark.parametrize("table", table_names())
+def test_smoke(table, tmp_path, capsys):
+    experiment = load_experiment(table, "smoke")
+    places = [f"--{name}={tmp_path / name}" for name in ("runs", "results", "pages")]
+    command = [table, "--scale", "smoke", *places]
+    main(command)
+    printed = capsys.readouterr().out
+    assert printed.count("finished after") == len(experiment.runs(tmp_path / "runs", None, [1]))
+    path, page = tmp_path / "results" / f"{table}-smoke.json", tmp_path / "pages" / f"{table}-smoke.md"
+    records = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert {(record["group"], record["system"]) for record in records} == {
+        (group, system) for group in experiment.groups for system in experiment.systems
+    }
+    for record in records:
+        assert record["figures"].keys() >= {"validation", "test"}
+        plain = next(r for r in records if (r["group"], r["system"]) == (record["group"], "plain"))
+        assert plain["head_parameters"] == 0 < plain["parameters"] <= record["parameters"]
+    text = page.read_text(encoding="utf-8")
+    assert all(experiment.label(system) in text for system in experiment.systems)
+    assert all((page.parent / name).is_file() for name in _images(text))
+
+    # Nothing is trained again, and the page needs only the results.
+    before = contents(tmp_path / "runs")
+    main(command)
+    assert "0 to train" in capsys.readouterr().out and contents(tmp_path / "runs") == before
+    assert page.read_text(encoding="utf-8") == text
+    shutil.rmtree(tmp_path / "runs")
+    page.unlink()
+    main([*command, "--report"])
+    assert page.read_text(encoding="utf-8") == text
+
+
+def _images(text: str) -> list[str]:
+    return [part.split(")")[0] for part in text.split("](")[1:]]
+
+
+def test_ten_steps_of_the_paper(tmp_path):
+    """The paper's Transformer itself, in smaller batches, on a short text."""
+    splits = python_english()
+    for name, (split, count) in DOCUMENTS.items():
+        (tmp_path / name).write_text("\n".join(splits[split][:count]["text"]), encoding="utf-8")
+    run = load_experiment("ptb", "paper").run("ptb", "wdr-4", 1, tmp_path / "runs", tmp_path)
+    short = as_arguments(max_steps=10, eval_strategy="steps", eval_steps=10, per_device_train_batch_size=4)
+    assert complete([replace(run, commands=[[*run.commands[0], *short]])], 1, print) == []
+    metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["head_parameters"] == 3 * (2 * 256**2 + 2 * 256)
+    assert metrics["settings"]["preset"] == "paper-tf-small" and metrics["settings"]["max_steps"] == 10
