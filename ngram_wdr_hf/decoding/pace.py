@@ -50,18 +50,18 @@ LONGEST_MATCH = 6
 
 
 class RunningMean:
-    """The mean of the last numbers added, about `MEMORY` of them. It begins with a guess that counts as `weight`."""
+    """The mean of the numbers added, the last of them above all. It begins with a guess that counts as `weight`."""
 
-    MEMORY = 64
+    # The weight of a number when another one is added: the mean is over about 64 of them.
+    DECAY = 1 - 1 / 64
 
     def __init__(self, guess: float, weight: float):
         self.total = guess * weight
         self.weight = weight
 
     def add(self, number: float) -> None:
-        decay = 1 - 1 / self.MEMORY
-        self.total = self.total * decay + number
-        self.weight = self.weight * decay + 1
+        self.total = self.total * self.DECAY + number
+        self.weight = self.weight * self.DECAY + 1
 
     @property
     def value(self) -> float:
@@ -73,14 +73,16 @@ class DraftPace:
     Decides how deep to draft. Costs are shares of a forward pass, and an accepted draft saves one forward pass, so
     they can be compared:
 
-    1. The first head is run if the drafts of such steps have paid for it so far.
+    1. The first head is run if that is expected to pay. Its confidence is known only afterwards, so the expectation
+       is over the confidences that it had so far.
     2. Another draft is made if, for some number of further drafts, the expected number of accepted ones exceeds the
        costs. The chance of a draft is the product of the acceptance rates up to it; rates are learned by kind.
     3. A step now and then is a trial, which drafts with all heads at any cost. Otherwise, what was once found too
        expensive would never be learned again. Trials take a fixed share of the time, `TRIAL_SHARE`.
 
-    So drafts that are never accepted cost `TRIAL_SHARE`, and at first what the guesses promise, about one forward
-    pass. There is no clock, and every call of `generate` starts anew: the same random numbers give the same text.
+    So drafts that are never accepted cost `TRIAL_SHARE` of the time, and at first what the guesses promise: one or two
+    forward passes, three or four if the heads are confident. There is no clock, and every call of `generate` starts
+    anew: the same random numbers give the same text.
 
     Args:
         prices ([`DraftPrices`] or [`ThresholdPrices`]): The costs of heads and checks.
@@ -95,13 +97,14 @@ class DraftPace:
     def __init__(self, prices: DraftPrices | ThresholdPrices):
         self.prices = prices
         self.rates: dict[DraftKind, RunningMean] = {}
-        # Accepted drafts per row minus the cost of checking them, in steps that run heads.
-        self.head_gain = RunningMean(self.GAIN_GUESS, self.GUESS_WEIGHT)
+        # How often the first head's drafts were of each kind, lately.
+        self.num_seen: dict[DraftKind, float] = {}
         self.costs = prices.of(1, 0)
         # What may be spent on trials.
         self.credit = 0.0
         self.is_trial = self.has_run_heads = False
-        # The drafts of the current step: their number, the chance of the last in each row, and what they are worth.
+        # The drafts of the current step: their number, the chance of the last in each row, and what they are worth,
+        # that is the expected number of accepted drafts per row.
         self.depth = 0
         self.chances: list[float] = []
         self.worth = 0.0
@@ -136,7 +139,7 @@ class DraftPace:
             runs_head = self.should_draft(ahead)
         else:
             share = sum(chance for chance, kind in zip(self.chances, ahead[0], strict=True) if not kind.is_lookup)
-            runs_head = self.is_trial or share * self.head_gain.value >= self.costs.heads[0]
+            runs_head = self.is_trial or share * self.gain_of_heads() >= self.costs.heads[0]
         self.has_run_heads |= runs_head
         return runs_head
 
@@ -145,6 +148,8 @@ class DraftPace:
         Return whether to make the drafts of the current depth, because they or some after them pay. Arguments are as
         in `should_run_head`; the heads that have been run are paid for.
         """
+        if self.depth == 0 and self.has_run_heads:
+            self._count([kind for kind in ahead[0] if kind.source == "head"])
         if self.is_trial and self.depth < len(self.costs.heads):
             return True
         chances, worth = self.chances, self.worth
@@ -166,10 +171,9 @@ class DraftPace:
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
         """
-        Update the acceptance rates and the heads' gain after a step. In row i, the first `num_accepted[i]` drafts of
+        Update the acceptance rates after a step. In row i, the first `num_accepted[i]` drafts of
         `kinds[i]` were accepted, and the next, if any, was rejected.
         """
-        head_drafts_accepted = []
         for row, accepted in zip(kinds, num_accepted, strict=True):
             # Drafts after a rejected one tell nothing.
             for depth, kind in enumerate(row[: accepted + 1]):
@@ -178,11 +182,33 @@ class DraftPace:
                 self._rate(kind).add(depth < accepted)
                 if not kind.is_lookup:
                     self._rate(DraftKind.of_depth(depth)).add(depth < accepted)
-            if not row or row[0] is None or not row[0].is_lookup:
-                head_drafts_accepted.append(min(accepted, len(row)))
-        if self.has_run_heads and head_drafts_accepted:
-            gain = sum(head_drafts_accepted) / len(head_drafts_accepted)
-            self.head_gain.add(gain - self.costs.checks[self.depth])
+
+    def gain_of_heads(self) -> float:
+        """
+        Return the expected gain of a step that runs the first head, in forward passes and without the cost of that
+        head: the accepted drafts less the costs of checking them and of further heads.
+        """
+        # With the first draft's chance p, D drafts gain p * weight[D] - cost[D].
+        weight, cost, chance = 1.0, 0.0, 1.0
+        options = [(weight, self.costs.checks[1])]
+        for depth, head in enumerate(self.costs.heads[1:], start=1):
+            chance *= self.acceptance_rate(DraftKind.of_depth(depth))
+            weight, cost = weight + chance, cost + head
+            options.append((weight, cost + self.costs.checks[depth + 1]))
+        total, number = self.GAIN_GUESS * self.GUESS_WEIGHT, self.GUESS_WEIGHT
+        for kind, num_seen in self.num_seen.items():
+            rate = self.acceptance_rate(kind)
+            # Drafts that do not pay are not made.
+            total += num_seen * max(0.0, *(rate * weight - cost for weight, cost in options))
+            number += num_seen
+        return total / number
+
+    def _count(self, kinds: Sequence[DraftKind]) -> None:
+        """Count the kinds of the first head's drafts in the rows of a step, together as one."""
+        for kind in self.num_seen:
+            self.num_seen[kind] *= RunningMean.DECAY
+        for kind in kinds:
+            self.num_seen[kind] = self.num_seen.get(kind, 0.0) + 1 / len(kinds)
 
     def acceptance_rate(self, kind: DraftKind) -> float:
         """Return the acceptance rate of drafts of this kind, given that all drafts before them are accepted."""
