@@ -3,88 +3,40 @@ Speed of speculative decoding with the heads, relative to stock Transformers wit
 prompt lookup, and a small draft model of the same family.
 
     python benchmarks/speculate.py                    # trains its models on the first run: 15 minutes on 2 cores
-    python benchmarks/speculate.py --batch-size 8 --prompts 32
+    python benchmarks/speculate.py --batch-size 8 --num-prompts 32
+    python benchmarks/speculate.py --model DIR --prompts FILE
 
-The models are the defaults of `train_clm.py`, with WDR and with simple heads; the prompts come from its validation
-text. In every round all decoding methods take turns on the same prompts, and each is compared with stock decoding in
-the same round. The printed ratio is the median over the rounds. Greedy outputs must be the same, token for token.
-Untrained heads show the worst-case cost of drafting, relative to the same model without drafts.
+`--model` is any checkpoint with heads. `--prompts` is a text file with one prompt per line, or JSON lines with
+`{"prompt": ...}` or `{"messages": [...]}`; messages get the tokenizer's chat template. The number of tokens per
+forward pass is also the ratio that would be reached if drafting and checking were free.
+
+Without `--model`, the models are the defaults of `train_clm.py`, with WDR and with simple heads; the prompts come from
+its validation text. In every round all decoding methods take turns on the same prompts, and each is compared with
+stock decoding in the same round. The printed ratio is the median over the rounds. Greedy outputs must be the same,
+token for token. Untrained heads show the worst-case cost of drafting.
 """
 
 import argparse
-import operator
-import statistics
 import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
+from decoding_ways import HEADS_ONLY, LOOKUP_ONLY, Way, report, stock_of, with_fresh_heads
+from prompt_file import batches_of, check_lengths, load_model, read_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from transformers.utils import logging
 
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.data.english import python_english
+from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
 
 TARGETS = ("wdr", "simple")
-PROMPT_LENGTH, NEW_TOKENS = 32, 64
+PROMPT_LENGTH = 32
 SMALL = {"n_embd": 64, "n_layer": 1, "n_head": 2}
 # Limits: the least gain at batch size 1, and the worst ratio with untrained heads.
-GAIN_LIMIT, LOSS_LIMIT = 1.3, 0.9
-HEADS_ONLY = {"use_mtp": True, "prompt_lookup_num_tokens": 0}
-
-
-@dataclass
-class Way:
-    """A decoding method, timed relative to the one named by `baseline`."""
-
-    model: PreTrainedModel
-    options: dict = field(default_factory=dict)
-    baseline: str | None = None
-    limit: float | None = None
-    seconds: list[float] = field(default_factory=list)
-    outputs: list[torch.Tensor] = field(default_factory=list)
-
-    def __call__(self, ids: torch.Tensor, mask: torch.Tensor, **options) -> torch.Tensor:
-        return self.model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=NEW_TOKENS,
-            use_cache=True,
-            # All methods generate the same number of tokens.
-            eos_token_id=None,
-            pad_token_id=0,
-            **self.options,
-            **options,
-        )
-
-    def run(self, ids: torch.Tensor, mask: torch.Tensor, seed: int) -> None:
-        torch.manual_seed(seed)
-        start = time.perf_counter()
-        output = self(ids, mask)
-        self.seconds.append(time.perf_counter() - start)
-        self.outputs.append(output)
-
-    def tokens_per_forward(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, list[float]]:
-        """Return the tokens per row and forward pass, and the acceptance rate by depth."""
-        if not self.options.get("use_mtp"):
-            calls = []
-            hook = self.model.base_model.register_forward_hook(lambda *_: calls.append(None))
-            for ids, mask in batches:
-                self(ids, mask)
-            hook.remove()
-            return NEW_TOKENS * len(batches) / len(calls), []
-        counts = [self(ids, mask, return_dict_in_generate=True).speculation for ids, mask in batches]
-        depth = max(len(count.num_drafted) for count in counts)
-        drafted, accepted = (
-            [sum(getattr(count, name)[i] for count in counts if i < len(count.num_drafted)) for i in range(depth)]
-            for name in ("num_drafted", "num_accepted")
-        )
-        gain = sum(count.num_tokens for count in counts) / sum(count.num_row_forwards for count in counts)
-        return gain, [a / d for a, d in zip(accepted, drafted, strict=True)]
+GAIN_LIMIT, LOSS_LIMIT = 1.3, 0.95
+NUCLEUS = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 0}
 
 
 def train(folder: Path) -> None:
@@ -107,20 +59,6 @@ def train(folder: Path) -> None:
         "--num_train_epochs 5"
     )
     run_clm(parse_clm_arguments(options.split(), "train_clm.py"))
-
-
-def stock_of(ours: WDRNgramGPT2LMHeadModel) -> GPT2LMHeadModel:
-    """Build the stock model that shares the weights of `ours`."""
-    stock = GPT2LMHeadModel(GPT2Config(**{k: v for k, v in ours.config.to_dict().items() if k != "model_type"}))
-    stock.transformer, stock.lm_head = ours.transformer, ours.lm_head
-    return stock.eval()
-
-
-def with_fresh_heads(ours: WDRNgramGPT2LMHeadModel) -> WDRNgramGPT2LMHeadModel:
-    """Build a model with untrained heads that shares the other weights of `ours`."""
-    fresh = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**ours.config.to_dict())).eval()
-    fresh.transformer, fresh.lm_head = ours.transformer, ours.lm_head
-    return fresh
 
 
 def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
@@ -150,6 +88,37 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
     return ways
 
 
+def ways_of_checkpoint(ours: PreTrainedModel, batch_size: int, new_tokens: int, sampling: dict) -> dict[str, Way]:
+    """The decoding methods of one checkpoint: without the ensemble, so that all have the same distribution."""
+    stock_model = stock_of(ours)
+    ways = {"stock": Way(stock_model)}
+    if batch_size == 1:
+        ways["stock, prompt lookup"] = Way(stock_model, {"prompt_lookup_num_tokens": 8}, "stock")
+    plain = {"ensemble_lambda": 0.0}
+    ways["heads"] = Way(ours, {**HEADS_ONLY, **plain}, "stock")
+    ways["prompt lookup"] = Way(ours, {**LOOKUP_ONLY, **plain}, "stock")
+    ways["heads and prompt lookup"] = Way(ours, {"use_mtp": True, **plain}, "stock")
+    ways["untrained heads"] = Way(with_fresh_heads(ours), {**HEADS_ONLY, **plain}, "stock")
+    for way in ways.values():
+        way.options = {**way.options, **(sampling or {"do_sample": False})}
+        way.new_tokens = new_tokens
+    return ways
+
+
+def run_checkpoint(arguments: argparse.Namespace) -> bool:
+    """Compare the decoding methods of `--model` on `--prompts`; return whether all greedy outputs are the same."""
+    model, tokenizer = load_model(arguments.model)
+    prompts = read_prompts(arguments.prompts, tokenizer)[: arguments.num_prompts]
+    check_lengths(prompts, model, arguments.new_tokens)
+    is_within = True
+    for batch_size in arguments.batch_size or (1, 8):
+        batches = batches_of(prompts, batch_size)
+        for name, sampling in {"greedy": {}, "sampling, temperature 0.7, top-p 0.9": NUCLEUS}.items():
+            ways = ways_of_checkpoint(model, batch_size, arguments.new_tokens, sampling)
+            is_within &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
+    return is_within
+
+
 def prompts_of(folder: Path, number: int, batch_size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return batches of validation text beginnings. Each row of a batch but the first is shorter and left-padded."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "wdr")
@@ -163,54 +132,45 @@ def prompts_of(folder: Path, number: int, batch_size: int) -> list[tuple[torch.T
     return batches
 
 
-def report(title: str, ways: dict[str, Way], batches: list, rounds: int) -> bool:
-    for way in ways.values():
-        way(*batches[0])  # warm-up
-    for i in tqdm(range(rounds * len(batches)), desc=title, leave=False):
-        names = list(ways)
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            ways[name].run(*batches[i % len(batches)], seed=i)
-    print(f"\n{title}: {len(batches)} x {len(batches[0][0])} prompts, {rounds} rounds")
-    print(f"{'':<37}{'tokens/forward':>15}{'tokens/s':>10}{'ratio':>8}{'limit':>7}  acceptance rate by depth")
-    is_within = True
-    for name, way in ways.items():
-        baseline = ways[way.baseline or name]
-        ratio = statistics.median(map(operator.truediv, baseline.seconds, way.seconds))
-        gain, acceptance = way.tokens_per_forward(batches)
-        speed = len(batches[0][0]) * NEW_TOKENS / statistics.median(way.seconds)
-        limit = "-" if way.limit is None else way.limit
-        shares = " ".join(f"{share:.2f}" for share in acceptance)
-        print(f"{name:<37}{gain:>15.2f}{speed:>10.0f}{ratio:>8.3f}{limit:>7}  {shares}")
-        is_within = is_within and (way.limit is None or ratio >= way.limit)
-        if not way.options.get("do_sample"):
-            same = sum(map(torch.equal, way.outputs, baseline.outputs))
-            if same < len(way.outputs):
-                print(f"  {len(way.outputs) - same} of {len(way.outputs)} outputs differ from {way.baseline}")
-                is_within = False
-    return is_within
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/speculate"), help="folder of the trained models")
-    parser.add_argument("--batch-size", type=int, action="append", help="batch rows (default: 1 and 8)")
-    parser.add_argument("--prompts", type=int, default=16, help="number of prompts (default: 16)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds over the prompts (default: 3)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch threads")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def run_default(arguments: argparse.Namespace) -> bool:
+    """Compare the decoding methods of the default models, trained on the first run; return whether all is well."""
     train(arguments.runs)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     is_within = True
     for batch_size in arguments.batch_size or (1, 8):
-        batches = prompts_of(arguments.runs, arguments.prompts, batch_size)
+        batches = prompts_of(arguments.runs, arguments.num_prompts, batch_size)
         for name, sampling in {
             "greedy": {},
             "sampling, top-k 40, temperature 0.8": {"do_sample": True, "top_k": 40, "temperature": 0.8},
         }.items():
             ways = ways_of(arguments.runs, batch_size, sampling)
             is_within &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
+    return is_within
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="checkpoint with heads (default: train two small models)")
+    parser.add_argument("--prompts", type=Path, help="file of prompts for `--model`")
+    parser.add_argument("--runs", type=Path, default=Path("runs/speculate"), help="folder of the small models")
+    parser.add_argument("--batch-size", type=int, action="append", help="batch rows (default: 1 and 8)")
+    parser.add_argument("--num-prompts", type=int, default=16, help="maximum number of prompts (default: 16)")
+    parser.add_argument("--new-tokens", type=int, default=64, help="tokens to generate with `--model` (default: 64)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over the prompts (default: 3)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch threads")
+    options = parser.parse_args(arguments)
+    if (options.model is None) != (options.prompts is None):
+        parser.error("`--model` and `--prompts` need each other: give both, or none.")
+    counts = {name: getattr(options, name) for name in ("num_prompts", "new_tokens", "rounds", "threads")}
+    for name, count in {**counts, "batch_size": min(options.batch_size or [1])}.items():
+        if count < 1:
+            parser.error(f"`--{name.replace('_', '-')}` must be at least 1, got {count}.")
+    torch.set_num_threads(options.threads)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        is_within = run_default(options) if options.model is None else run_checkpoint(options)
+    except InputError as error:
+        parser.error(str(error))
     print("\nWithin the limits." if is_within else "\nNOT within the limits.")
     sys.exit(not is_within)
 

@@ -8,12 +8,10 @@ from transformers.generation import GenerationConfig
 
 from ..method.logits import LogitLayer, logits_of, target_embeddings
 from .pace import DraftKind, DraftPace
+from .prices import DraftPrices, ThresholdPrices, speed_of
 from .prompt_lookup import PromptLookup, PromptMatch
 from .rows import TextRows
 
-# About how many tokens a forward pass reads in twice the time of one token, by device type and for all other devices.
-FREE_TOKENS = {"cpu": 40}
-FREE_TOKENS_ELSEWHERE = 200
 # Prompt lookup: copy up to `MAX_COPIED` tokens that followed an earlier match of up to `MAX_MATCH` tokens.
 MAX_COPIED, MAX_MATCH = 8, 3
 
@@ -67,8 +65,6 @@ class Drafter:
         self.max_copied = MAX_COPIED if max_copied is None else max_copied
         self.max_match = generation_config.max_matching_ngram_size or MAX_MATCH
         self.lookups: dict[int, PromptLookup] = {}
-        free_tokens = FREE_TOKENS.get(model.device.type, FREE_TOKENS_ELSEWHERE)
-        self.pace = DraftPace(getattr(generation_config, "draft_threshold", None), free_tokens, self.samples)
         self.vocabulary = model.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
         self.shortlist = None
         # An adapter adds to the logits, which the weights of a shortlist would miss.
@@ -76,6 +72,16 @@ class Drafter:
             layer = LogitLayer.of(model)
             self.vocabulary = self.vocabulary.to(layer.weight.device)
             self.shortlist = layer.select(self.vocabulary)
+        draft_vocab_size = model.ngram_vocab_size if self.shortlist is None else len(self.vocabulary)
+        threshold, num_heads = getattr(generation_config, "draft_threshold", None), len(self.heads)
+        max_drafts = max(num_heads, self.max_copied)
+        if threshold is None:
+            prices = DraftPrices(model, generation_config, num_heads, max_drafts, draft_vocab_size)
+        else:
+            prices = ThresholdPrices(threshold, num_heads, max_drafts)
+        self.pace = DraftPace(prices)
+        # A forward pass over fewer tokens, but more than one, is not faster.
+        self.min_width = speed_of(model).min_tokens
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
@@ -90,29 +96,34 @@ class Drafter:
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
-        self.pace.begin(tokens_left)
+        self.pace.begin(tokens_left, text.longest)
         matches = self._find_matches(text)
-        heads = [] if all(matches) else self.heads
+        num_heads = 0 if all(matches) else len(self.heads)
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
-        limit = min(max(tokens_left) - 1, max(len(heads), self.max_copied if any(matches) else 0))
+        limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0))
         for depth in range(limit):
             choice = probabilities = None
-            kinds = [match and DraftKind.of_lookup(match.match_length + depth) for match in matches]
-            if depth < len(heads) and self.pace.should_run_head(kinds):
+            ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]
+            if depth < num_heads and self.pace.should_run_head(ahead):
                 embeddings = target_embeddings(self.model, last_tokens.to(hidden_states.device))
                 if embeddings is not None:
                     neighbors.insert(0, embeddings)
-                logits = self._logits(heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
+                logits = self._logits(self.heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 max_probabilities, choice = probabilities.max(dim=-1)
                 confidences = max_probabilities.tolist()
-                kinds = [kind or DraftKind.of_head(confidences[i]) for i, kind in enumerate(kinds)]
-            else:
-                heads = []
+                ahead[0] = [
+                    DraftKind.of_head(confidences[i]) if match is None else kind
+                    for i, (kind, match) in enumerate(zip(ahead[0], matches, strict=True))
+                ]
+            elif depth < num_heads:
+                num_heads = depth
+                ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]
             # Decided before sampling: dropping a draft because of its token would change the distribution.
-            if not self.pace.should_draft(kinds):
+            if not any(ahead[0]) or not self.pace.should_draft(ahead):
                 break
+            self.pace.go_deeper(ahead[0])
             if self.samples and probabilities is not None:
                 choice = torch.multinomial(probabilities, 1)[:, 0]
             if choice is not None and self.vocabulary is not None:
@@ -121,9 +132,17 @@ class Drafter:
             if self.samples:
                 drafts.probabilities.append(self._proposal(probabilities, last_tokens, matches))
             drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
-            for row, kind in zip(drafts.kinds, kinds, strict=True):
+            for row, kind in zip(drafts.kinds, ahead[0], strict=True):
                 row.append(kind)
         return drafts
+
+    def _kinds(self, matches: list[PromptMatch | None], depth: int, num_heads: int) -> list[DraftKind | None]:
+        """
+        Return the kind of each row's draft at a depth, 0 for the first: a copy for a row with a match, otherwise one
+        of a head that has not been run yet, `None` beyond the last of `num_heads` heads.
+        """
+        of_head = DraftKind.of_depth(depth) if depth < num_heads else None
+        return [of_head if match is None else DraftKind.of_lookup(match.match_length + depth) for match in matches]
 
     def _find_matches(self, text: TextRows) -> list[PromptMatch | None]:
         """

@@ -17,6 +17,7 @@ from transformers.utils import ModelOutput
 from .acceptance import accept_by_sampling, accept_greedily
 from .drafter import Drafter, Drafts
 from .ragged_cache import RaggedCache, check_can_crop
+from .records import StepRecords
 from .rows import TextRows
 from .statistics import SpeculationStatistics
 
@@ -86,8 +87,8 @@ class SpeculativeDecoding:
         max_length = max(max_length, input_ids.shape[1] + 1)
         self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
-        self.statistics = SpeculationStatistics()
-        self.records = _StepRecords(self.text, generation_config, model.config.is_encoder_decoder)
+        self.statistics = SpeculationStatistics(trace=[[] for _ in input_ids])
+        self.records = StepRecords(self.text, generation_config, model.config.is_encoder_decoder)
         self.num_streamed = input_ids.shape[1]
         prefix = model.ngram_text_prefix
         self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
@@ -130,6 +131,8 @@ class SpeculativeDecoding:
         # Checked again, as a cache may create its layers in the first forward pass.
         check_can_crop(cache, num_rows)
         self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
+        self.drafter.pace.prices.cache_bytes = self.cache.bytes_per_token()
+        self.width = 1
         positions = self.kwargs.pop(self.positions_name, None)
         # By default, a token's position is its column in the cache.
         self.has_positions = positions is not None
@@ -144,9 +147,10 @@ class SpeculativeDecoding:
     def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
         """
         Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
-        and hidden states of all K tokens.
+        and hidden states of the K tokens, and of some more if that is faster. The cache gets `self.width` tokens.
         """
-        width = tokens.shape[1]
+        tokens = self._widen(tokens)
+        self.width = width = tokens.shape[1]
         inputs = dict(self.kwargs)
         if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
@@ -174,14 +178,25 @@ class SpeculativeDecoding:
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
 
+    def _widen(self, tokens: torch.LongTensor) -> torch.LongTensor:
+        """
+        Return the tokens of a single row, padded to the minimum number for which a forward pass with drafts is fast.
+        What is read in addition is dropped like rejected drafts.
+        """
+        width, num_rows = tokens.shape[1], len(tokens)
+        missing = min(self.drafter.min_width, self.text.tokens_left()[0]) - width if num_rows == 1 < width else 0
+        return torch.nn.functional.pad(tokens, (0, missing)) if missing > 0 else tokens
+
     def _check_drafts(self, outputs: ModelOutput, drafts: Drafts) -> None:
         """
         Add the accepted drafts and one more token to every unfinished row, and count them. Remove the rejected drafts
         from the cache. Rows that are finished now leave the batch, unless the cache is returned.
         """
         width = drafts.depth + 1
-        logits = outputs.logits[:, -width:].to(self.device, torch.float32)
-        hidden_states = outputs.last_hidden_state[:, -width:]
+        # Of the prompt, the last position counts; of a forward pass over drafts, the first ones.
+        begin = outputs.logits.shape[1] - self.width
+        logits = outputs.logits[:, begin : begin + width].to(self.device, torch.float32)
+        hidden_states = outputs.last_hidden_state[:, -self.width :][:, :width]
         # Cloned, as processors may change the scores in place.
         scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
@@ -199,12 +214,16 @@ class SpeculativeDecoding:
         counts = self.text.add(tokens, counts, self.records.scores)
         self.records.clear_dropped(num_accepted, counts)
         self.statistics.num_tokens += sum(counts)
+        drafted = drafts.tokens.tolist()
         for i in unfinished:
+            row, kinds = self.text.rows[i], drafts.kinds[i]
             # Drafts after the end of a row do not count as accepted.
-            self.statistics.count_drafts(drafts.kinds[i], min(num_accepted[i], counts[i]))
+            self.statistics.count_drafts(kinds, min(num_accepted[i], counts[i]))
+            new_tokens = self.text.tokens[row][-counts[i] :]
+            self.statistics.trace_tokens(row, new_tokens, num_accepted[i], drafted[i], kinds)
         self._stream()
 
-        self.cache.drop([width - count for count in counts], self.device)
+        self.cache.drop([self.width - count for count in counts], self.device)
         if width == 1:
             self.hidden_states, self.next_tokens = hidden_states[:, 0], tokens[:, 0]
         else:
@@ -272,91 +291,6 @@ class SpeculativeDecoding:
             starts = torch.tensor(text.lengths, device=self.device)[:, None] - 1
             self._forward(padded.gather(1, starts + torch.arange(width, device=self.device)))
             self.cache.drop([width - count for count in missing], self.device)
-
-
-# Output fields of decoder-only and of encoder-decoder models, by the option that requests them.
-STATE_FIELDS = {
-    "output_attentions": (("attentions",), ("decoder_attentions", "cross_attentions")),
-    "output_hidden_states": (("hidden_states",), ("decoder_hidden_states",)),
-}
-
-
-class _StepRecords:
-    """
-    Scores, logits, attentions and hidden states that `generate` returns with the tokens: lists with one entry per
-    generated token, for those that the generation config requests.
-    """
-
-    def __init__(self, text: TextRows, config: GenerationConfig, is_encoder_decoder: bool):
-        self.text = text
-        self.scores = [] if config.return_dict_in_generate and config.output_scores else None
-        self.logits = [] if config.return_dict_in_generate and config.output_logits else None
-        self.states = {}
-        for option, names in STATE_FIELDS.items():
-            if config.return_dict_in_generate and getattr(config, option):
-                if len(text.rows) > 1:
-                    raise ValueError(
-                        f"`{option}=True` with `use_mtp=True` supports one row, got {len(text.rows)}. Generate the "
-                        "rows one by one, or use `use_mtp=False`."
-                    )
-                self.states |= {name: [] for name in names[is_encoder_decoder]}
-
-    def add(self, outputs: ModelOutput, logits: torch.Tensor, scores: torch.Tensor, counts: Sequence[int]) -> None:
-        """
-        Record the first `counts[i]` steps of each active row i: its accepted drafts and the token after them; none for
-        a finished row. Call this before these tokens are added to the text.
-        """
-        for record, values in ((self.scores, scores), (self.logits, logits)):
-            if record is not None:
-                self._add_values(record, values, counts)
-        for name, record in self.states.items():
-            if outputs.get(name) is not None:
-                # The first entry is the whole prompt's. Only self-attention has a column per token of the text.
-                grows = name in ("attentions", "decoder_attentions")
-                record += (
-                    _single_steps(outputs[name], logits.shape[1], counts[0], grows) if record else [outputs[name]]
-                )
-
-    def _add_values(self, record: list[torch.Tensor], values: torch.Tensor, counts: Sequence[int]) -> None:
-        """Write `values[i, :counts[i]]` of each active row i to the steps that follow its text."""
-        for i, (row, count) in enumerate(zip(self.text.rows, counts, strict=True)):
-            first = len(self.text.tokens[row]) - self.text.prompt_length
-            for step in range(count):
-                if first + step == len(record):
-                    # The scores of finished rows stay 0.
-                    record.append(values.new_zeros(len(self.text.tokens), values.shape[-1]))
-                record[first + step][row] = values[i, step]
-
-    def clear_dropped(self, num_accepted: Sequence[int], counts: Sequence[int]) -> None:
-        """
-        Set the recorded scores and logits of dropped tokens to 0. Of the `num_accepted[i] + 1` tokens recorded last,
-        row i has kept the first `counts[i]`, because it ended there.
-        """
-        for row, accepted, count in zip(self.text.rows, num_accepted, counts, strict=True):
-            end = len(self.text.tokens[row]) - self.text.prompt_length
-            for record in filter(None, (self.scores, self.logits)):
-                for values in record[end : end + accepted + 1 - count]:
-                    values[row] = 0.0
-
-    def fields(self) -> dict[str, Any]:
-        """Return the requested output fields, each a tuple with one entry per generated token of the longest row."""
-        records = {"scores": self.scores, "logits": self.logits, **self.states}
-        length = self.text.longest - self.text.prompt_length
-        return {name: tuple(record[:length]) for name, record in records.items() if record}
-
-
-def _single_steps(
-    layers: Sequence[torch.Tensor], width: int, count: int, grows: bool
-) -> list[tuple[torch.Tensor, ...]]:
-    """
-    Split the attentions or hidden states of a forward pass over `width` tokens into those of single steps. Return one
-    tuple of layers for each of the first `count` tokens. With `grows`, their last dimension has a column per
-    token of the text, and later tokens are cut off.
-    """
-    return [
-        tuple(layer[..., step : step + 1, : layer.shape[-1] - (width - 1 - step if grows else 0)] for layer in layers)
-        for step in range(count)
-    ]
 
 
 def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:

@@ -1,203 +1,228 @@
-"""How deep to draft: as long as a draft saves more than it costs."""
+"""How deep to draft: as long as another draft is expected to save more than it costs."""
 
-import bisect
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from .prices import DraftPrices, ThresholdPrices
 
 
 class DraftKind(NamedTuple):
     """
-    Class of drafts with similar acceptance rates. A head's drafts are grouped by the head's confidence (an interval of
-    `HEAD_LEVELS`), prompt lookup's drafts by the length of the match. A higher `level` is more likely to be accepted.
+    Class of drafts with similar acceptance rates. Prompt lookup's drafts are grouped by the length of the match, a
+    head's by its confidence in tenths. Until the head has been run, they are grouped by depth.
     """
 
-    is_lookup: bool
+    source: str
     level: int
-
-    @classmethod
-    def of_head(cls, confidence: float) -> "DraftKind":
-        """Return the kind of a head's draft, given the probability of the head's best token."""
-        return cls(False, bisect.bisect(HEAD_LEVELS, confidence))
 
     @classmethod
     def of_lookup(cls, match_length: int) -> "DraftKind":
         """Return the kind of a copied draft, given how many tokens before it match; it must be at least 1."""
-        return cls(True, min(match_length, len(LOOKUP_PRIORS)) - 1)
+        return cls("lookup", min(match_length, LONGEST_MATCH))
+
+    @classmethod
+    def of_head(cls, confidence: float) -> "DraftKind":
+        """Return the kind of a head's draft, given the probability of the head's best token."""
+        return cls("head", min(int(confidence * 10), 9))
+
+    @classmethod
+    def of_depth(cls, depth: int) -> "DraftKind":
+        """Return the kind of a draft whose head has not been run yet; depth 0 is the first head's."""
+        return cls("unknown head", depth)
+
+    @property
+    def is_lookup(self) -> bool:
+        return self.source == "lookup"
+
+    def prior(self) -> float:
+        """Return a guess of the acceptance rate, before any draft of this kind was checked."""
+        if self.source == "lookup":
+            # 0.25 for a match of one token, 0.82 for one of six: every token rules out a quarter of the doubt.
+            return 1 - 0.75**self.level
+        if self.source == "head":
+            # Heads are accepted more often than their confidence suggests.
+            return ((self.level + 0.5) / 10) ** 0.5
+        # Deeper drafts count only if those before them are accepted, which happens where the text is easy to predict.
+        return 0.5 if self.level else 0.25
 
 
-# Confidences that separate the kinds of heads' drafts.
-HEAD_LEVELS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
-# Prior acceptance rates of prompt lookup, for matches of 1, 2, ... tokens.
-LOOKUP_PRIORS = (0.3, 0.5, 0.65, 0.75, 0.8, 0.85)
+# Longer matches than this are accepted equally often.
+LONGEST_MATCH = 6
+
+
+class RunningMean:
+    """The mean of the numbers added, the last of them above all. It begins with a guess that counts as `weight`."""
+
+    # The weight of a number when another one is added: the mean is over about 64 of them.
+    DECAY = 1 - 1 / 64
+
+    def __init__(self, guess: float, weight: float):
+        self.total = guess * weight
+        self.weight = weight
+
+    def add(self, number: float) -> None:
+        self.total = self.total * self.DECAY + number
+        self.weight = self.weight * self.DECAY + 1
+
+    @property
+    def value(self) -> float:
+        return self.total / self.weight
 
 
 class DraftPace:
     r"""
-    Decides how deep to draft. It learns the acceptance rate of each kind of draft. A head is run if the expected gain
-    exceeds the cost of running it, a draft is made if the expected gain exceeds the cost of checking it, both on
-    average over the rows. Heads without gain are tried again only now and then.
+    Decides how deep to draft. Costs are shares of a forward pass, and an accepted draft saves one forward pass, so
+    they can be compared:
 
-    It uses no clock and starts anew with every call of `generate`, so the same random numbers give the same text.
+    1. The first head is run if that is expected to pay. Its confidence is known only afterwards, so the expectation
+       is over the confidences that it had so far.
+    2. Another draft is made if, for some number of further drafts, the expected number of accepted ones exceeds the
+       costs. The chance of a draft is the product of the acceptance rates up to it; rates are learned by kind.
+    3. A step now and then is a trial, which drafts with all heads at any cost. Otherwise, what was once found too
+       expensive would never be learned again. Trials take a fixed share of the time, `TRIAL_SHARE`.
+
+    So drafts that are never accepted cost `TRIAL_SHARE` of the time, and at first what the guesses promise: one or two
+    forward passes, three or four if the heads are confident. There is no clock, and every call of `generate` starts
+    anew: the same random numbers give the same text.
 
     Args:
-        threshold (`float`, *optional*):
-            Cost of a head's draft as a share of a forward pass: `HEAD_SHARE` of it for running the head, the rest for
-            checking the draft. By default, both costs are measured constants, and the cost of checking grows with the
-            number of rows.
-        free_tokens (`int`): About how many tokens a forward pass reads in twice the time of one token.
-        samples (`bool`): Whether tokens are sampled, which makes drafts more expensive.
+        prices ([`DraftPrices`] or [`ThresholdPrices`]): The costs of heads and checks.
     """
 
-    # Costs, as shares of a forward pass.
-    HEAD_COST = 0.14  # running a head in greedy search
-    HEAD_COST_SAMPLING = 0.45  # running a head in sampling
-    CHECK_COST = 0.05  # checking a draft
-    FIRST_CHECK_COST = 0.12  # additional cost of the first draft of a step
-    RAGGED_COST = 0.15  # shifting rows in the cache if they accept different numbers of drafts
-    HEAD_SHARE = 0.6  # share of a given `threshold` that is the cost of running the head
+    TRIAL_SHARE = 0.01
+    # How many drafts a guess counts as: few, as a generation may be short.
+    GUESS_WEIGHT = 2.0
+    # The guess of what a step with heads gains, in forward passes: that of a mediocre head.
+    GAIN_GUESS = 0.3
 
-    MAX_COUNT = 200  # number of drafts of a kind after which its counts are halved
-    PRIOR_WEIGHT = 4.0  # weight of the prior acceptance rate, in drafts
-    SKIP_DECAY = 0.02  # decay of the counts of a kind whenever one of its drafts is skipped
-    HEAD_PRIOR = 0.3  # prior acceptance rate of a head
-    WINDOW = 8  # averaging window of the heads' acceptance rates (in drafts) and of their gain (in steps)
-    MIN_GAIN = 0.05  # accepted drafts per row and step below which heads are paused
-    PAUSE = 16  # number of steps of a pause
-    FIRST_TRIALS = 2  # number of steps at the start that run the first head at any cost
-    TRIAL_INTERVAL = 32  # interval, in steps with heads, at which all heads run at any cost
-    URGENCY = 4  # exponent of a row's weight by its number of remaining tokens
-
-    def __init__(self, threshold: float | None, free_tokens: int, samples: bool):
-        self.threshold = threshold
-        self.free_tokens = free_tokens
-        self.samples = samples
-        self.num_checked: dict[DraftKind, float] = defaultdict(float)
-        self.num_accepted: dict[DraftKind, float] = defaultdict(float)
-        # Acceptance rate of the heads' drafts at each depth, given that all drafts before are accepted.
-        self.head_rates: dict[int, float] = defaultdict(lambda: self.HEAD_PRIOR)
-        self.num_checked_at: dict[int, int] = defaultdict(int)
-        # Average number of accepted drafts per row in steps with heads.
-        self.gain = 5 * self.MIN_GAIN
-        self.num_paused = self.num_head_steps = 0
-        self.has_run_heads = self.is_trial = self.is_deep_trial = False
-        self.expected: list[float] = []
+    def __init__(self, prices: DraftPrices | ThresholdPrices):
+        self.prices = prices
+        self.rates: dict[DraftKind, RunningMean] = {}
+        # How often the first head's drafts were of each kind, lately.
+        self.num_seen: dict[DraftKind, float] = {}
+        self.costs = prices.of(1, 0)
+        # What may be spent on trials.
+        self.credit = 0.0
+        self.is_trial = self.has_run_heads = False
+        # The drafts of the current step: their number, the chance of the last in each row, and what they are worth,
+        # that is the expected number of accepted drafts per row.
         self.depth = 0
+        self.chances: list[float] = []
+        self.worth = 0.0
 
-    def begin(self, tokens_left: Sequence[int]) -> None:
+    def begin(self, tokens_left: Sequence[int], num_columns: int) -> None:
         """
-        Begin a step at depth 0. `tokens_left` is the number of tokens that each row can still get: rows with more of
-        them weigh more in this step's decisions.
+        Begin a step at depth 0. `tokens_left` is the number of tokens that each row can still get, `num_columns` the
+        number of tokens in the cache. Rows count in proportion to the tokens left, as the last row to finish
+        determines the time.
         """
-        # The row with the most tokens left decides when the batch is finished. The mean weight is 1.
-        most = max(tokens_left)
-        weights = [(left / most) ** self.URGENCY for left in tokens_left]
-        share = len(weights) / sum(weights)
-        self.expected = [weight * share for weight in weights]
-        self.depth = 0
-        self.has_run_heads = self.is_trial = self.is_deep_trial = False
+        scale = 1 / sum(tokens_left)
+        self.chances = [left * scale for left in tokens_left]
+        self.depth, self.worth = 0, 0.0
+        self.has_run_heads = False
+        self.costs = self.prices.of(len(tokens_left), num_columns)
+        price = self.costs.all_heads
+        self.credit = min(self.credit + self.TRIAL_SHARE, price)
+        self.is_trial = self.credit >= price
+        if self.is_trial:
+            self.credit -= price
 
     def prefers_lookup(self, kind: DraftKind) -> bool:
-        """
-        Return whether a copied draft of this kind is at least as likely to be accepted as the first head's draft.
-        """
-        return self.acceptance_rate(kind) >= self.head_rates[0]
+        """Return whether a copied draft of this kind is at least as likely to be accepted as the first head's."""
+        return not self.costs.heads or self.acceptance_rate(kind) >= self.acceptance_rate(DraftKind.of_depth(0))
 
-    def should_run_head(self, kinds: Sequence[DraftKind | None]) -> bool:
+    def should_run_head(self, ahead: Sequence[Sequence[DraftKind | None]]) -> bool:
         """
-        Return whether to run the head of the current depth. It would draft for the rows with kind `None`; all other
-        rows have a copied draft of the given kind.
+        Return whether to run the head of the current depth. `ahead` are the kinds of the drafts that can be made, by
+        depth from the current one on; in each, one per row, `None` for a row without a draft.
         """
-        if self.depth == 0 and not self._considers_heads():
-            return False
-        expected = sum(e for e, kind in zip(self.expected, kinds, strict=True) if kind is None)
-        cost = self._head_cost() + self._check_cost(len(kinds)) / 2
-        is_trial = self.is_deep_trial if self.depth else self.is_trial
-        runs_head = is_trial or expected * self.head_rates[self.depth] >= cost * len(kinds)
+        if self.depth > 0:
+            runs_head = self.should_draft(ahead)
+        else:
+            share = sum(chance for chance, kind in zip(self.chances, ahead[0], strict=True) if not kind.is_lookup)
+            runs_head = self.is_trial or share * self.gain_of_heads() >= self.costs.heads[0]
         self.has_run_heads |= runs_head
         return runs_head
 
-    def _considers_heads(self) -> bool:
+    def should_draft(self, ahead: Sequence[Sequence[DraftKind | None]]) -> bool:
         """
-        Return whether heads may draft in this step: not in the pauses of heads with too little gain. Also decide
-        whether the step is a trial, which runs heads at any cost.
+        Return whether to make the drafts of the current depth, because they or some after them pay. Arguments are as
+        in `should_run_head`; the heads that have been run are paid for.
         """
-        pays = self.gain >= self.MIN_GAIN or self.threshold == 0
-        if not pays and self.num_paused < self.PAUSE:
-            self.num_paused += 1
-            return False
-        self.num_paused = 0
-        # Without trials, the acceptance rate of heads that seem too expensive would stay unknown.
-        self.is_deep_trial = self.num_head_steps % self.TRIAL_INTERVAL == 0
-        self.is_trial = not pays or self.num_head_steps < self.FIRST_TRIALS or self.is_deep_trial
-        self.num_head_steps += 1
-        return True
+        if self.depth == 0 and self.has_run_heads:
+            self._count([kind for kind in ahead[0] if kind.source == "head"])
+        if self.is_trial and self.depth < len(self.costs.heads):
+            return True
+        chances, worth = self.chances, self.worth
+        enough = worth - self.costs.checks[self.depth]
+        for depth, kinds in enumerate(ahead, start=self.depth):
+            chances = self._chances_after(chances, kinds)
+            worth += sum(chances)
+            if any(kind is not None and kind.source == "unknown head" for kind in kinds):
+                worth -= self.costs.heads[depth]
+            if worth - self.costs.checks[depth + 1] >= enough:
+                return True
+        return False
 
-    def should_draft(self, kinds: Sequence[DraftKind | None]) -> bool:
-        """
-        Return whether to make the drafts of the current depth, given their kinds (`None` for a row without one). If
-        so, move on to the next depth. If not, these kinds lose a little of what was learned about them.
-        """
-        expected = [
-            e * self.acceptance_rate(kind) if kind else 0.0 for e, kind in zip(self.expected, kinds, strict=True)
-        ]
-        if sum(expected) < self._check_cost(len(kinds)) * len(kinds):
-            for kind in filter(None, kinds):
-                self.num_checked[kind] *= 1 - self.SKIP_DECAY
-                self.num_accepted[kind] *= 1 - self.SKIP_DECAY
-            return False
-        self.expected = expected
+    def go_deeper(self, kinds: Sequence[DraftKind | None]) -> None:
+        """Count the drafts of these kinds, one per row, as made."""
+        self.chances = self._chances_after(self.chances, kinds)
+        self.worth += sum(self.chances)
         self.depth += 1
-        return True
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
         """
-        Update the acceptance rates and the heads' gain after a step. In row i, the first `num_accepted[i]` drafts of
+        Update the acceptance rates after a step. In row i, the first `num_accepted[i]` drafts of
         `kinds[i]` were accepted, and the next, if any, was rejected.
         """
-        num_head_drafts_accepted = 0
         for row, accepted in zip(kinds, num_accepted, strict=True):
             # Drafts after a rejected one tell nothing.
             for depth, kind in enumerate(row[: accepted + 1]):
                 if kind is None:
                     break
-                is_accepted = depth < accepted
-                self.num_checked[kind] += 1
-                self.num_accepted[kind] += is_accepted
-                if self.num_checked[kind] > self.MAX_COUNT:
-                    self.num_checked[kind] /= 2
-                    self.num_accepted[kind] /= 2
+                self._rate(kind).add(depth < accepted)
                 if not kind.is_lookup:
-                    self.num_checked_at[depth] += 1
-                    weight = 1 / min(self.num_checked_at[depth] + 1, self.WINDOW)
-                    self.head_rates[depth] += (is_accepted - self.head_rates[depth]) * weight
-                    num_head_drafts_accepted += is_accepted
-        if self.has_run_heads:
-            self.gain += (num_head_drafts_accepted / len(num_accepted) - self.gain) / self.WINDOW
+                    self._rate(DraftKind.of_depth(depth)).add(depth < accepted)
 
-    def _head_cost(self) -> float:
-        """Return the cost of running a head, as a share of a forward pass."""
-        if self.threshold is not None:
-            return self.HEAD_SHARE * self.threshold
-        return self.HEAD_COST_SAMPLING if self.samples else self.HEAD_COST
+    def gain_of_heads(self) -> float:
+        """
+        Return the expected gain of a step that runs the first head, in forward passes and without the cost of that
+        head: the accepted drafts less the costs of checking them and of further heads.
+        """
+        # With the first draft's chance p, D drafts gain p * weight[D] - cost[D].
+        weight, cost, chance = 1.0, 0.0, 1.0
+        options = [(weight, self.costs.checks[1])]
+        for depth, head in enumerate(self.costs.heads[1:], start=1):
+            chance *= self.acceptance_rate(DraftKind.of_depth(depth))
+            weight, cost = weight + chance, cost + head
+            options.append((weight, cost + self.costs.checks[depth + 1]))
+        total, number = self.GAIN_GUESS * self.GUESS_WEIGHT, self.GUESS_WEIGHT
+        for kind, num_seen in self.num_seen.items():
+            rate = self.acceptance_rate(kind)
+            # Drafts that do not pay are not made.
+            total += num_seen * max(0.0, *(rate * weight - cost for weight, cost in options))
+            number += num_seen
+        return total / number
 
-    def _check_cost(self, num_rows: int) -> float:
-        """Return the cost of checking one more draft in each of `num_rows` rows, as a share of a forward pass."""
-        if self.threshold is not None:
-            return (1 - self.HEAD_SHARE) * self.threshold
-        cost = self.CHECK_COST + num_rows / (num_rows + self.free_tokens)
-        if self.depth == 0:
-            cost += self.FIRST_CHECK_COST + (self.RAGGED_COST if num_rows > 1 else 0.0)
-        return cost
+    def _count(self, kinds: Sequence[DraftKind]) -> None:
+        """Count the kinds of the first head's drafts in the rows of a step, together as one."""
+        for kind in self.num_seen:
+            self.num_seen[kind] *= RunningMean.DECAY
+        for kind in kinds:
+            self.num_seen[kind] = self.num_seen.get(kind, 0.0) + 1 / len(kinds)
 
     def acceptance_rate(self, kind: DraftKind) -> float:
-        """
-        Return the estimated acceptance rate of drafts of this kind: that of the drafts so far, mixed with a prior.
-        """
-        if kind.is_lookup:
-            # Sampled text repeats itself less.
-            prior = LOOKUP_PRIORS[kind.level] / (2 if self.samples else 1)
-        else:
-            # Heads are accepted more often than their confidence suggests.
-            prior = (HEAD_LEVELS[kind.level] if kind.level < len(HEAD_LEVELS) else 1.0) ** 0.5
-        return (self.num_accepted[kind] + self.PRIOR_WEIGHT * prior) / (self.num_checked[kind] + self.PRIOR_WEIGHT)
+        """Return the acceptance rate of drafts of this kind, given that all drafts before them are accepted."""
+        return self._rate(kind).value
+
+    def _rate(self, kind: DraftKind) -> RunningMean:
+        if kind not in self.rates:
+            self.rates[kind] = RunningMean(kind.prior(), self.GUESS_WEIGHT)
+        return self.rates[kind]
+
+    def _chances_after(self, chances: Sequence[float], kinds: Sequence[DraftKind | None]) -> list[float]:
+        """Return the chance of the next draft in each row, 0 without one, given the chances of those before."""
+        return [
+            0.0 if kind is None else chance * self.acceptance_rate(kind)
+            for chance, kind in zip(chances, kinds, strict=True)
+        ]

@@ -67,6 +67,12 @@ class RaggedCache:
         """Whether any row is shifted, so that its tokens' columns are not their positions."""
         return any(self.shifts)
 
+    def bytes_per_token(self) -> float:
+        """Return the size of the cache per token of a row, without layers that store no tokens."""
+        layers = [layer for layer in self_attention_of(self.cache).layers if stock_class_of(layer) in RAGGED_LAYERS]
+        tensors = [x for layer in layers if layer.get_seq_length() > 0 for x in (layer.keys, layer.values)]
+        return sum(x.numel() * x.element_size() for x in tensors) / (len(self.shifts) * self.cache.get_seq_length())
+
     def drop(self, counts: Sequence[int], device: torch.device) -> None:
         """
         Remove the last `counts[i]` columns of each row i. Rows that lose more than others are shifted to the right, so

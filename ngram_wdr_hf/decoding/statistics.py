@@ -1,9 +1,33 @@
-"""Acceptance rates of a generation."""
+"""Acceptance rates of a generation, and where its tokens came from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .pace import DraftKind
+
+# The sources of tokens; a head's is its depth, 1 for the first.
+MODEL_SOURCE, LOOKUP_SOURCE = 0, -1
+
+
+class TokenTrace(NamedTuple):
+    r"""
+    Where one generated token came from. A draft is `(token id, source)`. A source is 0 for the model itself, n for
+    head n, and -1 for prompt lookup.
+
+    Args:
+        token (`int`): The token id.
+        source (`int`): Its source.
+        rejected (`tuple[tuple[int, int], ...]`):
+            The draft for this position that was rejected, if there was one: the token is then the model's own.
+        dropped (`tuple[tuple[int, int], ...]`):
+            The drafts for the positions after it that were made along with the rejected one.
+    """
+
+    token: int
+    source: int
+    rejected: tuple[tuple[int, int], ...] = ()
+    dropped: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -19,6 +43,7 @@ class SpeculationStatistics:
         num_accepted (`list[int]`): Number of accepted drafts at each depth.
         num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
         num_copies_accepted (`int`): Accepted drafts by prompt lookup.
+        trace (`list[list[TokenTrace]]`): For each batch row, where each of its generated tokens came from.
     """
 
     num_tokens: int = 0
@@ -28,6 +53,7 @@ class SpeculationStatistics:
     num_accepted: list[int] = field(default_factory=list)
     num_copied: int = 0
     num_copies_accepted: int = 0
+    trace: list[list[TokenTrace]] = field(default_factory=list, repr=False)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -59,3 +85,39 @@ class SpeculationStatistics:
             self.num_accepted[depth] += is_accepted
             self.num_copied += kind.is_lookup
             self.num_copies_accepted += kind.is_lookup and is_accepted
+
+    def trace_tokens(
+        self,
+        row: int,
+        tokens: Sequence[int],
+        num_accepted: int,
+        drafts: Sequence[int],
+        kinds: Sequence[DraftKind | None],
+    ) -> None:
+        r"""
+        Add the tokens that a batch row gains in a step to its trace.
+
+        Args:
+            row (`int`): The index of the row in the full batch.
+            tokens (`Sequence[int]`): The new tokens: the accepted drafts and one more, or less where the row ends.
+            num_accepted (`int`): The number of accepted drafts, including those after the end of the row.
+            drafts (`Sequence[int]`): All drafts of the row in this step.
+            kinds (`Sequence[DraftKind | None]`): Their kinds. What stands in for a missing draft has the kind `None`.
+        """
+        trace = self.trace[row]
+        if not drafts:
+            trace += [TokenTrace(token, MODEL_SOURCE) for token in tokens]
+            return
+        sources = [_source_of(kind, n) for n, kind in enumerate(kinds, start=1)]
+        trace += [TokenTrace(*pair) for pair in zip(tokens[:num_accepted], sources, strict=False)]
+        if len(tokens) > num_accepted:
+            pairs = zip(drafts[num_accepted:], sources[num_accepted:], strict=True)
+            rejected = tuple(pair for pair in pairs if pair[1] != MODEL_SOURCE)
+            trace.append(TokenTrace(tokens[num_accepted], MODEL_SOURCE, rejected[:1], rejected[1:]))
+
+
+def _source_of(kind: DraftKind | None, depth: int) -> int:
+    """Return the source of a draft at depth 1, 2, ...; a missing draft, `None`, counts as the model's."""
+    if kind is None:
+        return MODEL_SOURCE
+    return LOOKUP_SOURCE if kind.is_lookup else depth

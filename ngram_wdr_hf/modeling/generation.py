@@ -35,7 +35,7 @@ SAVED_OPTIONS = {
 }
 GENERATION_OPTIONS = (*SAVED_OPTIONS, "use_mtp")
 # Transformers options that count tokens, with their minimum.
-DRAFT_COUNTS = {"num_assistant_tokens": 1, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
+DRAFT_COUNTS = {"num_assistant_tokens": 0, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
 class NgramGenerationMixin:
@@ -53,18 +53,19 @@ class NgramGenerationMixin:
         How many tokens the heads choose drafts from: those given to `ngram_set_draft_tokens`, then the first of the
         vocabulary. By default, that of `model.config`. Drafts are checked against the full vocabulary.
     draft_threshold (`float`, *optional*):
-        The cost of a head's draft as a share of a forward pass, from 0 to 1, most of it for running the head. A draft
-        is made if its chance of acceptance is worth the cost; 0 always drafts. By default, measured costs are used;
-        the cost of checking grows with the batch size.
-    num_assistant_tokens (`int`, *optional*, defaults to 20):
-        The maximum number of heads to draft with, beginning with the first.
+        The cost of a head's draft as a share of a forward pass, from 0 to 1, half of it for running the head. A draft
+        is made if its chance of acceptance is worth the cost; 0 always drafts. By default, costs are derived from the
+        sizes of the model and the batch.
+    num_assistant_tokens (`int`, *optional*, defaults to all heads):
+        The maximum number of heads to draft with, beginning with the first. 0 leaves drafting to prompt lookup.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
         The maximum number of tokens to copy by prompt lookup, which is used where a copy is more likely to be accepted
         than the heads' drafts. 0 disables prompt lookup.
     max_matching_ngram_size (`int`, *optional*, defaults to 3):
         How many of the last tokens prompt lookup compares with earlier ones, at most.
 
-    With `return_dict_in_generate=True`, the output of `use_mtp=True` has its statistics in the field `speculation`.
+    With `return_dict_in_generate=True`, the output of `use_mtp=True` has its statistics in the field `speculation`,
+    including the source of each token.
     """
 
     def ngram_lambda(self, ensemble_lambda: float | None = None) -> float:

@@ -9,7 +9,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from ngram_wdr_hf.decoding import prompt_lookup
 from ngram_wdr_hf.decoding.acceptance import accept_by_sampling, accept_greedily
 from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.pace import DraftKind, DraftPace
+from ngram_wdr_hf.decoding.pace import DraftKind
 from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup, PromptMatch
 from ngram_wdr_hf.decoding.rows import TextRows
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
@@ -190,123 +190,6 @@ def test_prompt_lookup_beside_the_heads():
     torch.manual_seed(0)
     alone = heads_only.draft(text_of(ids), states, ids[:, -1])
     torch.testing.assert_close(alone.probabilities[0][1], drafts.probabilities[0][1])
-
-
-def pace_of(threshold=None, free_tokens=40, samples=False):
-    return DraftPace(threshold, free_tokens, samples)
-
-
-def one_step(pace, kind, accepted, num_rows=1, max_depth=3) -> int:
-    """Run a step without prompt lookup, with all drafts of one kind, accepted or not; return its depth."""
-    depth = 0
-    pace.begin([100] * num_rows)
-    while depth < max_depth and pace.should_run_head([None] * num_rows) and pace.should_draft([kind] * num_rows):
-        depth += 1
-    pace.learn([[kind] * depth] * num_rows, [depth if accepted else 0] * num_rows)
-    return depth
-
-
-def steps_with_drafts(pace, outcomes, confidence=0.6):
-    """Return the depth of each step of one row, whose drafts are accepted or not as in `outcomes`."""
-    return [one_step(pace, DraftKind.of_head(confidence), accepted) for accepted in outcomes]
-
-
-def test_pace_goes_down_and_up():
-    pace = pace_of()
-    wrong = steps_with_drafts(pace, [False] * 200)
-    assert wrong[0] > 0
-    # Still drafts now and then.
-    assert 0 < sum(depth > 0 for depth in wrong[100:]) <= 100 / 8 + 1
-    right = steps_with_drafts(pace, [True] * 400)
-    assert right[-100:] == [3] * 100
-    assert steps_with_drafts(pace_of(), [True] * 50, confidence=0.95)[-40:] == [3] * 40
-
-
-def test_heads_without_gain_are_rarely_run():
-    pace, kind = pace_of(), DraftKind.of_head(0.0)
-
-    def steps_with_heads(num_steps):
-        for _ in range(num_steps):
-            one_step(pace, kind, accepted=False)
-            yield pace.has_run_heads
-
-    assert list(steps_with_heads(100))[:4] == [True] * 4
-    assert 0 < sum(steps_with_heads(100)) <= 100 / 16 + 1
-
-
-def test_prompt_lookup_is_never_paused():
-    """Prompt lookup drafts even if heads had no gain and there was no match for long."""
-    pace, copy = pace_of(), DraftKind.of_lookup(3)
-    for _ in range(100):
-        one_step(pace, DraftKind.of_head(0.0), accepted=False)
-    for _ in range(10):
-        pace.begin([100])
-        assert pace.prefers_lookup(copy) and pace.should_draft([copy])
-        pace.learn([[copy]], [1])
-
-
-def test_pace_is_deterministic():
-    outcomes = [i % 7 < 3 for i in range(100)]
-    first, second = pace_of(), pace_of()
-    assert steps_with_drafts(first, outcomes) == steps_with_drafts(second, outcomes)
-    assert first.num_checked == second.num_checked and first.gain == second.gain
-
-
-def test_pace_of_large_batches_is_slower():
-    def drafts(pace, num_rows):
-        pace.begin([10] * num_rows)
-        return pace.should_draft([DraftKind.of_head(0.3)] * num_rows)
-
-    assert drafts(pace_of(), 1) and not drafts(pace_of(), 32)
-    assert drafts(pace_of(free_tokens=4000), 32)
-
-
-def test_thresholds():
-    unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
-    # Drafts that cost nothing are made however often they were wrong.
-    pace = pace_of(0.0)
-    assert [one_step(pace, unsure, accepted=False) for _ in range(100)] == [3] * 100
-    # One that costs a forward pass is left alone, unless the head is sure and has always been right.
-    pace = pace_of(1.0)
-    assert [one_step(pace, unsure, accepted=False) for _ in range(100)] == [0] * 100
-    pace = pace_of(1.0)
-    assert [one_step(pace, sure, accepted=True) for _ in range(200)][-50:] == [3] * 50
-
-
-@pytest.mark.parametrize(("samples", "num_rows"), [(True, 1), (False, 16), (True, 8)])
-def test_expensive_heads_are_tried(samples, num_rows):
-    """Without trials, heads that are always right would never be used."""
-    pace = DraftPace(None, free_tokens=40, samples=samples)
-    depths = [one_step(pace, DraftKind.of_head(0.95), accepted=True, num_rows=num_rows) for _ in range(40)]
-    assert depths[:4] == [3] * 4 and depths[-20:] == [3] * 20
-
-
-def test_nothing_is_learned_of_drafts_after_a_wrong_one():
-    first, second, third = (DraftKind.of_head(confidence) for confidence in (0.3, 0.6, 0.95))
-    pace = pace_of()
-    pace.begin([10, 10])
-    pace.learn([[first, second, third], [DraftKind.of_lookup(2), None, None]], [1, 3])
-    assert pace.num_checked == {first: 1, second: 1, DraftKind.of_lookup(2): 1}
-    assert pace.num_accepted == {first: 1, second: 0, DraftKind.of_lookup(2): 1}
-
-
-def test_rows_with_more_tokens_left_have_more_weight():
-    unsure, sure = DraftKind.of_head(0.0), DraftKind.of_head(0.95)
-    pace = pace_of(0.7)
-    pace.begin([40, 10])
-    assert sum(pace.expected) == pytest.approx(2.0)
-    assert pace.should_draft([sure, unsure])
-    pace.begin([40, 10])
-    assert not pace.should_draft([unsure, sure])
-
-
-def test_kinds_of_drafts():
-    assert [DraftKind.of_head(c).level for c in (0.0, 0.02, 0.3, 0.89, 0.9, 1.0)] == [0, 1, 4, 7, 8, 8]
-    assert [DraftKind.of_lookup(length).level for length in (1, 3, 6, 20)] == [0, 2, 5, 5]
-    assert DraftKind.of_lookup(1) != DraftKind.of_head(0.0)
-    pace = pace_of()
-    chances = [pace.acceptance_rate(DraftKind.of_head(c)) for c in (0.01, 0.04, 0.08, 0.15, 0.3, 0.4, 0.6, 0.8, 0.95)]
-    assert chances == sorted(chances) and chances[-1] == 1.0
 
 
 def longest_latest_match(text, max_match):

@@ -1,0 +1,173 @@
+"""What drafts cost, from the sizes of the model."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.generation import GenerationConfig
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    r"""
+    How fast a type of device does what decoding consists of, relative to reading weights. Decoding one token is bound
+    by memory: every weight is read once. All other work is expressed by the bytes that could be read meanwhile. These
+    are ratios of a machine's speeds, so the order of magnitude counts.
+
+    Args:
+        tokens_per_read (`int`):
+            A matrix product over so many tokens takes as long as reading its weights once more: the ratio of
+            arithmetic to memory speed.
+        packing (`float`):
+            The share of a read that a product of a matrix with several vectors costs in addition to a product with
+            one vector, because the weights are rearranged first.
+        min_tokens (`int`):
+            A product of a matrix with fewer vectors than this, but more than one, is not faster than with this number.
+        block_bytes (`float`):
+            The time to call one block, that is the attention or the MLP of a layer, or a head: Python and small
+            operations.
+        sampling_bytes (`float`):
+            The time to sample from the scores of one position, per token of the vocabulary: softmax and drawing.
+        sorting_bytes (`float`): The same for a logits processor that sorts the scores, such as top-p.
+    """
+
+    tokens_per_read: int
+    packing: float
+    min_tokens: int
+    block_bytes: float
+    sampling_bytes: float
+    sorting_bytes: float
+
+
+# Measured in float32 with AVX2, 5 to 10 GB/s per core. A product with 2 or 3 vectors is computed vector by vector.
+CPU_SPEED = DeviceSpeed(
+    tokens_per_read=16, packing=0.25, min_tokens=4, block_bytes=1.2e6, sampling_bytes=100.0, sorting_bytes=500.0
+)
+# From data sheets, not measured: 300 TFLOP/s in half precision at 1.5 TB/s, and 0.1 ms to call a block.
+ACCELERATOR_SPEED = DeviceSpeed(
+    tokens_per_read=200, packing=0.0, min_tokens=1, block_bytes=1.5e8, sampling_bytes=100.0, sorting_bytes=500.0
+)
+# A forward pass copies the cache to append to it, and attention reads the copy. Shifting rows costs about as much.
+CACHE_READS = 3
+# Prices are derived anew when the text has grown by this number of tokens.
+COLUMNS_PER_PRICE = 64
+
+
+class PriceList(NamedTuple):
+    r"""
+    The costs of drafting at some batch size, as shares of a plain forward pass, which reads one token per row.
+
+    Args:
+        heads (`list[float]`): The cost of running head 1, 2, ...
+        checks (`list[float]`): The cost of checking 0, 1, ... drafts per row.
+    """
+
+    heads: list[float]
+    checks: list[float]
+
+    @property
+    def all_heads(self) -> float:
+        """The cost of drafting with all heads."""
+        return sum(self.heads) + self.checks[len(self.heads)]
+
+
+class DraftPrices:
+    r"""
+    The costs of drafting, from sizes alone: the weights of the model, of its heads and of the draft vocabulary, the
+    batch size, the number of drafts, the cache.
+
+    Args:
+        model (`PreTrainedModel`): A model with N-gram heads.
+        generation_config ([`GenerationConfig`]): The options of the generation.
+        num_heads (`int`): The number of heads to draft with.
+        max_drafts (`int`): The maximum number of drafts per row, at least `num_heads`.
+        draft_vocab_size (`int`): The number of tokens that the heads choose drafts from.
+
+    Attributes:
+        cache_bytes (`float`): The size of the cache per token of a row; 0 until it is set.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        generation_config: GenerationConfig,
+        num_heads: int,
+        max_drafts: int,
+        draft_vocab_size: int,
+    ):
+        self.speed = speed = speed_of(model)
+        self.max_drafts = max_drafts
+        # Of an embedding table, a forward pass reads one vector per token.
+        modules = [module for module in model.get_decoder().modules() if not isinstance(module, nn.Embedding)]
+        output = model.get_output_embeddings().weight
+        weights = {id(weight): weight for module in modules for weight in module.parameters(recurse=False)}
+        self.forward_bytes = sum(map(_bytes_of, {**weights, id(output): output}.values()))
+        # The layers are the longest list of modules. Each is an attention and an MLP.
+        self.num_blocks = 2 * max((len(module) for module in modules if isinstance(module, nn.ModuleList)), default=1)
+        list_bytes = _bytes_of(output) * draft_vocab_size / model.ngram_vocab_size
+        heads = model.ngram_heads[:num_heads]
+        self.head_bytes = [sum(map(_bytes_of, head.parameters())) + list_bytes for head in heads]
+        # The cost of choosing one token; in greedy search it is small.
+        sorts = (generation_config.top_p or 1.0) < 1.0 or generation_config.min_p is not None
+        bytes_per_score = (speed.sampling_bytes + sorts * speed.sorting_bytes) if generation_config.do_sample else 0.0
+        self.choice_bytes = bytes_per_score * model.ngram_vocab_size
+        self.draft_choice_bytes = bytes_per_score * draft_vocab_size
+        self.cache_bytes = 0.0
+        self.price_lists: dict[tuple[int, int], PriceList] = {}
+
+    def of(self, num_rows: int, num_columns: int) -> PriceList:
+        """Return the prices for a batch of `num_rows` rows, with about `num_columns` tokens each in the cache."""
+        key = num_rows, num_columns // COLUMNS_PER_PRICE
+        if key not in self.price_lists:
+            self.price_lists[key] = self._derive(num_rows, num_columns)
+        return self.price_lists[key]
+
+    def _derive(self, num_rows: int, num_columns: int) -> PriceList:
+        speed, cache_work = self.speed, CACHE_READS * num_rows * num_columns * self.cache_bytes
+        forwards = []
+        for num_drafts in range(self.max_drafts + 1):
+            num_tokens = num_rows * (1 + num_drafts)
+            work = self._product_with(self.forward_bytes, num_tokens) + num_tokens * self.choice_bytes
+            # Rows that accept different numbers of drafts are shifted in the cache.
+            num_copies = 2 if num_drafts and num_rows > 1 else 1
+            forwards.append(work + self.num_blocks * speed.block_bytes + num_copies * cache_work)
+        plain = forwards[0]
+        extra = speed.block_bytes + num_rows * self.draft_choice_bytes
+        heads = [(self._product_with(head, num_rows) + extra) / plain for head in self.head_bytes]
+        return PriceList(heads, [forward / plain - 1 for forward in forwards])
+
+    def _product_with(self, weight_bytes: float, num_tokens: int) -> float:
+        """Return the cost of multiplying weights with the vectors of some tokens, in bytes read."""
+        if num_tokens == 1:
+            return weight_bytes
+        num_tokens = max(num_tokens, self.speed.min_tokens)
+        return weight_bytes * (1 + self.speed.packing + num_tokens / self.speed.tokens_per_read)
+
+
+class ThresholdPrices:
+    r"""
+    Given costs instead of derived ones, for any batch.
+
+    Args:
+        threshold (`float`): The cost of a head's draft: half of it for running the head, half for checking the draft.
+        num_heads, max_drafts (`int`): As in [`DraftPrices`].
+    """
+
+    def __init__(self, threshold: float, num_heads: int, max_drafts: int):
+        # As in `DraftPrices`, but without effect.
+        self.cache_bytes = 0.0
+        half = threshold / 2
+        self.price_list = PriceList([half] * num_heads, [half * number for number in range(max_drafts + 1)])
+
+    def of(self, num_rows: int, num_columns: int) -> PriceList:
+        return self.price_list
+
+
+def speed_of(model: PreTrainedModel) -> DeviceSpeed:
+    """Return the speed of the device of a model."""
+    return CPU_SPEED if model.device.type == "cpu" else ACCELERATOR_SPEED
+
+
+def _bytes_of(weight: nn.Parameter) -> int:
+    return weight.numel() * weight.element_size()
