@@ -40,7 +40,9 @@ class PresentHeadsGPT2LMHeadModel(WDRNgramGPT2LMHeadModel):
 
 def main(arguments: list[str]) -> None:
     clm_model.LANGUAGE_MODELS["gpt2"] = PresentHeadsGPT2LMHeadModel
-    run_clm(parse_clm_arguments([*arguments, "--sample_tokens", "0"], __doc__))
+    # It cannot generate, and its heads are trained at all positions.
+    arguments = [*arguments, "--sample_tokens", "0", "--head_sample_rate", "1"]
+    run_clm(parse_clm_arguments(arguments, __doc__))
 
 
 if __name__ == "__main__":
