@@ -56,7 +56,7 @@ def fit_ensemble(
     model: nn.Module,
     text: ScoredText,
     batch_size: int = 8,
-    max_tokens: int = 100_000,
+    max_tokens: int = 20_000,
     process_index: int = 0,
     num_processes: int = 1,
     add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
@@ -73,7 +73,7 @@ def fit_ensemble(
         model (`nn.Module`): A model with N-gram heads.
         text (`EvaluationWindows` or `PairBatches`): The text.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
-        max_tokens (`int`, *optional*, defaults to 100,000):
+        max_tokens (`int`, *optional*, defaults to 20,000):
             The number of targets, a random sample of a longer text, since all their predictions are kept in memory.
         process_index (`int`, *optional*, defaults to 0): The index of this process.
         num_processes (`int`, *optional*, defaults to 1): Number of processes, each with its share of the text.

@@ -78,14 +78,19 @@ def test_names_in_a_table_exist(experiment):
 @pytest.mark.parametrize(
     "system, script, overrides, options",
     [
-        ("free-wdr-4", "train_clm.py", "", "--recipe free"),
+        ("free-wdr-4", "train_clm.py", "", "--recipe free --ngram_head_reads hidden --head_sample_rate 1"),
         (
             "simple-3",
             "train_clm.py",
             "",
             "--recipe paper --ngram_target simple --ngram_size 3 --ensemble fitted --metric_for_best_model loss",
         ),
-        ("present", "experiments/present_heads.py", "", "--recipe free"),
+        (
+            "present",
+            "experiments/present_heads.py",
+            "",
+            "--recipe free --ngram_head_reads hidden --head_sample_rate 1",
+        ),
         ("wide", "train_clm.py", " n_inner=481", "--ngram_target none"),
     ],
 )
