@@ -37,10 +37,13 @@ def seeded():
 
 @pytest.fixture
 def transformers_log(caplog):
-    """Transformers' own log, which does not reach the root logger by default."""
+    """Transformers' own log, which does not reach the root logger by default. Trainer may have changed its level."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_warning()
     logging.enable_propagation()
     yield caplog
     logging.disable_propagation()
+    logging.set_verbosity(verbosity)
 
 
 @pytest.fixture(params=["wdr", "simple"])
