@@ -199,6 +199,6 @@ def bootstrap(
     test = PairedTest(named, {"BLEU": BLEU(references=[references])}, references=None, test_type="bs")
     _, scores = test()
     plain, system = scores["BLEU"]
-    # Sacrebleu gives equal translations its smallest p-value: no resampled difference is greater than 0.
-    is_equal = named[0][1] == named[1][1]
-    return {"baseline": plain.score, "bleu": system.score, "p": 1.0 if is_equal else system.p_value}
+    # Sacrebleu gives equal scores its smallest p-value if no resampled difference exceeds its mean.
+    p_value = 1.0 if system.score == plain.score else system.p_value
+    return {"baseline": plain.score, "bleu": system.score, "p": p_value}

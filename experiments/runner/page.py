@@ -27,7 +27,8 @@ def write_page(experiment: Experiment, results: Results, folder: Path) -> Path:
         f"`python experiments/run.py {experiment.table} --scale {experiment.scale} --report`.",
         f"Figures are {experiment.content['metric']}, mean ± standard deviation over seeds. Differences are to the "
         "plain model of the same seed, with a 95 % interval by Student's t. The best λ, the temperature and the "
-        "fitted weights are chosen on the validation set.",
+        "fitted weights are chosen on the validation set. The minutes of an interrupted run are those since it was "
+        "last resumed.",
     ]
     for group, place in experiment.groups.items():
         if results.of(group):
