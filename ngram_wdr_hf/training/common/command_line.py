@@ -36,7 +36,7 @@ def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] |
     except KeyboardInterrupt as stop:
         if os.environ.get("RANK", "0") == "0":
             # The line of the progress bar ends here.
-            print(f"\n{stop or 'Stopped. Repeat the command to go on.'}", file=sys.stderr)
+            print(f"\n{str(stop) or 'Stopped. Repeat the command to go on.'}", file=sys.stderr)
         return 130
     except Exception as error:
         reason = str(error) if isinstance(error, InputError) else reason_outside(error)

@@ -118,3 +118,13 @@ def test_checkpoint_of_another_model(clm, finished_clm, tmp_path):
     checkpoint = str(finished_clm.folder / "checkpoint-4")
     with raises_naming(InputError, checkpoint):
         clm(tmp_path / "run", "--max_steps 6", "--resume_from_checkpoint", checkpoint)
+
+
+def test_interruption_before_the_training(capsys):
+    """An interruption without a message of its own says how to go on."""
+
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    assert run_script(interrupted, []) == 130
+    assert capsys.readouterr().err == "\nStopped. Repeat the command to go on.\n"
