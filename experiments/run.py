@@ -6,8 +6,9 @@ Run the experiments of the paper: train what is missing, collect the figures, wr
     python experiments/run.py ptb --scale smoke                # about a minute, no data files
     python experiments/run.py ptb --scale small --report       # only the page, from experiments/results
 
-Tables: ptb, primary, nmt, mlm (experiments/tables). Repeat a command to resume after an interruption; finished runs
-are not trained again. `python experiments/verdicts.py` then judges the paper's claims.
+Tables: ptb, primary, nmt, mlm (experiments/tables). Repeat a command to resume after an interruption. Runs in the
+results are not trained again, even if their folders are gone. `python experiments/verdicts.py` then judges the
+paper's claims.
 """
 
 import sys
@@ -15,7 +16,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.collect import collect, is_finished
+from runner.collect import collect, is_finished, is_recorded
 from runner.jobs import complete
 from runner.page import write_page
 from runner.results import Results
@@ -69,10 +70,10 @@ def train(experiment: Experiment, options: Namespace, path: Path) -> list[str]:
     seeds = list(dict.fromkeys(options.seeds or experiment.setup["seeds"]))
     experiment.prepare(folder, data)
     runs = experiment.runs(folder, data, seeds, options.only)
-    missing = [run for run in runs if not is_finished(run)]
+    results = Results.load(path) if path.exists() else Results(experiment.table, experiment.scale)
+    missing = [run for run in runs if not (is_recorded(run, results) or is_finished(run))]
     print(f"{experiment.name}: {len(runs)} runs, {len(missing)} to train. Folder: {folder}", flush=True)
     failed = complete(missing, options.jobs, lambda line: print(line, flush=True))
-    results = Results.load(path) if path.exists() else Results(experiment.table, experiment.scale)
     # Also those of earlier commands, for comparisons.
     collect(experiment, experiment.runs(folder, data, seeds), results)
     results.save(path)

@@ -15,6 +15,8 @@ from .results import BEST_LAMBDA, GLUE, Results
 from .tables import Experiment, Run
 
 METRICS, TRANSLATIONS, GLUE_METRICS = "metrics.json", "test_translations.jsonl", "glue_metrics.json"
+# The option that continues a finished run if it is increased.
+LENGTH = "num_train_epochs"
 # The metric of each task in metrics.json.
 METRIC = {"clm": "perplexity", "nmt": "bleu"}
 ENSEMBLES = (WITHOUT_HEADS, "temperature", BEST_LAMBDA, "fitted")
@@ -24,20 +26,28 @@ TRANSLATED = {WITHOUT_HEADS: "plain", "chosen ensemble": "hypothesis"}
 
 def is_finished(run: Run) -> bool:
     """
-    Return whether all commands of a run have ended. Raise an `InputError` if its folder holds a run with other
-    options.
+    Return whether all commands of a run have ended. A shorter run is not finished: its command continues it. Raise an
+    `InputError` if its folder holds a run with other options.
     """
     metrics = read_metrics(run)
     if metrics is None:
         return False
     settings = metrics["settings"]
     for name, value in {**run.options, "seed": run.seed}.items():
+        if name == LENGTH and settings[name] < value:
+            return False
         if name in settings and not _same(settings[name], value):
             raise InputError(
                 f"The run in {run.folder} has another {name} ({settings[name]}, now {value}): delete the folder, or "
                 "choose other `--runs`."
             )
     return len(run.commands) == 1 or (run.glue_folder / GLUE_METRICS).exists()
+
+
+def is_recorded(run: Run, results: Results) -> bool:
+    """Return whether the results have the figures of a run with the same options, be its folder there or not."""
+    records = results.of(run.group, run.system)
+    return any(record["seed"] == run.seed and record["options"] == run.options for record in records)
 
 
 def read_metrics(run: Run) -> dict[str, Any] | None:
@@ -56,16 +66,17 @@ def _same(saved: Any, given: Any) -> bool:
 
 
 def collect(experiment: Experiment, runs: Iterable[Run], results: Results) -> None:
-    """Add the figures of the runs that are finished to `results`, in place of earlier ones of the same runs."""
-    runs = [run for run in runs if is_finished(run)]
-    for run in runs:
+    """Add the figures of the runs that are finished and not recorded yet to `results`."""
+    runs = list(runs)
+    for run in [run for run in runs if not is_recorded(run, results) and is_finished(run)]:
         record = record_of(run, experiment.task)
         results.add(record)
         for system, source in experiment.without_heads.items():
             if source == run.system:
                 results.add(_without_heads(record, system))
     if experiment.task == "nmt":
-        _compare_translations(experiment, runs, results)
+        translated = [run for run in runs if is_recorded(run, results) and (run.folder / TRANSLATIONS).exists()]
+        _compare_translations(experiment, translated, results)
 
 
 def record_of(run: Run, task: str) -> dict[str, Any]:
@@ -77,6 +88,7 @@ def record_of(run: Run, task: str) -> dict[str, Any]:
         "group": run.group,
         "system": run.system,
         "seed": run.seed,
+        "options": run.options,
         "model": metrics["model"],
         "parameters": metrics["num_parameters"],
         "head_parameters": metrics["head_parameters"],

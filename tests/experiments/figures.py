@@ -9,6 +9,7 @@ def record(system: str, seed: int, figures: dict[str, float], group: str = "ptb"
         "group": group,
         "system": system,
         "seed": seed,
+        "options": {},
         "model": system,
         "parameters": 1100,
         "head_parameters": 100,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runner.collect import bootstrap, collect, is_finished, record_of
+from runner.collect import bootstrap, collect, is_finished, is_recorded, record_of
 from runner.results import Results
 from runner.tables import Run, load_experiment
 
@@ -70,11 +70,25 @@ def test_finished_runs_have_the_options_of_the_table(tmp_path):
             is_finished(replace(run, options=options, seed=seed))
 
 
-def test_later_figures_replace_earlier_ones(tmp_path):
-    results = Results("ptb", "small")
-    for minutes in (60.0, 120.0):
-        history = [{"step": 1, "train_runtime": minutes}]
-        collect(load_experiment("ptb", "small"), [finished(tmp_path, history=history)], results)
+def test_a_shorter_run_is_continued(tmp_path):
+    run = finished(tmp_path, settings={"num_train_epochs": 10.0, "seed": 1})
+    assert is_finished(replace(run, options={"num_train_epochs": 10}))
+    assert not is_finished(replace(run, options={"num_train_epochs": 20}))
+    with raises_naming(InputError, str(run.folder), "num_train_epochs"):
+        is_finished(replace(run, options={"num_train_epochs": 5}))
+
+
+def test_figures_are_replaced_by_those_of_other_options(tmp_path):
+    results, experiment = Results("ptb", "small"), load_experiment("ptb", "small")
+    run = finished(tmp_path, history=[{"step": 1, "train_runtime": 60.0}])
+    collect(experiment, [run], results)
+    # A recorded run is kept, whatever became of its folder.
+    finished(tmp_path, history=[{"step": 1, "train_runtime": 120.0}])
+    collect(experiment, [run, replace(run, seed=2, folder=tmp_path / "gone")], results)
+    assert [record["minutes"] for record in results.of("ptb", "free-wdr-4")] == [1.0]
+    other = replace(run, options={"recipe": "free"})
+    assert is_recorded(run, results) and not is_recorded(other, results)
+    collect(experiment, [other], results)
     assert [record["minutes"] for record in results.of("ptb", "free-wdr-4")] == [2.0]
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json").records == results.records

@@ -43,9 +43,11 @@ def test_smoke(table, tmp_path, capsys):
     assert "0 to train" in capsys.readouterr().out and contents(tmp_path / "runs") == before
     assert page.read_text(encoding="utf-8") == text
     shutil.rmtree(tmp_path / "runs")
-    page.unlink()
-    main([*command, "--report"])
-    assert page.read_text(encoding="utf-8") == text
+    for again in (command, [*command, "--report"]):
+        page.unlink()
+        main(again)
+        assert page.read_text(encoding="utf-8") == text
+    assert not (tmp_path / "runs").exists()
 
 
 def _images(text: str) -> list[str]:
