@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ...data.errors import InputError
-from ...method.configuration import HEAD_INPUTS
+from ...method.configuration import HEAD_INPUTS, HEAD_LOSS_TOKENS
 from ..head_schedule import HEAD_LOSS_SCHEDULES
 from .checks import (
     FRACTION,
@@ -189,10 +189,16 @@ class GenerativeModelArguments(ModelArguments):
         "vocabulary). Fewer tokens make drafting cheaper. Default: with `--train_mode heads`, "
         "as many as cover 98 percent of the training text; else the checkpoint's, else the whole vocabulary.",
     )
+    head_loss_tokens: str | None = HfArg(
+        default=None,
+        help="The vocabulary of the heads' training loss: `all` tokens, or only the `draft` tokens, which is faster "
+        "with a large vocabulary, but only good for drafting. Default: the checkpoint's, else `all`.",
+    )
 
     def __post_init__(self):
         super().__post_init__()
         check_at_least("draft_vocab_size", self.draft_vocab_size, 1)
+        check_choice("head_loss_tokens", self.head_loss_tokens, HEAD_LOSS_TOKENS)
 
 
 @dataclass
