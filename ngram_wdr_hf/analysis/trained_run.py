@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
@@ -17,13 +18,14 @@ from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
+from ..data.rows import RowStore
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..evaluation.lengths import max_positions
 from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
 from ..training.common.report import RunResult, describe
-from ..training.common.run_folder import SETTINGS, RunFolder
+from ..training.common.run_folder import SELF_GENERATED, SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
 from ..training.mlm.arguments import MlmDataArguments
 from ..training.nmt.arguments import NmtDataArguments
@@ -249,7 +251,16 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
     pairs = load_pairs(arguments, do_train=True, notify=ignore)
     pairs = {name: pairs[name] for name in ("train", split)}
-    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore)
+    translate = None
+    if arguments.self_generated is not None:
+        own = RowStore(run.folder / SELF_GENERATED).rows[: arguments.self_generated]
+        if not own:
+            raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
+
+        def translate(pairs: Dataset) -> list[np.ndarray]:
+            return own
+
+    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore, translate)
     predicted = _first_pairs(data.batches[split], arguments.batch_tokens, max_tokens)
     train = data.batches["train"]
     sources = predicted.rows[:NUM_PROMPTS]["input_ids"]
