@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -251,15 +252,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
     pairs = load_pairs(arguments, do_train=True, notify=ignore)
     pairs = {name: pairs[name] for name in ("train", split)}
-    translate = None
-    if arguments.self_generated is not None:
-        own = RowStore(run.folder / SELF_GENERATED).rows[: arguments.self_generated]
-        if not own:
-            raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
-
-        def translate(pairs: Dataset) -> list[np.ndarray]:
-            return own
-
+    translate = None if arguments.self_generated is None else partial(_own_translations, run)
     data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore, translate)
     predicted = _first_pairs(data.batches[split], arguments.batch_tokens, max_tokens)
     train = data.batches["train"]
@@ -271,6 +264,14 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         batch={name: tensor[:NUM_ROWS] for name, tensor in train[len(train) // 2].items()},
         prompts=[{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in map(_row, sources)],
     )
+
+
+def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
+    """Return the translations that the run's model was trained on, whatever the pairs."""
+    rows = RowStore(run.folder / SELF_GENERATED).rows[: run.settings["self_generated"]]
+    if not rows:
+        raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
+    return rows
 
 
 def _row(tokens: Sequence[int]) -> torch.LongTensor:
