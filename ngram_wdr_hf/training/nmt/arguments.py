@@ -54,7 +54,9 @@ class NmtDataArguments:
         "and German sentences generated from a small grammar.",
     )
     train_target: list[str] | None = HfArg(
-        default=None, help="Text files with the translations of `--train_source`, with as many lines."
+        default=None,
+        help="Text files with the translations of `--train_source`, with as many lines. Not needed if the model "
+        "translates the sources itself (`--self_generated`) and there is a validation set.",
     )
     validation_source: list[str] | None = HfArg(
         default=None,

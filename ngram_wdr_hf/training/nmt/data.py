@@ -95,7 +95,10 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> d
         needs_targets.remove("train")
     for split, rows in splits.items():
         if split in needs_targets and not has_references(rows):
-            raise InputError(f"`--{split}_target` is missing: give the translations of the {split} set.")
+            advice = f"give the translations of the {split} set"
+            if split == "train" and arguments.self_generated is not None:
+                advice += ", or a validation set, because there are no references to hold out"
+            raise InputError(f"`--{split}_target` is missing: {advice}.")
     splits = reverse(splits) if arguments.reverse else splits
     splits = hold_out_pairs(drop_empty(splits, notify), arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}

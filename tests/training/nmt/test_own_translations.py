@@ -210,7 +210,7 @@ def test_sources_without_references(marian, pair_files, tmp_path):
     (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--num_beams", "1")
     assert again.scores["validation"].nll(0.0) == pytest.approx(result.scores["validation"].nll(0.0))
     # Without a validation set, there is nothing to hold out for it.
-    with raises_naming(InputError, "`--train_target`"):
+    with raises_naming(InputError, "`--train_target`", "validation set"):
         run(*command, option, source, "--output_dir", str(tmp_path / "other"))
 
 
