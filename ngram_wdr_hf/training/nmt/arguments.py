@@ -137,8 +137,8 @@ class NmtDataArguments:
     self_generated: int | None = HfArg(
         default=None,
         help="With `--train_mode heads`, let the checkpoint translate this many training sentences itself, chosen at "
-        "random (all, if there are fewer), and train on its translations instead of their references. Heads that "
-        "draft learn best from the model's own translations. The other sentences keep their references; without "
+        "random (all, if there are fewer), and train on its translations instead of their references: the heads "
+        "learn to draft what the model itself says. The other sentences keep their references; without "
         "`--train_target`, they are left out. Validation and test sets keep their references.",
     )
     self_generated_temperature: float | None = temperature_field(OWN_TRANSLATION_TEMPERATURE)

@@ -157,8 +157,9 @@ def tokenize_nmt(
         if writes_targets:
             own, keeps_others = translate(tokens), has_references(rows)
             num_own = len(own)
-            others = "keep their references" if keeps_others else "are left out"
-            notify(f"train: {num_own:,} of {len(tokens):,} sources translated by the model itself, others {others}.")
+            others = ", the others " + ("keep their references" if keeps_others else "are left out")
+            others = others if num_own < len(tokens) else ""
+            notify(f"train: {num_own:,} of {len(tokens):,} sources translated by the model itself{others}.")
             tokens = with_translations(tokens, own, tokenizer, keeps_others)
         if split == "train":
             kept = keep_lengths(tokens, data.max_length, data.max_length_ratio)

@@ -274,20 +274,15 @@ def test_cached_and_uncached_training_agree(cached_run, tmp_path):
 HEADS = ["--train_mode", "heads", "--model_name_or_path", "CHECKPOINT"]
 BAD = {
     "own translations, all weights": (
-        ["--self_generated", "9", "--model_name_or_path", "CHECKPOINT"],
+        [*HEADS[2:], "--self_generated", "9"],
         ("`--self_generated`", "`--train_mode heads`"),
     ),
     "new model": (["--self_generated", "9", "--train_mode", "heads"], ("`--model_name_or_path`",)),
     "no sentences": ([*HEADS, "--self_generated", "0"], ("`--self_generated`",)),
-    "temperature": (
-        [*HEADS, "--self_generated", "9", "--self_generated_temperature", "-1"],
-        ("`--self_generated_temperature`",),
-    ),
     "temperature alone": ([*HEADS, "--self_generated_temperature", "1"], ("`--self_generated`",)),
     "another tokenizer": ([*HEADS, "--self_generated", "9", "--tokenizer", "bpe"], ("`--tokenizer bpe`",)),
     "FSDP": ([*HEADS, "--cache_hidden_states", "--fsdp", "full_shard"], ("`--cache_hidden_states`", "FSDP")),
     "cache of a model that changes": (["--cache_hidden_states"], ("`--cache_hidden_states`", "`--train_mode heads`")),
-    "limit": ([*HEADS, "--cache_hidden_states", "--cache_limit", "0"], ("`--cache_limit`",)),
     "too small a limit": ([*HEADS, "--cache_hidden_states", "--cache_limit", "1e-9"], ("`--cache_limit`",)),
 }
 
