@@ -84,10 +84,8 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """
         Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
-        fields of its output by name. If `inputs` has the hidden states already, as `last_hidden_state`, return them.
+        fields of its output by name.
         """
-        if inputs.get("last_hidden_state") is not None:
-            return inputs["last_hidden_state"].to(self.dtype), {}
         base_model = self.base_model
         if base_model is self:
             # Some backbones do not name their base model by their `base_model_prefix`.

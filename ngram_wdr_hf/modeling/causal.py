@@ -65,8 +65,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         λ, after them.
 
     last_hidden_state (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
-        The hidden states of a frozen backbone, if they are known. The backbone is not run then, and the training loss
-        is that of the heads only: `head_losses[0]` is 0.
+        The hidden states of a frozen backbone, if they are known. The backbone is not run then, of an encoder-decoder
+        neither side, and the training loss is that of the heads only: `head_losses[0]` is 0.
 
     In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
     them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
@@ -176,7 +176,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self._ngram_check_text(text, next_tokens)
         past = inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
-        hidden_states, fields = self._ngram_run_backbone(inputs)
+        if inputs.get("last_hidden_state") is None:
+            hidden_states, fields = self._ngram_run_backbone(inputs)
+        else:
+            hidden_states, fields = inputs["last_hidden_state"].to(self.dtype), {}
         past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
 
         if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
