@@ -6,16 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# Products with more vectors than this are left to PyTorch.
-MOST_TOKENS = 8
+# Products with more vectors than this are left to PyTorch, which rearranges the weights for them. In one thread, this
+# pays earlier.
+MOST_TOKENS, MOST_TOKENS_OF_ONE_THREAD = 8, 5
 
 
 class FewTokenProducts:
     r"""
-    Context in which the linear layers of a model on a CPU compute products with up to `MOST_TOKENS` vectors as
-    `(W xᵀ)ᵀ` instead of `x Wᵀ`. The order of the factors decides which kernel of the linear algebra library is used:
-    that of `x Wᵀ` reads the weights of a single token in one thread and at half the speed of the memory, and those of
-    two to four tokens vector by vector, or after rearranging them. Results differ by rounding errors.
+    Context in which the linear layers of a model on a CPU compute products with a few vectors as `(W xᵀ)ᵀ` instead of
+    `x Wᵀ`. The order of the factors decides which kernel the linear algebra library uses. On the machines where this
+    was measured, that of `x Wᵀ` reads the weights in one thread for a single vector, once per vector for two or three,
+    and rearranges them for more; the other kernel does neither. Results differ by rounding errors.
 
     Layers that are wrapped, quantized, not in float32 or part of a compiled model are left as they are.
 
@@ -53,13 +54,15 @@ def multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     """
     rows = inputs.reshape(-1, inputs.shape[-1])  # (R, d)
     count = len(rows)
-    if not 0 < count <= MOST_TOKENS or not _is_fast(weight) or inputs.dtype != weight.dtype:
+    most = MOST_TOKENS if torch.get_num_threads() > 1 else MOST_TOKENS_OF_ONE_THREAD
+    if not 0 < count <= most or not _is_fast(weight) or inputs.dtype != weight.dtype:
         return F.linear(inputs, weight, bias)
     # Two vectors are faster than one.
     columns = (rows if count > 1 else rows.repeat(2, 1)).T  # (d, R)
-    product = torch.mm(weight, columns)[:, :count].T  # (R, num_outputs)
-    product = product.contiguous() if bias is None else product + bias
-    return product.reshape(*inputs.shape[:-1], len(weight))
+    product = torch.mm(weight, columns)[:, :count].T.contiguous()  # (R, num_outputs)
+    if bias is not None:
+        product += bias
+    return product.view(*inputs.shape[:-1], len(weight))
 
 
 def _is_plain(layer: nn.Module) -> bool:

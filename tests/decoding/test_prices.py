@@ -30,14 +30,14 @@ SMOL = {
 }
 
 
-# Measured on one thread, float32: the time of a forward pass over 4, 5, 6, 7 and 9 tokens per row, relative to one.
+# Measured on two threads, float32: the time of a forward pass over 4, 5, 6, 7 and 9 tokens per row, relative to one.
 MEASURED = {
-    ("small", 1): (1.12, 1.09, 1.09, 1.11, 1.15),
-    ("small", 8): (1.16, 1.41, 1.33, 1.66, 1.88),
-    ("stories", 1): (1.36, 1.49, 1.45, 1.60, 1.64),
-    ("stories", 8): (1.59, 1.75, 2.07, 2.23, 2.57),
-    ("smol", 1): (1.45, 1.75, 1.63, 1.71, 1.92),
-    ("smol", 8): (1.87, 2.03, 2.32, 2.57, 3.18),
+    ("small", 1): (1.17, 1.16, 1.28, 1.26, 1.30),
+    ("small", 8): (1.45, 1.66, 1.66, 1.76, 1.82),
+    ("stories", 1): (1.05, 1.19, 1.25, 1.41, 2.16),
+    ("stories", 8): (2.15, 2.35, 2.69, 2.76, 2.95),
+    ("smol", 1): (1.08, 1.29, 1.51, 1.71, 2.12),
+    ("smol", 8): (2.03, 2.33, 2.51, 2.81, 3.28),
 }
 
 
@@ -102,8 +102,8 @@ def test_prices_follow_sizes():
     assert short.heads[0] < 0.1 and short.checks == stories.checks
     # A head that reads more tokens is larger.
     assert short.heads == sorted(short.heads) and short.heads[0] < short.heads[2]
-    # Two or three tokens take as long as four.
-    assert smol.checks[0] == 0 < smol.checks[1] == smol.checks[2] == smol.checks[3] < smol.checks[4]
+    # One or two tokens take as long as three.
+    assert smol.checks[0] == smol.checks[1] == smol.checks[2] == 0 < smol.checks[3] < smol.checks[4]
     assert short.all_heads == pytest.approx(sum(short.heads) + short.checks[3])
 
 
@@ -111,13 +111,14 @@ def test_batches_pay_more_for_checks():
     prices = prices_of(model_of_size("smol"))
     for depth in (3, 8):
         checks = [prices.of(num_rows, 0).checks[depth] for num_rows in (1, 4, 16, 64)]
-        assert checks == sorted(checks) and checks[-1] < depth
+        # The cheapest tokens are the first of a single row.
+        assert checks[0] == min(checks) and max(checks) < depth
     # Rows are shifted in the cache, the more expensive the longer the text.
     alone, batch = prices.of(1, 0), prices.of(8, 0)
     prices.cache_bytes = 30 * 2 * 192 * 4
     prices.price_lists.clear()
     assert prices.of(8, 500).checks[1] > batch.checks[1]
-    assert prices.of(1, 500).checks[1] < alone.checks[1]
+    assert prices.of(1, 500).checks[3] < alone.checks[3]
     assert prices.of(8, 500) is prices.of(8, 501)
     assert prices.of(8, 500) != prices.of(8, 600)
 
