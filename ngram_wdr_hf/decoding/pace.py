@@ -31,6 +31,11 @@ class DraftKind(NamedTuple):
         return cls("unknown head", depth)
 
     @property
+    def family(self) -> str:
+        """What makes the drafts: kinds of one family are guessed too high or too low together."""
+        return "lookup" if self.is_lookup else "heads"
+
+    @property
     def is_lookup(self) -> bool:
         return self.source == "lookup"
 
@@ -51,22 +56,38 @@ LONGEST_MATCH = 6
 
 
 class RunningMean:
-    """The mean of the numbers added, the last of them above all. It begins with a guess that counts as `weight`."""
+    """The mean of the numbers added, the last ones above all. A guess counts as `guess_weight` numbers at first."""
 
     # The weight of a number when another one is added: the mean is over about 64 of them.
     DECAY = 1 - 1 / 64
 
-    def __init__(self, guess: float, weight: float):
-        self.total = guess * weight
-        self.weight = weight
+    def __init__(self, guess_weight: float):
+        self.guess_weight = guess_weight
+        self.total = self.weight = 0.0
 
     def add(self, number: float) -> None:
+        self.guess_weight *= self.DECAY
         self.total = self.total * self.DECAY + number
         self.weight = self.weight * self.DECAY + 1
 
+    def value(self, guess: float) -> float:
+        return (self.total + guess * self.guess_weight) / (self.weight + self.guess_weight)
+
+
+class Calibration:
+    """How the guesses about drafts of one family fared: the ratio of accepted drafts to guessed ones, lately."""
+
+    def __init__(self):
+        # As if one draft had been guessed correctly.
+        self.num_accepted = self.num_guessed = 1.0
+
+    def add(self, is_accepted: bool, guess: float) -> None:
+        self.num_accepted = self.num_accepted * RunningMean.DECAY + is_accepted
+        self.num_guessed = self.num_guessed * RunningMean.DECAY + guess
+
     @property
-    def value(self) -> float:
-        return self.total / self.weight
+    def factor(self) -> float:
+        return self.num_accepted / self.num_guessed
 
 
 class DraftPace:
@@ -77,13 +98,13 @@ class DraftPace:
     1. The first head is run if that is expected to pay. Its confidence is known only afterwards, so the expectation
        is over the confidences that it had so far.
     2. Another draft is made if, for some number of further drafts, the expected number of accepted ones exceeds the
-       costs. The chance of a draft is the product of the acceptance rates up to it; rates are learned by kind.
+       costs. The chance of a draft is the product of the acceptance rates up to it. Rates are learned by kind, and
+       the guesses that they begin with are corrected by how such guesses fared.
     3. A step now and then is a trial, which drafts with all heads at any cost. Otherwise, what was once found too
        expensive would never be learned again. Trials take a fixed share of the time, `TRIAL_SHARE`.
 
-    So drafts that are never accepted cost `TRIAL_SHARE` of the time, and at first what the guesses promise: one or two
-    forward passes, three or four if the heads are confident. There is no clock, and every call of `generate` starts
-    anew: the same random numbers give the same text.
+    So drafts that are never accepted cost `TRIAL_SHARE` of the time, and at first what the guesses promise. There is
+    no clock, and every call of `generate` starts anew: the same random numbers give the same text.
 
     Args:
         prices ([`DraftPrices`] or [`ThresholdPrices`]): The costs of heads and checks.
@@ -98,6 +119,7 @@ class DraftPace:
     def __init__(self, prices: DraftPrices | ThresholdPrices):
         self.prices = prices
         self.rates: dict[DraftKind, RunningMean] = {}
+        self.calibrations = {"lookup": Calibration(), "heads": Calibration()}
         # How often the first head's drafts were of each kind, lately.
         self.num_seen: dict[DraftKind, float] = {}
         self.costs = prices.of(1, 0)
@@ -180,9 +202,11 @@ class DraftPace:
             for depth, kind in enumerate(row[: accepted + 1]):
                 if kind is None:
                     break
-                self._rate(kind).add(depth < accepted)
+                is_accepted = depth < accepted
+                self.calibrations[kind.family].add(is_accepted, kind.prior())
+                self._rate(kind).add(is_accepted)
                 if not kind.is_lookup:
-                    self._rate(DraftKind.of_depth(depth)).add(depth < accepted)
+                    self._rate(DraftKind.of_depth(depth)).add(is_accepted)
 
     def gain_of_heads(self) -> float:
         """
@@ -196,7 +220,8 @@ class DraftPace:
             chance *= self.acceptance_rate(DraftKind.of_depth(depth))
             weight, cost = weight + chance, cost + head
             options.append((weight, cost + self.costs.checks[depth + 1]))
-        total, number = self.GAIN_GUESS * self.GUESS_WEIGHT, self.GUESS_WEIGHT
+        guess = self.GAIN_GUESS * self.calibrations["heads"].factor
+        total, number = guess * self.GUESS_WEIGHT, self.GUESS_WEIGHT
         for kind, num_seen in self.num_seen.items():
             rate = self.acceptance_rate(kind)
             # Drafts that do not pay are not made.
@@ -213,11 +238,11 @@ class DraftPace:
 
     def acceptance_rate(self, kind: DraftKind) -> float:
         """Return the acceptance rate of drafts of this kind, given that all drafts before them are accepted."""
-        return self._rate(kind).value
+        return self._rate(kind).value(min(1.0, kind.prior() * self.calibrations[kind.family].factor))
 
     def _rate(self, kind: DraftKind) -> RunningMean:
         if kind not in self.rates:
-            self.rates[kind] = RunningMean(kind.prior(), self.GUESS_WEIGHT)
+            self.rates[kind] = RunningMean(self.GUESS_WEIGHT)
         return self.rates[kind]
 
     def _chances_after(self, chances: Sequence[float], kinds: Sequence[DraftKind | None]) -> list[float]:

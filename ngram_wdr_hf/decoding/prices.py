@@ -43,11 +43,11 @@ class DeviceSpeed:
 
 # Measured in float32 on two threads, with [`FewTokenProducts`].
 CPU_SPEED = DeviceSpeed(
-    tokens_per_read=2,
-    min_tokens=3,
-    packing=5.0,
-    tokens_per_packed_read=6,
-    block_bytes=4e6,
+    tokens_per_read=4,
+    min_tokens=2,
+    packing=2.5,
+    tokens_per_packed_read=9,
+    block_bytes=3e6,
     sampling_bytes=100.0,
     sorting_bytes=500.0,
 )

@@ -103,17 +103,24 @@ def test_close_to_the_best_fixed_depth(rates, checks):
     assert total / num_steps > best - 0.08
 
 
+def rate_of(value):
+    """A rate that has been learned."""
+    rate = RunningMean(0)
+    rate.add(value)
+    return rate
+
+
 def test_drafts_that_pay_only_together():
     """The first draft costs more than it gains, but the next ones are free to check."""
     pace = DraftPace(FixedPrices(0.01, (0, 0.5, 0.5, 0.5)))
     kind = DraftKind.of_head(0.25)
     assert pace.acceptance_rate(kind) == pytest.approx(0.5)
-    pace.rates[kind] = RunningMean(0.45, 10)
+    pace.rates[kind] = rate_of(0.45)
     pace.begin([10], 10)
     assert not pace.should_draft([[kind]])
     assert pace.should_draft([[kind], [DraftKind.of_depth(1)], [DraftKind.of_depth(2)]])
     pace = DraftPace(FixedPrices(0.01, (0, 0.5, 1.0, 1.5)))
-    pace.rates[kind] = RunningMean(0.45, 10)
+    pace.rates[kind] = rate_of(0.45)
     pace.begin([10], 10)
     assert not pace.should_draft([[kind], [DraftKind.of_depth(1)], [DraftKind.of_depth(2)]])
 
@@ -160,9 +167,9 @@ def test_pace_is_deterministic():
     outcomes = [i % 7 < 3 for i in range(100)]
     first, second = DraftPace(FixedPrices()), DraftPace(FixedPrices())
     assert steps_with_drafts(first, outcomes) == steps_with_drafts(second, outcomes)
-    assert {kind: rate.value for kind, rate in first.rates.items()} == {
-        kind: rate.value for kind, rate in second.rates.items()
-    }
+    kinds = first.rates.keys()
+    assert kinds == second.rates.keys()
+    assert [first.acceptance_rate(kind) for kind in kinds] == [second.acceptance_rate(kind) for kind in kinds]
     assert first.gain_of_heads() == second.gain_of_heads()
 
 
@@ -226,13 +233,32 @@ def test_kinds_of_drafts():
 
 
 def test_running_mean():
-    mean = RunningMean(0.5, 2)
-    assert mean.value == 0.5
+    mean = RunningMean(2)
+    assert mean.value(0.5) == 0.5
     mean.add(1)
-    assert mean.value == pytest.approx(2 / 3, abs=0.01)
+    assert mean.value(0.5) == pytest.approx(2 / 3, abs=0.01)
     for _ in range(500):
         mean.add(0)
-    assert 0 < mean.value < 0.01
+    assert 0 < mean.value(0.5) < 0.01
     for _ in range(64):
         mean.add(1)
-    assert 0.5 < mean.value < 0.8
+    assert 0.5 < mean.value(0.5) < 0.8
+
+
+def test_guesses_of_a_family_are_corrected_together():
+    """Rejected drafts of one confidence lower the guesses of all others, but not those of prompt lookup."""
+    pace, copied = DraftPace(FixedPrices()), DraftKind.of_lookup(3)
+    before = pace.acceptance_rate(SURE)
+    for _ in range(8):
+        pace.learn([[DraftKind.of_head(0.6)]], [0])
+    assert pace.acceptance_rate(SURE) < before / 4 and pace.acceptance_rate(copied) == copied.prior()
+    for _ in range(100):
+        pace.learn([[DraftKind.of_head(0.6)]], [1])
+    assert before < pace.acceptance_rate(SURE) <= 1.0
+
+
+def test_untrained_heads_are_given_up_soon():
+    """Confident heads that are always wrong, each time with another confidence, are run in a few steps only."""
+    pace = DraftPace(FixedPrices(0.03, (0.0, 0.0, 0.1, 0.2)))
+    depths = [one_step(pace, DraftKind.of_head(0.35 + i % 7 / 10), accepted=False) for i in range(64)]
+    assert sum(depth > 0 for depth in depths) < 20

@@ -102,8 +102,8 @@ def test_prices_follow_sizes():
     assert short.heads[0] < 0.1 and short.checks == stories.checks
     # A head that reads more tokens is larger.
     assert short.heads == sorted(short.heads) and short.heads[0] < short.heads[2]
-    # One or two tokens take as long as three.
-    assert smol.checks[0] == smol.checks[1] == smol.checks[2] == 0 < smol.checks[3] < smol.checks[4]
+    # One token takes as long as two.
+    assert smol.checks[0] == smol.checks[1] == 0 < smol.checks[2] < smol.checks[3]
     assert short.all_heads == pytest.approx(sum(short.heads) + short.checks[3])
 
 
