@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from .acceptance import accept_by_sampling, accept_greedily
 from .drafter import Drafter, Drafts
+from .obstacles import CannotDraft
 from .ragged_cache import RaggedCache, check_can_crop
 from .records import StepRecords
 from .rows import TextRows
@@ -96,7 +97,7 @@ class SpeculativeDecoding:
         cache = model_kwargs.get("past_key_values")
         check_can_crop(cache, len(input_ids))
         if len(input_ids) > 1 and not model.ngram_rows_can_move:
-            raise ValueError(
+            raise CannotDraft(
                 f"`use_mtp=True` needs different positions per batch row, but a {type(model).__name__} does not "
                 "accept them. Generate the rows one by one, or use `use_mtp=False`."
             )
