@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from transformers.utils import logging
+
 from .pace import DraftKind
 
+# A part of Transformers' log, which it is set up with: by `TRANSFORMERS_VERBOSITY=info`, or `--log-level` of a server.
+generation_logger = logging.get_logger("transformers.ngram_wdr_hf")
 # The sources of tokens; a head's is its depth, 1 for the first.
 MODEL_SOURCE, LOOKUP_SOURCE = 0, -1
 
@@ -66,6 +70,14 @@ class SpeculationStatistics:
         Acceptance rate at depth 1, 2, ...: accepted drafts over all drafts. A draft after a rejected one is rejected.
         """
         return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafted, strict=True)]
+
+    def log(self) -> None:
+        """Log the counts in one line, at the level of information."""
+        rates = ", ".join(f"{rate:.2f}" for rate in self.acceptance) or "no drafts"
+        generation_logger.info(
+            f"Speculative decoding: {self.num_tokens} tokens, {self.num_row_forwards} forward passes, acceptance by "
+            f"depth: {rates}"
+        )
 
     def count_forward(self, num_rows: int) -> None:
         """Count a forward pass over `num_rows` unfinished rows."""

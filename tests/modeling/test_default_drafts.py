@@ -1,4 +1,4 @@
-"""`use_mtp=True` in the `generation_config` of a model: a default, saved and loaded, left out where it is impossible."""
+"""`use_mtp=True` in the `generation_config` of a model: a default, saved and loaded, left out if it is impossible."""
 
 import copy
 import json
