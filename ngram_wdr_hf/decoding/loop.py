@@ -115,6 +115,7 @@ class SpeculativeDecoding:
                 drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
                 tokens = self.next_tokens[:, None]
                 outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
+            self.statistics.draft_cost = self.drafter.pace.total_cost
             self.statistics.log()
             if self.streamer is not None:
                 self.streamer.end()

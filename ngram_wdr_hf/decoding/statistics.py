@@ -47,6 +47,7 @@ class SpeculationStatistics:
         num_accepted (`list[int]`): Number of accepted drafts at each depth.
         num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
         num_copies_accepted (`int`): Accepted drafts by prompt lookup.
+        draft_cost (`float`): The cost of making and checking all drafts, in forward passes, as [`DraftPace`] reckons.
         trace (`list[list[TokenTrace]]`): For each batch row, where each of its generated tokens came from.
     """
 
@@ -57,12 +58,21 @@ class SpeculationStatistics:
     num_accepted: list[int] = field(default_factory=list)
     num_copied: int = 0
     num_copies_accepted: int = 0
+    draft_cost: float = 0.0
     trace: list[list[TokenTrace]] = field(default_factory=list, repr=False)
 
     @property
     def tokens_per_forward(self) -> float:
         """Tokens per row and forward pass, the prompt's forward pass included; 1 without drafts."""
         return self.num_tokens / max(self.num_row_forwards, 1)
+
+    @property
+    def estimated_speedup(self) -> float:
+        """
+        Tokens per forward pass, divided by the mean cost of a forward pass with its drafts: how many times as fast as
+        without drafts. It follows from counts and sizes; no time is measured.
+        """
+        return self.tokens_per_forward / (1 + self.draft_cost / max(self.num_forwards, 1))
 
     @property
     def acceptance(self) -> list[float]:

@@ -105,6 +105,8 @@ transformers.cache_utils:StaticLayer.max_cache_len
     set by transformers.cache_utils:StaticLayer
 transformers.cli.serving.model_manager:transformers
     modeling/lookup.py: let the server find the class of a checkpoint
+transformers.cli.transformers:app
+    serve/__main__.py: start Transformers' server with its own options
 transformers.generation.configuration_utils:GenerationConfig._from_model_config
     modeling/generation.py and modeling/default_drafts.py: save λ and the options of drafts in `generation_config` so
         that loading keeps them
