@@ -1,6 +1,7 @@
 """`python -m ngram_wdr_hf.serve`: the same server with the classes of the package, and bad input."""
 
 import json
+import logging
 import threading
 from pathlib import Path
 
@@ -31,16 +32,17 @@ def save(folder: Path, model, has_tokenizer: bool = True, chat_template: str | N
 @pytest.fixture
 def started(monkeypatch) -> list[uvicorn.Server]:
     """The servers that were started; they run in threads of this process until the end of the test."""
-    servers, threads = [], []
+    servers, threads, run = [], [], uvicorn.Server.run
 
-    def run(self):
+    def run_in_thread(self):
+        # The log would go to the captured output, which ends before the server does.
+        for name in ("uvicorn", "uvicorn.access"):
+            logging.getLogger(name).handlers.clear()
         servers.append(self)
-        threads.append(threading.Thread(target=uvicorn.Server.serve_in_thread, args=(self,)))
+        threads.append(threading.Thread(target=run, args=(self,)))
         threads[-1].start()
 
-    original = uvicorn.Server.run
-    monkeypatch.setattr(uvicorn.Server, "serve_in_thread", original, raising=False)
-    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(uvicorn.Server, "run", run_in_thread)
     yield servers
     for server in servers:
         server.should_exit = True

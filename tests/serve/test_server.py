@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import openai
@@ -10,6 +11,7 @@ import torch
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ngram_wdr_hf import with_ngram_heads
+from tests.support.processes import ROOT
 from tests.support.servers import Server, serving
 from tests.support.tiny import LLAMA_SIZES, tiny_model
 from tests.support.tokenizers import word_tokenizer
@@ -18,6 +20,11 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 PROMPT = "w3 w4 w5 w3"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 NUM_TOKENS = 24
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RUN = "runs/clm"
+# The README's command, with any model instead of one.
+LINE = next(line for line in README.splitlines() if line.startswith("transformers serve "))
+COMMAND = [word for word in LINE.split() if word != RUN]
 WEIGHTS = (0.6, 0.9, -0.4, 0.3)
 
 
@@ -62,9 +69,11 @@ def models(tmp_path_factory) -> dict[str, tuple[PreTrainedModel, Path]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(models, tmp_path_factory):
     """The server. It loads the model that a request names, with the code in its folder."""
-    with serving(tmp_path_factory.mktemp("server"), "--trust-remote-code", "--log-level", "info") as server:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copytree(models["drafts"][1], folder / RUN)
+    with serving(folder, *COMMAND[2:], "--log-level", "info") as server:
         yield server
 
 
@@ -164,3 +173,15 @@ def test_without_a_chat_template(server, models):
     assert client.completions.create(prompt=PROMPT, **options).choices[0].text == expected(model, word_tokenizer())
     with pytest.raises(openai.InternalServerError):
         client.chat.completions.create(messages=MESSAGES, **options)
+
+
+def test_readme_snippet(server, models, capsys):
+    (snippet,) = (code for code in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "openai" in code)
+    scope: dict = {}
+    exec(compile(snippet.replace("http://localhost:8000", server.address), "README.md", "exec"), scope)
+    assert scope["request"]["model"] == RUN
+    tokenizer = word_tokenizer()
+    ids = tokenizer(scope["request"]["prompt"], return_tensors="pt").input_ids
+    output = models["drafts"][0].generate(ids, max_new_tokens=scope["request"]["max_tokens"], do_sample=False)
+    answer = tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+    assert answer and capsys.readouterr().out == f"{answer}\n{answer}"
