@@ -18,7 +18,7 @@ from ..data.stream import EvaluationWindows, TokenStream
 from ..data.tokenizer import end_token_id
 from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.acceptance import count_accepted
-from ..evaluation.lengths import max_positions
+from ..evaluation.drafting import greedy_drafts
 from ..evaluation.modes import evaluating
 from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX
@@ -175,34 +175,7 @@ def draft_statistics(
     """
     if not can_drop_drafts(model):
         raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
-    total = SpeculationStatistics()
-    for prompt in prompts:
-        length = 1 if model.config.is_encoder_decoder else prompt["input_ids"].shape[1]
-        with evaluating(model):
-            statistics = model.generate(
-                **prompt,
-                # Avoids Transformers' warning about two limits.
-                max_length=None,
-                max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - length),
-                do_sample=False,
-                num_beams=1,
-                use_mtp=True,
-                draft_threshold=0.0,
-                prompt_lookup_num_tokens=0,
-                return_dict_in_generate=True,
-            ).speculation
-        total = SpeculationStatistics(
-            num_tokens=total.num_tokens + statistics.num_tokens,
-            num_forwards=total.num_forwards + statistics.num_forwards,
-            num_row_forwards=total.num_row_forwards + statistics.num_row_forwards,
-            num_drafted=_add(total.num_drafted, statistics.num_drafted),
-            num_accepted=_add(total.num_accepted, statistics.num_accepted),
-        )
-    return total
-
-
-def _add(first: list[int], second: list[int]) -> list[int]:
-    return [a + b for a, b in itertools.zip_longest(first, second, fillvalue=0)]
+    return greedy_drafts(model, prompts, max_new_tokens, draft_threshold=0.0, prompt_lookup_num_tokens=0)
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..data.pair_batches import PairBatches, side_lengths
 from ..data.rows import RowStore
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
-from ..evaluation.lengths import max_positions
+from ..evaluation.drafting import row_prompts, text_prompts
 from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
 from ..training.common.report import RunResult, describe
@@ -34,9 +33,9 @@ from ..training.nmt.data import load_pairs, tokenize_nmt
 from .diagnostics import count_tokens
 
 METRICS = "metrics.json"
-# Rows for gradient diversity; prompts for generation, their length in tokens, and the new tokens after each.
+# Rows for gradient diversity; prompts for generation, and the new tokens after each.
 NUM_ROWS, NUM_PROMPTS = 16, 16
-PROMPT_TOKENS, NEW_TOKENS = 32, 48
+NEW_TOKENS = 48
 Arguments = TypeVar("Arguments")
 
 
@@ -215,7 +214,7 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         documents=[stream[:].tolist()],
         token_counts=count_tokens(train, run.model.config.vocab_size) if "train" in data.streams else None,
         batch=_rows_of(_blocks(run, data, train, arguments)),
-        prompts=[] if masked else _prompts(run.model, stream),
+        prompts=[] if masked else text_prompts(run.model, stream, NUM_PROMPTS),
     )
 
 
@@ -231,17 +230,6 @@ def _rows_of(blocks: TorchDataset) -> dict[str, torch.Tensor]:
     """Return a batch of up to `NUM_ROWS` random blocks, always the same for the same text."""
     indices = random.Random(0).sample(range(len(blocks)), min(NUM_ROWS, len(blocks)))
     return default_data_collator([blocks[i] for i in indices])
-
-
-def _prompts(model: PreTrainedModel, stream: TokenStream) -> list[dict[str, torch.Tensor]]:
-    """
-    Return up to `NUM_PROMPTS` evenly spaced pieces of the text as arguments of `generate`, at most half as long as the
-    model's context.
-    """
-    length = max(1, min(PROMPT_TOKENS, (max_positions(model) or math.inf) // 2, len(stream)))
-    begins = np.linspace(0, len(stream) - length, NUM_PROMPTS).astype(int)
-    pieces = [stream[begin : begin + length][None] for begin in sorted(set(begins.tolist()))]
-    return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
 
 
 def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
@@ -262,7 +250,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         documents=predicted.rows["labels"][:],
         token_counts=count_tokens(train, run.model.ngram_vocab_size),
         batch={name: tensor[:NUM_ROWS] for name, tensor in train[len(train) // 2].items()},
-        prompts=[{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in map(_row, sources)],
+        prompts=row_prompts(sources),
     )
 
 
@@ -272,10 +260,6 @@ def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
     if not rows:
         raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
     return rows
-
-
-def _row(tokens: Sequence[int]) -> torch.LongTensor:
-    return torch.tensor([tokens])
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:

@@ -29,6 +29,7 @@ from ..modeling.base import NgramHeadsMixin
 from ..modeling.bundle import PACKAGE, ClassStatements, carry_code
 from ..modeling.causal import NgramMixin
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+from ..modeling.lookup import offer_by_name
 from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
 from .checks import check_class
 from .t5 import NgramT5Mixin
@@ -144,8 +145,9 @@ def auto_class_of(is_encoder_decoder: bool, is_masked: bool = False) -> type:
 
 def _register(model_class: type[PreTrainedModel], statements: ClassStatements | None = None) -> None:
     """
-    Register a model class and its configuration with the Auto classes, and let its checkpoints carry its code, unless
-    its backbone is third-party code. `statements` are those of a class created on demand.
+    Register a model class and its configuration with the Auto classes, offer the class by its name, and let its
+    checkpoints carry its code, unless its backbone is third-party code. `statements` are those of a class created on
+    demand.
     """
     config_class = model_class.config_class
     auto_class = auto_class_of(
@@ -155,6 +157,7 @@ def _register(model_class: type[PreTrainedModel], statements: ClassStatements | 
     if issubclass(model_class, NgramHeadsMixin):
         register_tasks(model_class)
     auto_class.register(config_class, model_class, exist_ok=True)
+    offer_by_name(model_class)
     # The code of a third-party backbone may be missing where the checkpoint is loaded.
     if statements is None or all(
         cls.__module__.startswith(("transformers.", f"{PACKAGE}.")) for cls in statements.names.values()

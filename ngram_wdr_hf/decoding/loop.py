@@ -17,6 +17,7 @@ from transformers.utils import ModelOutput
 from .acceptance import accept_by_sampling, accept_greedily
 from .drafter import Drafter, Drafts
 from .few_tokens import FewTokenProducts
+from .obstacles import CannotDraft
 from .ragged_cache import RaggedCache, check_can_crop
 from .records import StepRecords
 from .rows import TextRows
@@ -97,7 +98,7 @@ class SpeculativeDecoding:
         cache = model_kwargs.get("past_key_values")
         check_can_crop(cache, len(input_ids))
         if len(input_ids) > 1 and not model.ngram_rows_can_move:
-            raise ValueError(
+            raise CannotDraft(
                 f"`use_mtp=True` needs different positions per batch row, but a {type(model).__name__} does not "
                 "accept them. Generate the rows one by one, or use `use_mtp=False`."
             )
@@ -119,6 +120,8 @@ class SpeculativeDecoding:
                 drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
                 tokens = self.next_tokens[:, None]
                 outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
+            self.statistics.draft_cost = self.drafter.pace.total_cost
+            self.statistics.log()
             if self.streamer is not None:
                 self.streamer.end()
             return self._output()

@@ -126,6 +126,8 @@ class DraftPace:
         # What may be spent on trials.
         self.credit = 0.0
         self.is_trial = self.has_run_heads = False
+        # What all drafts so far cost.
+        self.total_cost = 0.0
         # The drafts of the current step: their number, the chance of the last in each row, and what they are worth,
         # that is the expected number of accepted drafts per row.
         self.depth = 0
@@ -163,7 +165,9 @@ class DraftPace:
         else:
             share = sum(chance for chance, kind in zip(self.chances, ahead[0], strict=True) if not kind.is_lookup)
             runs_head = self.is_trial or share * self.gain_of_heads() >= self.costs.heads[0]
-        self.has_run_heads |= runs_head
+        if runs_head:
+            self.has_run_heads = True
+            self.total_cost += self.costs.heads[self.depth]
         return runs_head
 
     def should_draft(self, ahead: Sequence[Sequence[DraftKind | None]]) -> bool:
@@ -191,6 +195,7 @@ class DraftPace:
         self.chances = self._chances_after(self.chances, kinds)
         self.worth += sum(self.chances)
         self.depth += 1
+        self.total_cost += self.costs.checks[self.depth] - self.costs.checks[self.depth - 1]
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
         """

@@ -7,6 +7,7 @@ from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
 from .history import can_host_history, layers_and_history, self_attention_of, stock_class_of
+from .obstacles import CannotDraft
 
 # Layers whose rows can be cropped and shifted separately.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -14,26 +15,26 @@ RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
 def check_can_crop(cache: Cache | None, batch_size: int) -> None:
     """
-    Raise a `ValueError` unless rejected drafts can be removed from a cache. For more than one row, it must also be
+    Raise `CannotDraft` unless rejected drafts can be removed from a cache. For more than one row, it must also be
     possible to shift each row by itself.
     """
     if cache is None:
-        raise ValueError("`use_mtp=True` needs a cache, but there is none. Leave `use_cache` at `True`.")
+        raise CannotDraft("`use_mtp=True` needs a cache, but there is none. Leave `use_cache` at `True`.")
     if not can_host_history(cache):
-        raise ValueError(
+        raise CannotDraft(
             f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped. "
             "Use `use_mtp=False`."
         )
     layers = self_attention_of(cache).layers
     unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]
     if unfit:
-        raise ValueError(
+        raise CannotDraft(
             f"`use_mtp=True` removes rejected drafts from the cache, but a {type(unfit[0]).__name__} cannot be "
             "cropped. Use the default dynamic cache, or `use_mtp=False`."
         )
     unfit = [layer for layer in layers if stock_class_of(layer) not in RAGGED_LAYERS]
     if unfit and batch_size > 1:
-        raise ValueError(
+        raise CannotDraft(
             f"`use_mtp=True` shifts each batch row in the cache, but a {type(unfit[0]).__name__} does not support "
             "that. Generate the rows one by one, or use `use_mtp=False`."
         )

@@ -7,6 +7,7 @@ import torch
 from transformers.generation import GenerationConfig
 from transformers.utils import ModelOutput
 
+from .obstacles import CannotDraft
 from .rows import TextRows
 
 # Output fields of decoder-only and of encoder-decoder models, by the option that requests them.
@@ -30,7 +31,7 @@ class StepRecords:
         for option, names in STATE_FIELDS.items():
             if config.return_dict_in_generate and getattr(config, option):
                 if len(text.rows) > 1:
-                    raise ValueError(
+                    raise CannotDraft(
                         f"`{option}=True` with `use_mtp=True` supports one row, got {len(text.rows)}. Generate the "
                         "rows one by one, or use `use_mtp=False`."
                     )

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from transformers.utils import logging
+
 from .pace import DraftKind
 
+# A part of Transformers' log, which it is set up with: by `TRANSFORMERS_VERBOSITY=info`, or `--log-level` of a server.
+generation_logger = logging.get_logger("transformers.ngram_wdr_hf")
 # The sources of tokens; a head's is its depth, 1 for the first.
 MODEL_SOURCE, LOOKUP_SOURCE = 0, -1
 
@@ -43,6 +47,7 @@ class SpeculationStatistics:
         num_accepted (`list[int]`): Number of accepted drafts at each depth.
         num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
         num_copies_accepted (`int`): Accepted drafts by prompt lookup.
+        draft_cost (`float`): The cost of making and checking all drafts, in forward passes, as [`DraftPace`] reckons.
         trace (`list[list[TokenTrace]]`): For each batch row, where each of its generated tokens came from.
     """
 
@@ -53,6 +58,7 @@ class SpeculationStatistics:
     num_accepted: list[int] = field(default_factory=list)
     num_copied: int = 0
     num_copies_accepted: int = 0
+    draft_cost: float = 0.0
     trace: list[list[TokenTrace]] = field(default_factory=list, repr=False)
 
     @property
@@ -61,11 +67,27 @@ class SpeculationStatistics:
         return self.num_tokens / max(self.num_row_forwards, 1)
 
     @property
+    def estimated_speedup(self) -> float:
+        """
+        Tokens per forward pass, divided by the mean cost of a forward pass with its drafts: how many times as fast as
+        without drafts. It follows from counts and sizes; no time is measured.
+        """
+        return self.tokens_per_forward / (1 + self.draft_cost / max(self.num_forwards, 1))
+
+    @property
     def acceptance(self) -> list[float]:
         """
         Acceptance rate at depth 1, 2, ...: accepted drafts over all drafts. A draft after a rejected one is rejected.
         """
         return [a / d if d else 0.0 for a, d in zip(self.num_accepted, self.num_drafted, strict=True)]
+
+    def log(self) -> None:
+        """Log the counts in one line, at the level of information."""
+        rates = ", ".join(f"{rate:.2f}" for rate in self.acceptance) or "no drafts"
+        generation_logger.info(
+            f"Speculative decoding: {self.num_tokens} tokens, {self.num_row_forwards} forward passes, acceptance by "
+            f"depth: {rates}"
+        )
 
     def count_forward(self, num_rows: int) -> None:
         """Count a forward pass over `num_rows` unfinished rows."""

@@ -17,6 +17,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from ..version import __version__
+from .lookup import offer_by_name
 
 MODULE = "modeling_wdr_ngram"
 PACKAGE = __name__.partition(".")[0]
@@ -77,12 +78,14 @@ _STATEMENTS: dict[type[PreTrainedModel], ClassStatements] = {}
 
 def bundle(model_class: type[PreTrainedModel]) -> str:
     r"""
-    Return the source of one module that defines `model_class` and its configuration. It contains all definitions of
-    the package that the two classes need, in the order of dependence, and imports nothing of the package.
+    Return the source of one module that defines `model_class` and its configuration, and offers the class by its name.
+    It contains all definitions of the package that the two classes need, in the order of dependence, and imports
+    nothing of the package.
     """
     statements = _STATEMENTS.get(model_class)
     classes = (model_class.config_class, model_class) if statements is None else statements.names.values()
-    roots = [(cls.__module__, cls.__name__) for cls in classes if _is_in_package(cls.__module__)]
+    own = [part for part in (offer_by_name, *classes) if _is_in_package(part.__module__)]
+    roots = [(part.__module__, part.__name__) for part in own]
     needed, imports = _collect(roots)
     if statements is not None:
         for name, cls in statements.names.items():
@@ -91,10 +94,9 @@ def bundle(model_class: type[PreTrainedModel]) -> str:
                 is_public = getattr(transformers, name, None) is cls
                 imports[name] = ("transformers" if is_public else cls.__module__, name)
     header = HEADER.format(name=model_class.__name__, package=PACKAGE, version=__version__)
-    class_statements = "" if statements is None else statements.source
-    return (
-        f"{header}\n\n{_write_imports(imports)}\n\n{''.join(_write_modules(needed))}{class_statements}".rstrip() + "\n"
-    )
+    class_statements = "" if statements is None else f"{statements.source}\n\n\n"
+    definitions = "".join(_write_modules(needed)) + class_statements
+    return f"{header}\n\n{_write_imports(imports)}\n\n{definitions}{offer_by_name.__name__}({model_class.__name__})\n"
 
 
 def carry_code(model_class: type[PreTrainedModel], auto_class: str, statements: ClassStatements | None = None) -> None:

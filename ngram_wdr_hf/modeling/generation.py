@@ -17,10 +17,12 @@ from transformers.generation import (
 )
 
 from ..decoding.loop import SpeculativeDecoding
+from ..decoding.obstacles import CannotDraft
 from ..decoding.processor import split_ensemble_processors
 from ..method.configuration import check_draft_vocab_size, check_ensemble_weights, check_fraction, check_integer
 from ..method.ensemble import is_plain
 from ..method.names import refuse_misspelt
+from .default_drafts import DefaultDraftsMixin
 from .signature import ENSEMBLE_ARGUMENTS
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
@@ -38,7 +40,7 @@ GENERATION_OPTIONS = (*SAVED_OPTIONS, "use_mtp")
 DRAFT_COUNTS = {"num_assistant_tokens": 0, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
-class NgramGenerationMixin:
+class NgramGenerationMixin(DefaultDraftsMixin):
     r"""
     Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and
     `generation_config`:
@@ -48,7 +50,9 @@ class NgramGenerationMixin:
     ensemble_weights (`Sequence[float]`, *optional*): The N weights of the ensemble, instead of a λ.
     use_mtp (`bool`, *optional*, defaults to `False`):
         Whether to use speculative decoding: the heads draft tokens, and one forward pass checks them. Greedy output
-        is identical to plain decoding, sampled output has the same distribution. Works with batches.
+        is identical to plain decoding, sampled output has the same distribution. Works with batches. In the model's
+        `generation_config` it is a default, which is left out where drafts are not possible, as in beam search; the
+        argument raises an error there.
     draft_vocab_size (`int`, *optional*):
         How many tokens the heads choose drafts from: those given to `ngram_set_draft_tokens`, then the first of the
         vocabulary. By default, that of `model.config`. Drafts are checked against the full vocabulary.
@@ -140,6 +144,7 @@ class NgramGenerationMixin:
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
         options, ensemble = _take(kwargs, DRAFT_OPTIONS), _take(kwargs, ENSEMBLE_ARGUMENTS)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        self._ngram_mark_default(generation_config, kwargs.get("use_mtp"))
         # The kind of error that Transformers raises for unknown options.
         refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS, ValueError)
         for name, value in options.items():
@@ -154,41 +159,45 @@ class NgramGenerationMixin:
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
     ) -> None:
         if generation_config.use_mtp:
-            self._ngram_check_drafting(generation_mode, generation_config, generation_mode_kwargs)
-            # Validate as greedy search or sampling: Transformers' assisted generation allows only one row.
-            generation_mode = GenerationMode.SAMPLE if generation_config.do_sample else GenerationMode.GREEDY_SEARCH
+            try:
+                self._ngram_check_drafting(generation_mode, generation_config, generation_mode_kwargs)
+            except CannotDraft as obstacle:
+                self._ngram_leave_out_drafts(generation_config, obstacle)
+            if not _other_drafters(generation_config, generation_mode_kwargs):
+                # Validate as what it extends: Transformers' assisted generation allows only one row.
+                greedy, sample = GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE
+                generation_mode = sample if generation_config.do_sample else greedy
         super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
 
     def _ngram_check_drafting(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
     ) -> None:
         """
-        Raise a `ValueError` for an invalid option of `use_mtp=True`, or for anything that it cannot be used with.
+        Raise a `ValueError` for an invalid option of `use_mtp=True`, `CannotDraft` for anything that it cannot be used
+        with.
         """
         if not self.ngram_heads:
-            raise ValueError(
+            raise CannotDraft(
                 f"`use_mtp=True` needs N-gram heads, and this {type(self).__name__} has none (`ngram_size=1`): use a "
                 "model with `ngram_size` >= 2, or set `use_mtp=False`."
             )
         if generation_mode != GenerationMode.ASSISTED_GENERATION:
-            raise ValueError(
+            raise CannotDraft(
                 f"`use_mtp=True` supports greedy search and sampling, got "
                 f"{generation_mode.value.replace('_', ' ')}: set `num_beams=1` or `use_mtp=False`."
             )
-        other_drafters = ("assistant_early_exit", "assistant_ensemble_weight")
-        given = [name for name in other_drafters if getattr(generation_config, name) is not None]
-        given += ["assistant_model"] if generation_mode_kwargs.get("assistant_model") is not None else []
-        if given:
-            raise ValueError(
-                f"`use_mtp=True` cannot be used with `{given[0]}`, another way to draft: remove one of them."
+        others = _other_drafters(generation_config, generation_mode_kwargs)
+        if others:
+            raise CannotDraft(
+                f"`use_mtp=True` cannot be used with `{others[0]}`, another way to draft: remove one of them."
             )
         if generation_mode_kwargs.get("synced_gpus"):
-            raise ValueError(
+            raise CannotDraft(
                 "`use_mtp=True` cannot be used with `synced_gpus`: drafting needs the weights outside the forward, "
                 "where they are sharded. Gather the model on each device first, or set `use_mtp=False`."
             )
         if self._is_stateful:
-            raise ValueError(
+            raise CannotDraft(
                 f"`use_mtp=True` cannot be used with {type(self).__name__}, whose state cannot undo "
                 "rejected drafts: set `use_mtp=False`."
             )
@@ -270,24 +279,28 @@ class NgramGenerationMixin:
         **model_kwargs,
     ):
         prepared = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if not generation_config.use_mtp:
-            return super()._assisted_decoding(
-                *prepared,
-                synced_gpus=synced_gpus,
-                streamer=streamer,
-                inputs_tensor=inputs_tensor,
-                assistant_model=assistant_model,
-                assistant_tokenizer=assistant_tokenizer,
-                tokenizer=tokenizer,
-                **model_kwargs,
-            )
-        stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
-        if stateful:
-            raise ValueError(
-                f"`use_mtp=True` cannot be used with {type(stateful[0]).__name__}, whose state cannot undo rejected "
-                "drafts: remove it, or set `use_mtp=False`."
-            )
-        return SpeculativeDecoding(self, *prepared, streamer, model_kwargs).run()
+        if generation_config.use_mtp:
+            try:
+                _check_processors(logits_processor)
+                decoding = SpeculativeDecoding(self, *prepared, streamer, model_kwargs)
+            except CannotDraft as obstacle:
+                self._ngram_leave_out_drafts(generation_config, obstacle)
+            else:
+                return decoding.run()
+        if generation_config.ngram_is_default and not _other_drafters(
+            generation_config, {"assistant_model": assistant_model}
+        ):
+            return self._sample(*prepared, synced_gpus=synced_gpus, streamer=streamer, **model_kwargs)
+        return super()._assisted_decoding(
+            *prepared,
+            synced_gpus=synced_gpus,
+            streamer=streamer,
+            inputs_tensor=inputs_tensor,
+            assistant_model=assistant_model,
+            assistant_tokenizer=assistant_tokenizer,
+            tokenizer=tokenizer,
+            **model_kwargs,
+        )
 
     def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
         # The ensemble is this model's: an assistant model has its own, or none.
@@ -315,7 +328,8 @@ class NgramGenerationMixin:
         **kwargs,
     ):
         refuse_misspelt(kwargs, GENERATION_OPTIONS, ValueError)
-        if generation_config is not None and generation_config.use_mtp:
+        # The model's default is left out.
+        if generation_config is not None and generation_config.use_mtp and not self.generation_config.use_mtp:
             raise ValueError(
                 "`use_mtp=True` is not supported by continuous batching: set `use_mtp=False`, or use `generate`."
             )
@@ -325,6 +339,22 @@ class NgramGenerationMixin:
             _take(vars(generation_config), ENSEMBLE_ARGUMENTS)
             generation_config.ensemble_lambda = ensemble_lambda
         return super().generate_batch(inputs, generation_config, *args, **kwargs)
+
+
+def _other_drafters(generation_config: GenerationConfig, generation_mode_kwargs: dict[str, Any]) -> list[str]:
+    """Return the given options for other ways to draft than our heads."""
+    given = {name: getattr(generation_config, name) for name in ("assistant_early_exit", "assistant_ensemble_weight")}
+    given["assistant_model"] = generation_mode_kwargs.get("assistant_model")
+    return [name for name, value in given.items() if value is not None]
+
+
+def _check_processors(logits_processor: LogitsProcessorList) -> None:
+    stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
+    if stateful:
+        raise CannotDraft(
+            f"`use_mtp=True` cannot be used with {type(stateful[0]).__name__}, whose state cannot undo rejected "
+            "drafts: remove it, or set `use_mtp=False`."
+        )
 
 
 def _take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -103,8 +103,13 @@ transformers.cache_utils:StaticLayer.cumulative_length
 transformers.cache_utils:StaticLayer.max_cache_len
     decoding/history.py: keep as many hidden states as the heads read
     set by transformers.cache_utils:StaticLayer
+transformers.cli.serving.model_manager:transformers
+    modeling/lookup.py: let the server find the class of a checkpoint
+transformers.cli.transformers:app
+    serve/__main__.py: start Transformers' server with its own options
 transformers.generation.configuration_utils:GenerationConfig._from_model_config
-    modeling/generation.py: save λ and the options of drafts in `generation_config` so that loading keeps them
+    modeling/generation.py and modeling/default_drafts.py: save λ and the options of drafts in `generation_config` so
+        that loading keeps them
     set by transformers.generation.configuration_utils:GenerationConfig
 transformers.generation.logits_process:PrefixConstrainedLogitsProcessor._prefix_allowed_tokens_fn
     decoding/rows.py: allow no token after a forbidden draft, instead of raising an error
@@ -138,9 +143,15 @@ transformers.generation.utils:GenerationMixin._prepare_generation_config
 transformers.generation.utils:GenerationMixin._prepare_text_encoder_decoder_kwargs_for_generation
     takes inputs_tensor, model_kwargs, ...
     modeling/encoder_decoder.py: not pass λ to the encoder
+transformers.generation.utils:GenerationMixin._sample
+    takes input_ids, logits_processor, stopping_criteria, generation_config, *, synced_gpus, streamer
+    modeling/generation.py: decode without drafts if the model's default `use_mtp` is not possible
 transformers.generation.utils:GenerationMixin._validate_generation_mode
     takes generation_mode, generation_config, generation_mode_kwargs
     modeling/generation.py: check the options for drafts, and allow batches
+transformers.generation.utils:GenerationMixin.adjust_generation_fn
+    takes generation_config, ...
+    modeling/default_drafts.py: load the default of `use_mtp`
 transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation
     takes input_ids, *, next_sequence_length, is_first_iteration
     decoding/loop.py: prepare the inputs of a forward pass over several drafts

@@ -18,7 +18,18 @@ from tests.support.tiny import tiny_model
 
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
 # A room imports only itself and the rooms before it.
-ROOMS = ("method", "decoding", "modeling", "backbones", "data", "evaluation", "metrics", "training", "analysis")
+ROOMS = (
+    "method",
+    "decoding",
+    "modeling",
+    "backbones",
+    "data",
+    "evaluation",
+    "metrics",
+    "training",
+    "analysis",
+    "serve",
+)
 TASKS = ("clm", "nmt", "mlm", "glue")
 # Modules outside the rooms: the public names and the version.
 TOP_LEVEL_MODULES = ("__init__.py", "version.py")

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,12 @@ from transformers import (
 )
 
 from ...data.errors import InputError
+from ...evaluation.drafting import DraftGain, Prompts, measure_drafts
 from ...evaluation.fit import EnsembleFit, fit_ensemble
 from ...evaluation.gradients import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ...method.ensemble import Ensemble, ensemble_arguments
+from ...modeling.default_drafts import SAVED_USE_MTP
 from ..run_trainer import Diverged
 from ..trainer import NgramTrainer, to_device
 from .arguments import RunArguments
@@ -293,6 +295,18 @@ class Run:
                 scores[split] = trainer.last_scores
         return scores
 
+    def measure_drafts(self, model: PreTrainedModel, prompts: Prompts, ensemble: Ensemble) -> DraftGain | None:
+        """
+        Return what drafts gain after these prompts, and print it, in the process that saves; `None` in the others,
+        without training, and if the model cannot draft.
+        """
+        if not self.saves_results:
+            return None
+        gain = measure_drafts(model, prompts, ensemble)
+        if gain is not None:
+            print(f"\n{gain.describe()}")
+        return gain
+
     def result_fields(self, model: PreTrainedModel) -> dict[str, Any]:
         """Return the fields of a `RunResult` except those of the ensemble; `history` is empty without training."""
         history = self.folder.history() if self.training.do_train else []
@@ -300,9 +314,9 @@ class Run:
 
     def save(self, result: TaskResult) -> None:
         """
-        Write the ensemble to the saved configuration, and write plots, model card and metrics, in the process that
-        saves; the others wait. Without training, write tables and metrics only, as `evaluation.md` and
-        `evaluation.json`.
+        Write the ensemble to the saved configuration, whether to draft by default to the generation config, and write
+        plots, model card and metrics, in the process that saves; the others wait. Without training, write tables and
+        metrics only, as `evaluation.md` and `evaluation.json`.
         """
         path = self.folder.path
         if not self.training.do_train and self.training.should_save:
@@ -310,7 +324,11 @@ class Run:
             save_metrics(result, path / f"{EVALUATION}.json")
         if self.saves_results:
             if result.ensemble is not None:
-                _save_ensemble(path / "config.json", result.ensemble)
+                no_ensemble = {"ensemble_lambda": 0.0, "ensemble_weights": None}
+                _update_file(path / "config.json", no_ensemble | ensemble_arguments(result.ensemble))
+                drafts = {SAVED_USE_MTP: True, "_from_model_config": False}
+                pays = result.drafting is not None and result.drafting.pays
+                _update_file(path / "generation_config.json", drafts if pays else {}, {"use_mtp", SAVED_USE_MTP})
             save_lambda_plot([result], path / "lambda_sweep.png")
             save_training_plot([result], path / "training.png")
             save_model_card(result, path / "README.md", self.repository or str(path))
@@ -325,9 +343,10 @@ class Run:
         PartialState().wait_for_everyone()
 
 
-def _save_ensemble(path: Path, ensemble: Ensemble) -> None:
-    config = read_mapping(path)
-    config |= {"ensemble_lambda": 0.0, "ensemble_weights": None, **ensemble_arguments(ensemble)}
+def _update_file(path: Path, fields: Mapping[str, Any], removed: Container[str] = ()) -> None:
+    """Remove fields from a JSON file, and set others."""
+    config = {name: value for name, value in read_mapping(path).items() if name not in removed}
+    config |= fields
     # Renamed when complete, so that a full disk leaves no damaged file.
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Checkpoints behind an OpenAI-style API, by the server of Transformers."""
