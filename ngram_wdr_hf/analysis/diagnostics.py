@@ -179,7 +179,7 @@ def draft_statistics(
     for prompt in prompts:
         length = 1 if model.config.is_encoder_decoder else prompt["input_ids"].shape[1]
         with evaluating(model):
-            statistics = model.generate(
+            total += model.generate(
                 **prompt,
                 # Avoids Transformers' warning about two limits.
                 max_length=None,
@@ -191,18 +191,7 @@ def draft_statistics(
                 prompt_lookup_num_tokens=0,
                 return_dict_in_generate=True,
             ).speculation
-        total = SpeculationStatistics(
-            num_tokens=total.num_tokens + statistics.num_tokens,
-            num_forwards=total.num_forwards + statistics.num_forwards,
-            num_row_forwards=total.num_row_forwards + statistics.num_row_forwards,
-            num_drafted=_add(total.num_drafted, statistics.num_drafted),
-            num_accepted=_add(total.num_accepted, statistics.num_accepted),
-        )
     return total
-
-
-def _add(first: list[int], second: list[int]) -> list[int]:
-    return [a + b for a, b in itertools.zip_longest(first, second, fillvalue=0)]
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.errors import InputError
-from ...data.rows import RowStore
+from ...data.rows import RowStore, pad_prompts
 from ...data.tokenizer import start_token_id
 from ...evaluation.modes import evaluating
 
@@ -118,19 +118,16 @@ def _check_options(options: SelfGeneration, folder: Path) -> None:
 @torch.no_grad()
 def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options: SelfGeneration) -> list[list[int]]:
     """Return the prompts with the model's continuations, up to and including the end token."""
-    longest = max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
     # Padding on the left, so that all rows continue at the same position.
-    input_ids = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)])
-    mask = torch.tensor([[0] * pad + [1] * len(prompt) for pad, prompt in zip(padding, prompts, strict=True)])
+    batch = pad_prompts(prompts, side="left")
+    longest = batch["input_ids"].shape[1]
     sampling = {"do_sample": False}
     if options.temperature:
         sampling = {"do_sample": True, "temperature": options.temperature, "top_k": 0, "top_p": 1.0}
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
     generated = model.generate(
-        input_ids.to(model.device),
-        attention_mask=mask.to(model.device),
+        **{name: tensor.to(model.device) for name, tensor in batch.items()},
         max_length=None,
         max_new_tokens=options.max_length - longest,
         pad_token_id=next(iter(ends), 0),
