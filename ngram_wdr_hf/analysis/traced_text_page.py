@@ -57,7 +57,7 @@ STYLE = """
 .traced .popup { position: absolute; left: .5rem; right: .5rem; z-index: 1; width: fit-content; margin-top: .15rem;
   padding: .3rem .7rem; border: 1px solid var(--traced-rejected); border-radius: .4rem; line-height: 1.5;
   background: var(--traced-popup); box-shadow: 0 3px 10px #0004; pointer-events: none; }
-.traced .replaced:hover > .popup, .traced .replaced:focus > .popup { display: block; }
+.traced .replaced:hover > .popup, .traced .replaced:focus > .popup { display: block !important; }
 """
 
 PAGE = """<!DOCTYPE html>
