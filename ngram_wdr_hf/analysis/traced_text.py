@@ -124,6 +124,9 @@ class TracedText:
 
         return written(self, in_colors=True)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.rows)} rows, {len(self.tokens)} tokens)"
+
     def __str__(self) -> str:
         from .traced_text_terminal import written
 

@@ -185,6 +185,7 @@ def test_the_legend_counts_tokens_and_drafts():
 
 def test_notebook_page_and_file(tmp_path):
     assert HAND_MADE._repr_html_() == HAND_MADE.fragment()
+    assert repr(HAND_MADE) == "TracedText(1 rows, 6 tokens)"
     assert HAND_MADE.fragment() in HAND_MADE.to_html()
     path = HAND_MADE.page(tmp_path / "text.html")
     assert path.read_text(encoding="utf-8") == HAND_MADE.to_html()
