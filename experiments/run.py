@@ -68,8 +68,8 @@ def train(experiment: Experiment, options: Namespace, path: Path) -> list[str]:
     folder = (options.runs or Path("runs") / experiment.name).absolute()
     data = options.data.absolute() if options.data is not None else None
     seeds = list(dict.fromkeys(options.seeds or experiment.setup["seeds"]))
-    experiment.prepare(folder, data)
     runs = experiment.runs(folder, data, seeds, options.only)
+    experiment.prepare(folder, data)
     results = Results.load(path) if path.exists() else Results(experiment.table, experiment.scale)
     missing = [run for run in runs if not (is_recorded(run, results) or is_finished(run))]
     print(f"{experiment.name}: {len(runs)} runs, {len(missing)} to train. Folder: {folder}", flush=True)

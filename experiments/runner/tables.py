@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ngram_wdr_hf.data.english import python_english
 from ngram_wdr_hf.data.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +78,7 @@ class Experiment:
 
     @property
     def groups(self) -> dict[str, dict[str, Any]]:
-        """The groups by name, each with `label`, `options`, `data` and `cut`."""
+        """The groups by name, each with `label`, `options`, `data` and `cut`, or `english`."""
         return self.setup["groups"]
 
     @property
@@ -140,7 +141,12 @@ class Experiment:
         return run
 
     def files(self, group: str, folder: Path, data: Path | None) -> dict[str, Path]:
-        """Return the options for the data files of a group; those with cut texts are in `folder`."""
+        """
+        Return the options for the data files of a group. Those with cut texts, or with English text that ships with
+        Python, are in `folder`.
+        """
+        if "english" in self.groups[group]:
+            return {f"{split}_file": english_path(folder, split) for split in self.groups[group]["english"]}
         if data is None:
             return {}
         cut = self.groups[group].get("cut", {})
@@ -150,7 +156,10 @@ class Experiment:
         }
 
     def prepare(self, folder: Path, data: Path | None) -> None:
-        """Check that all data files exist, and write the cut texts. Raise an `InputError` for a missing file."""
+        """
+        Check that all data files exist, and write the cut texts and the English ones. Raise an `InputError` for a
+        missing file.
+        """
         after = self.setup.get("then", {}).get("data", {})
         for place in self.groups.values():
             needed = {**place.get("data", {}), **after}
@@ -164,6 +173,8 @@ class Experiment:
             for option, lines in place.get("cut", {}).items():
                 name = place["data"][option]
                 cut_text(data / name, lines, folder / CUT_TEXTS / f"{lines}-lines-{name}")
+            for split, count in place.get("english", {}).items():
+                write_english(split, count, english_path(folder, split))
 
 
 def table_names() -> list[str]:
@@ -203,9 +214,24 @@ def cut_text(source: Path, lines: int, target: Path) -> None:
     """Write the first lines of a text. A text that is there already stays, as runs may be reading it."""
     if target.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     with source.open(encoding="utf-8") as text:
         first = [line for _, line in zip(range(lines), text, strict=False)]
+    write_text("".join(first), target)
+
+
+def english_path(folder: Path, split: str) -> Path:
+    return folder / CUT_TEXTS / f"english-{split}.txt"
+
+
+def write_english(split: str, count: int, target: Path) -> None:
+    """Write the first documents of a split of Python's English, unless they are there already."""
+    if not target.exists():
+        write_text("\n".join(python_english()[split][:count]["text"]), target)
+
+
+def write_text(text: str, target: Path) -> None:
+    """Write a text file at once, with its folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}")
-    unfinished.write_text("".join(first), encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(target)

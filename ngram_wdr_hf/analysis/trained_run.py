@@ -5,11 +5,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
@@ -17,13 +19,14 @@ from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
+from ..data.rows import RowStore
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..evaluation.lengths import max_positions
 from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
 from ..training.common.report import RunResult, describe
-from ..training.common.run_folder import SETTINGS, RunFolder
+from ..training.common.run_folder import SELF_GENERATED, SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
 from ..training.mlm.arguments import MlmDataArguments
 from ..training.nmt.arguments import NmtDataArguments
@@ -249,7 +252,8 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
     pairs = load_pairs(arguments, do_train=True, notify=ignore)
     pairs = {name: pairs[name] for name in ("train", split)}
-    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore)
+    translate = None if arguments.self_generated is None else partial(_own_translations, run)
+    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore, translate)
     predicted = _first_pairs(data.batches[split], arguments.batch_tokens, max_tokens)
     train = data.batches["train"]
     sources = predicted.rows[:NUM_PROMPTS]["input_ids"]
@@ -260,6 +264,14 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         batch={name: tensor[:NUM_ROWS] for name, tensor in train[len(train) // 2].items()},
         prompts=[{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in map(_row, sources)],
     )
+
+
+def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
+    """Return the translations that the run's model was trained on, whatever the pairs."""
+    rows = RowStore(run.folder / SELF_GENERATED).rows[: run.settings["self_generated"]]
+    if not rows:
+        raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
+    return rows
 
 
 def _row(tokens: Sequence[int]) -> torch.LongTensor:

@@ -89,6 +89,11 @@ def side_lengths(rows: Dataset) -> np.ndarray:
     return np.stack([pc.list_value_length(column).to_numpy() for column in columns], axis=1)
 
 
+def flat_tokens(rows: Dataset, name: str) -> list[np.ndarray]:
+    """Return the token ids of tokenized pairs in the column `name`, one after the other, as a list of flat arrays."""
+    return [pc.list_flatten(chunk).to_numpy() for chunk in rows.with_format("arrow")[name][:].chunks]
+
+
 def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
     """
     Cut rows, taken in `order`, into batches of at most `batch_tokens` tokens, padding included: number of rows times
@@ -137,7 +142,7 @@ class PairBatches(TorchDataset):
 
     def target_tokens(self) -> list[np.ndarray]:
         """Return the token ids of all targets one after the other, without padding, as a list of flat arrays."""
-        return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
+        return flat_tokens(self.rows, "labels")
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -173,11 +178,13 @@ def _encode(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, prefix: str
 ) -> dict[str, list]:
     sources, is_source_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in batch["source"]])
-    targets, is_target_cut = _tokens(tokenizer, name, longest, text_target=batch["target"])
+    # Targets that the model is yet to write are `None`.
+    texts = [text or "" for text in batch["target"]]
+    targets, is_target_cut = _tokens(tokenizer, name, longest, text_target=texts)
     return {
         "input_ids": sources,
         "labels": targets,
-        "num_words": [len(text.split()) for text in batch["target"]],
+        "num_words": [len(text.split()) for text in texts],
         "is_truncated": [one or other for one, other in zip(is_source_cut, is_target_cut, strict=True)],
     }
 

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from transformers.generation import GenerationConfig
 
 from ..method.logits import LogitLayer, logits_of, target_embeddings
+from .few_tokens import multiply
 from .pace import DraftKind, DraftPace
-from .prices import DraftPrices, ThresholdPrices, speed_of
+from .prices import DraftPrices, ThresholdPrices
 from .prompt_lookup import PromptLookup, PromptMatch
 from .rows import TextRows
 
@@ -80,8 +81,6 @@ class Drafter:
         else:
             prices = ThresholdPrices(threshold, num_heads, max_drafts)
         self.pace = DraftPace(prices)
-        # A forward pass over fewer tokens, but more than one, is not faster.
-        self.min_width = speed_of(model).min_tokens
 
     def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
         r"""
@@ -206,7 +205,8 @@ class Drafter:
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
         """Return the logits of predictions `(num_rows, d)` over the draft vocabulary, in float32."""
         if self.shortlist is not None:
-            return self.shortlist(predictions).float()
+            logits = multiply(predictions, self.shortlist.weight, self.shortlist.bias)
+            return self.shortlist.shape(logits).float()
         logits = logits_of(self.model, predictions).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
 

@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from .acceptance import accept_by_sampling, accept_greedily
 from .drafter import Drafter, Drafts
+from .few_tokens import FewTokenProducts
 from .ragged_cache import RaggedCache, check_can_crop
 from .records import StepRecords
 from .rows import TextRows
@@ -105,6 +106,10 @@ class SpeculativeDecoding:
     @torch.no_grad()
     def run(self) -> ModelOutput | torch.LongTensor:
         """Generate until every row is finished, and return the result of `generate`."""
+        with FewTokenProducts(self.model):
+            return self._run()
+
+    def _run(self) -> ModelOutput | torch.LongTensor:
         outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
         try:
             while True:
@@ -132,7 +137,6 @@ class SpeculativeDecoding:
         check_can_crop(cache, num_rows)
         self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
         self.drafter.pace.prices.cache_bytes = self.cache.bytes_per_token()
-        self.width = 1
         positions = self.kwargs.pop(self.positions_name, None)
         # By default, a token's position is its column in the cache.
         self.has_positions = positions is not None
@@ -147,10 +151,9 @@ class SpeculativeDecoding:
     def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
         """
         Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
-        and hidden states of the K tokens, and of some more if that is faster. The cache gets `self.width` tokens.
+        and hidden states of the K tokens.
         """
-        tokens = self._widen(tokens)
-        self.width = width = tokens.shape[1]
+        width = tokens.shape[1]
         inputs = dict(self.kwargs)
         if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
@@ -178,25 +181,15 @@ class SpeculativeDecoding:
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
 
-    def _widen(self, tokens: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return the tokens of a single row, padded to the minimum number for which a forward pass with drafts is fast.
-        What is read in addition is dropped like rejected drafts.
-        """
-        width, num_rows = tokens.shape[1], len(tokens)
-        missing = min(self.drafter.min_width, self.text.tokens_left()[0]) - width if num_rows == 1 < width else 0
-        return torch.nn.functional.pad(tokens, (0, missing)) if missing > 0 else tokens
-
     def _check_drafts(self, outputs: ModelOutput, drafts: Drafts) -> None:
         """
         Add the accepted drafts and one more token to every unfinished row, and count them. Remove the rejected drafts
         from the cache. Rows that are finished now leave the batch, unless the cache is returned.
         """
         width = drafts.depth + 1
-        # Of the prompt, the last position counts; of a forward pass over drafts, the first ones.
-        begin = outputs.logits.shape[1] - self.width
-        logits = outputs.logits[:, begin : begin + width].to(self.device, torch.float32)
-        hidden_states = outputs.last_hidden_state[:, -self.width :][:, :width]
+        # Of the prompt, only the last position counts.
+        logits = outputs.logits[:, -width:].to(self.device, torch.float32)
+        hidden_states = outputs.last_hidden_state[:, -width:]
         # Cloned, as processors may change the scores in place.
         scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
@@ -223,7 +216,7 @@ class SpeculativeDecoding:
             self.statistics.trace_tokens(row, new_tokens, num_accepted[i], drafted[i], kinds)
         self._stream()
 
-        self.cache.drop([self.width - count for count in counts], self.device)
+        self.cache.drop([width - count for count in counts], self.device)
         if width == 1:
             self.hidden_states, self.next_tokens = hidden_states[:, 0], tokens[:, 0]
         else:

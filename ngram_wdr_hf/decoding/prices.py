@@ -19,11 +19,7 @@ class DeviceSpeed:
         tokens_per_read (`int`):
             A matrix product over so many tokens takes as long as reading its weights once more: the ratio of
             arithmetic to memory speed.
-        packing (`float`):
-            The share of a read that a product of a matrix with several vectors costs in addition to a product with
-            one vector, because the weights are rearranged first.
-        min_tokens (`int`):
-            A product of a matrix with fewer vectors than this, but more than one, is not faster than with this number.
+        min_tokens (`int`): A product of a matrix with fewer vectors than this is not faster than with this number.
         block_bytes (`float`):
             The time to call one block, that is the attention or the MLP of a layer, or a head: Python and small
             operations.
@@ -33,20 +29,17 @@ class DeviceSpeed:
     """
 
     tokens_per_read: int
-    packing: float
     min_tokens: int
     block_bytes: float
     sampling_bytes: float
     sorting_bytes: float
 
 
-# Measured in float32 with AVX2, 5 to 10 GB/s per core. A product with 2 or 3 vectors is computed vector by vector.
-CPU_SPEED = DeviceSpeed(
-    tokens_per_read=16, packing=0.25, min_tokens=4, block_bytes=1.2e6, sampling_bytes=100.0, sorting_bytes=500.0
-)
+# Measured in float32. [`FewTokenProducts`] has at least 2 vectors.
+CPU_SPEED = DeviceSpeed(tokens_per_read=4, min_tokens=2, block_bytes=4e6, sampling_bytes=100.0, sorting_bytes=500.0)
 # From data sheets, not measured: 300 TFLOP/s in half precision at 1.5 TB/s, and 0.1 ms to call a block.
 ACCELERATOR_SPEED = DeviceSpeed(
-    tokens_per_read=200, packing=0.0, min_tokens=1, block_bytes=1.5e8, sampling_bytes=100.0, sorting_bytes=500.0
+    tokens_per_read=200, min_tokens=1, block_bytes=1.5e8, sampling_bytes=100.0, sorting_bytes=500.0
 )
 # A forward pass copies the cache to append to it, and attention reads the copy. Shifting rows costs about as much.
 CACHE_READS = 3
@@ -139,10 +132,8 @@ class DraftPrices:
 
     def _product_with(self, weight_bytes: float, num_tokens: int) -> float:
         """Return the cost of multiplying weights with the vectors of some tokens, in bytes read."""
-        if num_tokens == 1:
-            return weight_bytes
         num_tokens = max(num_tokens, self.speed.min_tokens)
-        return weight_bytes * (1 + self.speed.packing + num_tokens / self.speed.tokens_per_read)
+        return weight_bytes * (1 + num_tokens / self.speed.tokens_per_read)
 
 
 class ThresholdPrices:

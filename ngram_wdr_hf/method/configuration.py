@@ -13,6 +13,8 @@ from .names import refuse_misspelt
 
 NGRAM_TARGETS = ("wdr", "simple")
 HEAD_INPUTS = ("hidden", "hidden+tokens")
+HEAD_LOSS_TOKENS = ("all", "draft")
+CHOICES = {"ngram_target": NGRAM_TARGETS, "ngram_head_reads": HEAD_INPUTS, "head_loss_tokens": HEAD_LOSS_TOKENS}
 
 
 @dataclass(repr=False)
@@ -49,6 +51,9 @@ class NgramConfigMixin:
         head_sample_rate (`float`, *optional*, defaults to 1.0):
             The share ρ of its targets that each head is trained on in a step, greater than 0 and at most 1. They are
             chosen at random, and their loss is divided by ρ.
+        head_loss_tokens (`str`, *optional*, defaults to `"all"`):
+            The vocabulary of the heads' training loss: `"all"` tokens, or only the `"draft"` tokens, without the other
+            targets. This is cheaper, but only good for drafting: the ensemble needs probabilities of all tokens.
         ngram_head_reads (`str`, *optional*, defaults to `"hidden"`):
             What head n reads: `"hidden"`, the hidden state, as in the paper; `"hidden+tokens"`, also the n tokens
             between that position and the predicted token.
@@ -66,6 +71,7 @@ class NgramConfigMixin:
     head_loss_weight: float | None = None
     head_loss_decay: float = 1.0
     head_sample_rate: float = 1.0
+    head_loss_tokens: str = "all"
     ngram_head_reads: str = "hidden"
     ensemble_weights: Sequence[float] | None = None
 
@@ -119,8 +125,9 @@ class NgramConfigMixin:
         Python's own. Called when the configuration is created or saved, and when a model is created from it.
         """
         self.ngram_size = check_integer("ngram_size", self.ngram_size, advice="Use 1 for the plain model.")
-        if self.ngram_target not in NGRAM_TARGETS:
-            raise ValueError(f"`ngram_target` must be one of {', '.join(NGRAM_TARGETS)}, got {self.ngram_target!r}.")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         self.ensemble_lambda = check_fraction("ensemble_lambda", self.ensemble_lambda)
         self.label_smoothing = check_fraction("label_smoothing", self.label_smoothing)
         if self.ngram_head_activation not in ACT2FN:
@@ -141,10 +148,6 @@ class NgramConfigMixin:
             value = check_fraction(name, getattr(self, name))
             if value == 0:
                 raise ValueError(f"`{name}` must be greater than 0 and at most 1, got {value!r}.")
-        if self.ngram_head_reads not in HEAD_INPUTS:
-            raise ValueError(
-                f"`ngram_head_reads` must be one of {', '.join(HEAD_INPUTS)}, got {self.ngram_head_reads!r}."
-            )
         if self.ensemble_weights is not None:
             self.ensemble_weights = check_ensemble_weights(self.ensemble_weights, self.ngram_size)
             if self.ensemble_lambda:

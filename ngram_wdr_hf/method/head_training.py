@@ -36,12 +36,19 @@ class HeadTraining:
             The share γ of the heads' gradient that reaches the hidden states and the output embedding.
         sample_rate (`float`, *optional*, defaults to 1.0): The share ρ of its targets that a head is trained on.
         step (`int`, *optional*, defaults to 0): The seed of the sample. Each step should have its own.
+        tokens (`torch.LongTensor` of shape `(num_tokens,)`, *optional*):
+            The ids of the tokens that the heads tell apart, without duplicates: their loss is that of a vocabulary of
+            these tokens, and other targets do not count. `None` for the whole vocabulary.
+        trains_model (`bool`, *optional*, defaults to `True`):
+            Whether the model is trained as well. If not, depth 0 has no loss.
     """
 
     weights: Sequence[float]
     gradient: float = 1.0
     sample_rate: float = 1.0
     step: int = 0
+    tokens: torch.LongTensor | None = None
+    trains_model: bool = True
 
     @property
     def samples(self) -> bool:
@@ -53,6 +60,12 @@ class HeadTraining:
         if self.gradient == 1.0:
             return tensor
         return tensor.detach() if self.gradient == 0.0 else torch.lerp(tensor.detach(), tensor, self.gradient)
+
+    def restrict(self, targets: torch.LongTensor) -> torch.LongTensor:
+        """Return the targets of a head, with -100 in place of those that are not in `tokens`."""
+        if self.tokens is None:
+            return targets
+        return targets.masked_fill(~torch.isin(targets, self.tokens), IGNORE_INDEX)
 
     def choose(self, targets: torch.LongTensor, n: int) -> torch.BoolTensor:
         r"""

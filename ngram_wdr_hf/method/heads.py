@@ -130,6 +130,8 @@ class NgramPredictions:
             if next_tokens is not None:
                 begin = kept - count
                 target = next_tokens[:, begin:].masked_fill(runs_here[:, begin:] <= n, IGNORE_INDEX)
+                if training is not None:
+                    target = training.restrict(target)
                 if training is not None and training.samples:
                     is_chosen = training.choose(target, n)
                     head_inputs, target = head_inputs[is_chosen], target[is_chosen]

@@ -45,7 +45,8 @@ def ngram_loss(
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: The loss, a scalar; and the mean NLL of each depth over its own targets,
-        of shape `(N,)`, without label smoothing and detached. Without targets, both are 0.
+        of shape `(N,)`, without label smoothing and detached. Without targets, both are 0. So is the NLL of
+        depth 0 if the model is not trained.
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]
@@ -67,9 +68,29 @@ def ngram_loss(
     groups = [slice(0, 1), slice(1, None)][: len(rows)]
     rows, targets, factors = ([torch.cat(part[group]) for group in groups] for part in (rows, targets, factors))
     shape = (layer.shape.soft_cap, label_smoothing)
-    loss, nll = _ChunkedLoss.apply(weight, bias, shape, training.gradient, targets, factors, *rows)
+    if training.tokens is None and training.trains_model:
+        loss, nll = _ChunkedLoss.apply(weight, bias, shape, training.gradient, targets, factors, *rows)
+    else:
+        loss, nll = _head_loss(weight, bias, shape, training, targets[1], factors[1], rows[1])
+        if training.trains_model:
+            main_loss, main_nll = _ChunkedLoss.apply(weight, bias, shape, 1.0, targets[:1], factors[:1], rows[0])
+            loss, nll = main_loss + loss, torch.cat([main_nll, nll])
+        else:
+            nll = torch.cat([nll.new_zeros(len(rows[0])), nll])
     nll_sums = torch.stack([part.sum() for part in nll.split([len(mask) for mask in is_target])])
     return loss, nll_sums / counts.clamp(min=1)
+
+
+def _head_loss(weight, bias, shape, training, target, factor, rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the heads' part of `_ChunkedLoss`, with logits of `training.tokens` only."""
+    if training.tokens is not None:
+        index = target.new_full((len(weight),), IGNORE_INDEX)
+        index[training.tokens] = torch.arange(len(training.tokens), device=index.device)
+        target = torch.where(target == IGNORE_INDEX, IGNORE_INDEX, index[target.clamp(min=0)])
+        weight, bias = weight[training.tokens], None if bias is None else bias[training.tokens]
+    # Here, the heads' rows are the only group, so their share of the gradient is taken outside.
+    weight, bias = training.scale_gradient(weight), None if bias is None else training.scale_gradient(bias)
+    return _ChunkedLoss.apply(weight, bias, shape, 1.0, [target], [factor], rows)
 
 
 def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:

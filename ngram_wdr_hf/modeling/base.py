@@ -64,14 +64,17 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
-    def _ngram_head_training(self, samples: bool = True) -> HeadTraining:
-        """Return how the heads are trained in this step; without `samples`, at all positions."""
+    def _ngram_head_training(self, samples: bool = True, **fields: Any) -> HeadTraining:
+        """
+        Return how the heads are trained in this step; without `samples`, at all positions. `fields` are other fields
+        of [`HeadTraining`].
+        """
         config = self.config
         weights = head_weights(config.ngram_size, config.head_loss_weight, config.head_loss_decay)
         if self.ngram_head_factors is not None:
             weights = [weights[0], *map(operator.mul, weights[1:], self.ngram_head_factors)]
         rate = config.head_sample_rate if samples else 1.0
-        return HeadTraining(weights, config.head_gradient, rate, self.ngram_step)
+        return HeadTraining(weights, config.head_gradient, rate, self.ngram_step, **fields)
 
     @property
     def ngram_vocab_size(self) -> int:
@@ -81,10 +84,8 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """
         Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
-        fields of its output by name. If `inputs` has the hidden states already, as `last_hidden_state`, return them.
+        fields of its output by name.
         """
-        if inputs.get("last_hidden_state") is not None:
-            return inputs["last_hidden_state"].to(self.dtype), {}
         base_model = self.base_model
         if base_model is self:
             # Some backbones do not name their base model by their `base_model_prefix`.

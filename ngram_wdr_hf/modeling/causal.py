@@ -65,7 +65,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         λ, after them.
 
     last_hidden_state (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
-        The hidden states of a frozen backbone, if they are known. The backbone is not run then.
+        The hidden states of a frozen backbone, if they are known. The backbone is not run then, of an encoder-decoder
+        neither side, and the training loss is that of the heads only: `head_losses[0]` is 0.
 
     In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
     them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
@@ -175,7 +176,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self._ngram_check_text(text, next_tokens)
         past = inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
-        hidden_states, fields = self._ngram_run_backbone(inputs)
+        if inputs.get("last_hidden_state") is None:
+            hidden_states, fields = self._ngram_run_backbone(inputs)
+        else:
+            hidden_states, fields = inputs["last_hidden_state"].to(self.dtype), {}
         past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
 
         if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
@@ -201,8 +205,12 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         window = kept + len(self.ngram_heads)
         embeddings = target_embeddings(self, token_ids[:, -window:])
         runs = runs[:, runs.shape[1] - kept :]
-        # The ensemble needs the heads' predictions at all positions.
-        training = self._ngram_head_training(samples=not uses_ensemble) if self.training else None
+        training = None
+        if self.training:
+            tokens = self.ngram_draft_vocabulary() if self.config.head_loss_tokens == "draft" else None
+            # Hidden states that are given lead back to no model. The ensemble needs the heads at all positions.
+            trains_model = inputs.get("last_hidden_state") is None
+            training = self._ngram_head_training(not uses_ensemble, tokens=tokens, trains_model=trains_model)
         predictions = NgramPredictions.from_past(
             self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens, training
         )
@@ -213,13 +221,16 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ) -> dict[str, torch.Tensor]:
         """
         Return the output fields `loss` and `head_losses` in training mode, and `head_counts` if the heads are trained
-        on a sample of their targets. The loss is that of `ngram_loss`, with the configuration's label smoothing.
+        on a sample of their targets, or without the model. The loss is that of `ngram_loss`, with the configuration's
+        label smoothing.
         """
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         fields = {"loss": loss, "head_losses": head_losses}
-        if predictions.training is not None and predictions.training.samples:
-            fields["head_counts"] = torch.stack([(target != IGNORE_INDEX).sum() for target in predictions.targets])
+        training = predictions.training
+        if training is not None and (training.samples or not training.trains_model):
+            counts = [(target != IGNORE_INDEX).sum() for target in predictions.targets]
+            fields["head_counts"] = torch.stack([counts[0] * training.trains_model, *counts[1:]])
         return fields
 
     def _ngram_evaluate(

@@ -46,6 +46,7 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
             )
         unsupported = ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")
         given = [f"`{name}`" for name in unsupported if getattr(self, name)]
+        given += ["`head_loss_tokens='draft'`"] if self.head_loss_tokens == "draft" else []
         if given:
             raise ValueError(f"{' and '.join(given)} cannot be used with masked language models: remove it.")
         if getattr(self, "is_decoder", False):

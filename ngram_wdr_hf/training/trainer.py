@@ -235,7 +235,9 @@ def _describe(step: int, logs: dict[str, float]) -> str | None:
     by_head = ""
     if heads and main_name is not None:
         label = main_name.removeprefix(prefix).removesuffix("_loss").replace("_", " ")
-        by_head = f"  {label} {logs[main_name]:.3f}  heads {' '.join(f'{value:.3f}' for value in heads)}"
+        by_head = f"  {label} {logs[main_name]:.3f}"
+    if heads:
+        by_head += f"  heads {' '.join(f'{value:.3f}' for value in heads)}"
     if not prefix:
         rate = f"  lr {logs['learning_rate']:.2e}" if "learning_rate" in logs else ""
         return f"step {step:>6}  loss {logs['loss']:.3f}{by_head}{rate}"

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from runner.jobs import complete
-from runner.tables import load_experiment, table_names
+from runner.tables import load_experiment, table_names, write_english
 
 from experiments.run import main
-from ngram_wdr_hf.data.english import python_english
 from tests.support.scripts import as_arguments, contents
 
 # Documents of Python's English for a text of a few thousand words.
@@ -47,7 +46,7 @@ def test_smoke(table, tmp_path, capsys):
         page.unlink()
         main(again)
         assert page.read_text(encoding="utf-8") == text
-    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "runs").rglob("metrics.json"))
 
 
 def _images(text: str) -> list[str]:
@@ -56,9 +55,8 @@ def _images(text: str) -> list[str]:
 
 def test_ten_steps_of_the_paper(tmp_path):
     """The paper's Transformer itself, in smaller batches, on a short text."""
-    splits = python_english()
     for name, (split, count) in DOCUMENTS.items():
-        (tmp_path / name).write_text("\n".join(splits[split][:count]["text"]), encoding="utf-8")
+        write_english(split, count, tmp_path / name)
     run = load_experiment("ptb", "paper").run("ptb", "wdr-4", 1, tmp_path / "runs", tmp_path)
     short = as_arguments(max_steps=10, eval_strategy="steps", eval_steps=10, per_device_train_batch_size=4)
     assert complete([replace(run, commands=[[*run.commands[0], *short]])], 1, print) == []

@@ -93,6 +93,46 @@ def test_sampled_loss_and_gradients(target, step):
         torch.testing.assert_close(actual[name], wanted[name])
 
 
+@pytest.mark.parametrize("fields", [{}, {"head_gradient": 0.3}, FREE, {"label_smoothing": 0.1}])
+@pytest.mark.parametrize("name", ["holes", "left padding", "packed", "shorter than N"])
+def test_loss_of_draft_tokens(name, fields):
+    """The heads' loss is that of a vocabulary of the draft tokens, the model's that of all tokens."""
+    model = tiny_model(torch.float64, head_loss_tokens="draft", **fields)
+    model.ngram_set_draft_tokens([7, 3, 1, 9, 4, 11, 2, 8])
+    assert_loss_matches(model, BATCHES[name])
+
+
+@torch.no_grad()
+def test_sampled_loss_of_draft_tokens_is_unbiased():
+    model = tiny_model(torch.float64, head_loss_tokens="draft").train()
+    model.ngram_set_draft_tokens([7, 3, 1, 9, 4, 11, 2, 8])
+    expected = model(**BATCHES["holes"]).loss
+    model.config.head_sample_rate = 0.5
+    losses = []
+    for model.ngram_step in range(400):
+        losses.append(model(**BATCHES["holes"]).loss)
+    losses = torch.stack(losses)
+    # Five standard errors.
+    assert (losses.mean() - expected).abs() < 5 * losses.std() / 20 and losses.std() > 0
+
+
+def test_known_hidden_states_train_the_heads_only():
+    """With the hidden states of a frozen model, the loss is that of the heads, and so are the gradients."""
+    batch = BATCHES["holes"]
+    for fields in ({}, {"head_loss_tokens": "draft", "draft_vocab_size": 9}, {"head_sample_rate": 0.6}):
+        model = tiny_model(torch.float64, head_loss_weight=0.7, **fields).train()
+        model.requires_grad_(False).ngram_heads.requires_grad_(True)
+        full = model(**batch)
+        states = model.transformer(batch["input_ids"]).last_hidden_state
+        output = model(**batch, last_hidden_state=states)
+        torch.testing.assert_close(output.loss, full.loss - full.head_losses[0])
+        torch.testing.assert_close(output.head_losses[1:], full.head_losses[1:])
+        assert output.head_losses[0] == 0 == output.head_counts[0]
+        actual, wanted = gradients(model.ngram_heads, output.loss), gradients(model.ngram_heads, full.loss)
+        for name in wanted:
+            torch.testing.assert_close(actual[name], wanted[name])
+
+
 def test_sample_is_unbiased_and_independent():
     """Every target is chosen with the rate ρ, independently of step, head, position and row."""
     targets = torch.cat([random_ids(2, 40), random_ids(2, 40, seed=1)])
@@ -143,6 +183,7 @@ INVALID = {
     "head_loss_weight": [-1.0, 0.0, float("inf"), float("nan"), "half"],
     "head_loss_decay": [0.0, 1.2],
     "ngram_head_reads": ["tokens", None],
+    "head_loss_tokens": ["frequent", None],
     "ensemble_weights": [[1.0], [1.0, 0.0, 0.0, 0.0, 0.0], [1.0, float("nan"), 0.0, 0.0], ["1", 0, 0, 0]],
 }
 

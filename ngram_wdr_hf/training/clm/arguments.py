@@ -15,13 +15,14 @@ from ..common.arguments import (
     output_dir_field,
     preset_field,
 )
-from ..common.checks import POSITIVE, check_at_least, check_number
+from ..common.checks import check_at_least
 from ..common.command_line import parse_arguments
+from ..common.own_text_arguments import batch_size_field, check_not_sharded, check_own_text, temperature_field
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import CLM_PRESETS
 
-OWN_TEXT_TEMPERATURE, OWN_TEXT_BATCH_SIZE = 0.7, 32
+OWN_TEXT_TEMPERATURE = 0.7
 
 
 @dataclass
@@ -48,15 +49,8 @@ class ClmDataArguments(TextDataArguments):
         help="Text files with a prompt per line for `--self_generated`. With a chat template, each is a message of "
         "the user. Default: the start token.",
     )
-    self_generated_temperature: float | None = HfArg(
-        default=None,
-        help=f"Temperature of sampling for `--self_generated`; 0 is greedy search. Default: {OWN_TEXT_TEMPERATURE}.",
-    )
-    self_generated_batch_size: int | None = HfArg(
-        default=None,
-        help="Number of rows that are written at the same time for `--self_generated`. Default: "
-        f"{OWN_TEXT_BATCH_SIZE}.",
-    )
+    self_generated_temperature: float | None = temperature_field(OWN_TEXT_TEMPERATURE)
+    self_generated_batch_size: int | None = batch_size_field()
     stride: int | None = HfArg(
         default=None,
         help="Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
@@ -66,9 +60,7 @@ class ClmDataArguments(TextDataArguments):
     def __post_init__(self):
         super().__post_init__()
         check_at_least("stride", self.stride, 1)
-        check_at_least("self_generated", self.self_generated, 1)
-        check_at_least("self_generated_temperature", self.self_generated_temperature, 0)
-        check_at_least("self_generated_batch_size", self.self_generated_batch_size, 1)
+        check_own_text(self)
         if self.prompt_file and self.self_generated is None:
             raise InputError("`--prompt_file` needs `--self_generated TOKENS`: say how much text to write.")
 
@@ -80,20 +72,6 @@ class ClmModelArguments(GenerativeModelArguments):
     presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
 
     preset: str | None = preset_field(CLM_PRESETS)
-    cache_hidden_states: bool = HfArg(
-        default=False,
-        help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
-        "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
-    )
-    cache_limit: float = HfArg(default=20.0, help="Maximum size of `--cache_hidden_states`, in gigabytes.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("cache_limit", self.cache_limit, POSITIVE)
-        if self.cache_hidden_states and self.train_mode != "heads":
-            raise InputError(
-                "`--cache_hidden_states` needs a model that does not change: set `--train_mode heads`, or remove it."
-            )
 
 
 @dataclass
@@ -133,6 +111,9 @@ def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArgume
 def check_clm_arguments(arguments: RunArguments) -> None:
     """Raise an `InputError` for options of language modeling runs that do not go together."""
     data = arguments.data
+    check_not_sharded(arguments)
+    if data.streaming and arguments.model.cache_hidden_states:
+        raise InputError("`--cache_hidden_states` cannot keep a streamed text: remove `--streaming`.")
     if data.self_generated is None:
         return
     if arguments.model.model_name_or_path is None:

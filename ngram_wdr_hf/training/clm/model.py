@@ -15,7 +15,7 @@ from ...data.tokenizer import end_token_id, start_token_id
 from ...evaluation.checkpoint import load_checkpoint
 from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
-from ..common.arguments import ModelArguments
+from ..common.arguments import GenerativeModelArguments
 from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model
 
 LANGUAGE_MODELS = {
@@ -26,13 +26,16 @@ LANGUAGE_MODELS = {
 
 
 def build_clm_model(
-    arguments: ModelArguments, tokenizer: PreTrainedTokenizerBase, block_size: int | None, do_train: bool = True
+    arguments: GenerativeModelArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int | None,
+    do_train: bool = True,
 ) -> NgramMixin:
     """
     Return the checkpoint of `--model_name_or_path` with heads, or a new model by preset, for up to `block_size`
     tokens. A plain checkpoint gets new heads if `do_train`, else none. `block_size` is ignored for a checkpoint.
     """
-    fields = config_fields(arguments, do_train)
+    fields = config_fields(arguments, do_train, head_loss_tokens=arguments.head_loss_tokens)
     if arguments.model_name_or_path is not None:
         new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
         return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, new_heads, **fields)

@@ -18,17 +18,18 @@ from ...evaluation.lengths import max_positions
 from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.cached_states import CachedStates
 from ..common.model import can_drop_drafts, check_train_mode, choose_weights, restrict_drafts
 from ..common.run import Run, all_runs, begin, finish, in_their_folders
 from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
-from ..common.self_generated import SelfGeneration, encode_prompts, write_own_text
+from ..common.self_generated import SelfGeneration
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from ..trainer import NgramTrainer, to_device
-from .arguments import OWN_TEXT_BATCH_SIZE, OWN_TEXT_TEMPERATURE, check_clm_arguments
+from .arguments import OWN_TEXT_TEMPERATURE, check_clm_arguments
+from .cached_rows import CachedRows
 from .data import ClmData, check_prompt, find_clm_tokenizer
 from .model import build_clm_model
+from .own_text import encode_prompts, write_own_text
 from .report import ClmResult, print_samples, print_tables
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
@@ -119,18 +120,12 @@ def _own_text(run: Run, model: NgramMixin, data: ClmData) -> list[np.ndarray]:
     options = run.arguments.data
     if not run.training.do_train:
         return RowStore(Path(run.arguments.model.model_name_or_path) / SELF_GENERATED).rows
-    generation = SelfGeneration(
-        options.self_generated,
-        data.block_size,
-        OWN_TEXT_TEMPERATURE if options.self_generated_temperature is None else options.self_generated_temperature,
-        options.self_generated_batch_size or OWN_TEXT_BATCH_SIZE,
-        run.training.seed,
-    )
     lines = []
     if options.prompt_file:
         check_files(options.prompt_file)
         lines = [line for line in read_lines(options.prompt_file) if line.strip()]
     prompts = encode_prompts(lines, data.tokenizer)
+    generation = SelfGeneration.of(run.arguments, OWN_TEXT_TEMPERATURE, data.block_size, prompts)
     shows_progress = not run.training.disable_tqdm
     folder = run.folder.path / SELF_GENERATED
     return write_own_text(to_device(model, run.training), prompts, generation, folder, shows_progress).rows
@@ -138,14 +133,11 @@ def _own_text(run: Run, model: NgramMixin, data: ClmData) -> list[np.ndarray]:
 
 def _training_set(run: Run, model: NgramMixin, data: ClmData) -> Dataset:
     """Return the training set; with `--cache_hidden_states`, with the model's hidden states."""
-    training_set, options = data.training_set(), run.arguments.model
-    if not options.cache_hidden_states:
+    training_set = data.training_set()
+    if not run.arguments.model.cache_hidden_states:
         return training_set
-    width = model.get_output_embeddings().weight.shape[1]
-    cached = CachedStates(training_set, run.folder.path / HIDDEN_STATES, width)
-    cached.check_space(options.cache_limit)
-    with run.training.main_process_first(local=False, desc="computing hidden states"):
-        cached.fill(to_device(model, run.training), run.training.eval_batch_size, not run.training.disable_tqdm)
+    cached = CachedRows(training_set, run.folder.path / HIDDEN_STATES, model.get_output_embeddings().weight.shape[1])
+    cached.prepare(model, run.arguments)
     return cached
 
 

@@ -99,6 +99,9 @@ def restrict_drafts(
     keep the model's draft tokens, cut or filled up to `--draft_vocab_size` with the first ids of the vocabulary.
     """
     size, vocab_size = arguments.draft_vocab_size, model.ngram_vocab_size
+    has_list = arguments.train_mode == "heads" or size is not None or model.config.draft_vocab_size is not None
+    if arguments.head_loss_tokens == "draft" and not has_list:
+        raise InputError("`--head_loss_tokens draft` needs a list of draft tokens: set `--draft_vocab_size`.")
     if not model.ngram_heads or (size is None and arguments.train_mode != "heads"):
         return
     if size is not None and size > vocab_size:

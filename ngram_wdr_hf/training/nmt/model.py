@@ -23,7 +23,12 @@ def build_nmt_model(
     Return the encoder-decoder checkpoint of `--model_name_or_path` with heads, or a new Marian by preset. A plain
     checkpoint gets new heads if `do_train`, else none.
     """
-    fields = config_fields(arguments, do_train, bow_loss_weight=arguments.bow_loss_weight)
+    fields = config_fields(
+        arguments,
+        do_train,
+        bow_loss_weight=arguments.bow_loss_weight,
+        head_loss_tokens=arguments.head_loss_tokens,
+    )
     if arguments.model_name_or_path is not None:
         new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
         return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, new_heads, **fields)

@@ -16,6 +16,15 @@ from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 logger = logging.get_logger(__name__)
 
 
+def longest_translation(input_ids: torch.LongTensor, longest: int | None) -> int:
+    """
+    Return the maximum number of tokens in the translations of a batch: twice the tokens of the longest source plus
+    ten, and less than the model's maximum `longest`, unless `None`.
+    """
+    limit = 2 * input_ids.shape[1] + 10
+    return limit if longest is None else min(limit, longest - 1)
+
+
 @dataclass(frozen=True)
 class Translator:
     r"""
@@ -94,14 +103,13 @@ class Translator:
     def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble: Ensemble) -> list[str]:
         input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
         attention_mask = pad([[1] * len(ids) for ids in sources], 0).to(model.device)
-        max_new_tokens = 2 * input_ids.shape[1] + 10
         generated = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
             num_beams=self.num_beams,
             length_penalty=self.length_penalty,
             max_length=None,
-            max_new_tokens=max_new_tokens if self.longest is None else min(max_new_tokens, self.longest - 1),
+            max_new_tokens=longest_translation(input_ids, self.longest),
             do_sample=False,
             **ensemble_arguments(ensemble),
             use_mtp=self.use_mtp,

@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.rows import RowStore, TrainingRows, pad_batch
-from ngram_wdr_hf.training.common import self_generated
-from ngram_wdr_hf.training.common.cached_states import CachedStates
-from ngram_wdr_hf.training.common.self_generated import SelfGeneration, encode_prompts, write_own_text
+from ngram_wdr_hf.training.clm import own_text
+from ngram_wdr_hf.training.clm.cached_rows import CachedRows
+from ngram_wdr_hf.training.clm.own_text import encode_prompts, write_own_text
+from ngram_wdr_hf.training.common.self_generated import SelfGeneration
 from tests.support.clm_runs import QUICK, run
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, metrics_of
@@ -36,9 +37,8 @@ def tokenizer(checkpoint):
 
 
 def options(num_tokens: int, **fields) -> SelfGeneration:
-    return SelfGeneration(
-        **{"max_length": 12, "temperature": 0.7, "batch_size": 4, "seed": 3, **fields}, num_tokens=num_tokens
-    )
+    fields = {"max_length": 12, "temperature": 0.7, "batch_size": 4, "seed": 3, **fields}
+    return SelfGeneration(amount=num_tokens, **fields)
 
 
 def test_prompts(tokenizer):
@@ -74,7 +74,7 @@ def test_rows_continue_their_prompts(model, tmp_path, temperature):
 def test_interrupted_writer_continues(model, tmp_path, monkeypatch):
     """It ends with the rows of an uninterrupted one, and leaves the random numbers alone."""
     whole = write_own_text(model, [[2], [3, 4]], options(150), tmp_path / "whole", False)
-    write, calls = self_generated._continue, []
+    write, calls = own_text._continue, []
 
     def interrupted(*args):
         calls.append(args)
@@ -82,7 +82,7 @@ def test_interrupted_writer_continues(model, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return write(*args)
 
-    monkeypatch.setattr(self_generated, "_continue", interrupted)
+    monkeypatch.setattr(own_text, "_continue", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_own_text(model, [[2], [3, 4]], options(150), tmp_path / "parts", False)
     state = torch.get_rng_state()
@@ -97,6 +97,8 @@ def test_interrupted_writer_continues(model, tmp_path, monkeypatch):
     assert len(more.rows) > len(whole.rows)
     with raises_naming(InputError, "`temperature` 0.7", str(tmp_path / "parts")):
         write_own_text(model, [[2]], options(150, temperature=1.0), tmp_path / "parts", False)
+    with raises_naming(InputError, "other inputs", str(tmp_path / "parts")):
+        write_own_text(model, [[2]], options(150, inputs="0123"), tmp_path / "parts", False)
 
 
 def rows_of(count: int) -> TrainingRows:
@@ -106,7 +108,7 @@ def rows_of(count: int) -> TrainingRows:
 
 def test_cached_states_are_those_of_the_model(model, tmp_path):
     rows = rows_of(7)
-    cached = CachedStates(rows, tmp_path / "cache", model.get_output_embeddings().weight.shape[1])
+    cached = CachedRows(rows, tmp_path / "cache", model.get_output_embeddings().weight.shape[1])
     cached.fill(model, batch_size=3, shows_progress=False)
     assert sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.bin")) == cached.num_bytes
     for i in range(7):
@@ -124,7 +126,7 @@ def test_cached_states_are_those_of_the_model(model, tmp_path):
 def test_loss_from_cached_states(model, tmp_path):
     """Loss and gradients of the heads are those of the model that reads the tokens, without running it."""
     rows = rows_of(4)
-    cached = CachedStates(rows, tmp_path, model.get_output_embeddings().weight.shape[1])
+    cached = CachedRows(rows, tmp_path, model.get_output_embeddings().weight.shape[1])
     cached.fill(model, batch_size=2, shows_progress=False)
     batch = pad_batch([cached[i] for i in range(4)])
     model.requires_grad_(False)
@@ -149,7 +151,7 @@ def test_loss_from_cached_states(model, tmp_path):
 
 def test_interrupted_cache_is_continued(model, tmp_path, monkeypatch):
     rows, width = rows_of(9), model.get_output_embeddings().weight.shape[1]
-    whole = CachedStates(rows, tmp_path / "whole", width)
+    whole = CachedRows(rows, tmp_path / "whole", width)
     whole.fill(model, 3, False)
     predict, calls = WDRNgramGPT2LMHeadModel.ngram_predictions, []
 
@@ -160,7 +162,7 @@ def test_interrupted_cache_is_continued(model, tmp_path, monkeypatch):
         return predict(self, **inputs)
 
     monkeypatch.setattr(type(model), "ngram_predictions", interrupted)
-    parts = CachedStates(rows, tmp_path / "parts", width)
+    parts = CachedRows(rows, tmp_path / "parts", width)
     with pytest.raises(KeyboardInterrupt):
         parts.fill(model, 3, False)
     parts.fill(model, 3, False)
@@ -170,7 +172,7 @@ def test_interrupted_cache_is_continued(model, tmp_path, monkeypatch):
 
 
 def test_cache_without_space(tmp_path, monkeypatch):
-    cached = CachedStates(rows_of(5), tmp_path / "cache", 10**6)
+    cached = CachedRows(rows_of(5), tmp_path / "cache", 10**6)
     with raises_naming(InputError, "`--cache_hidden_states`", "`--cache_limit`"):
         cached.check_space(limit=0.01)
     cached.check_space(limit=1)
@@ -231,7 +233,13 @@ BAD = {
         ["--self_generated", "100", "--prompt_file", "none.txt", "--model_name_or_path", "CHECKPOINT"],
         "none.txt",
     ),
+    "temperature alone": (["--self_generated_temperature", "0"], "`--self_generated_temperature`"),
     "cache of a model that changes": (["--cache_hidden_states"], "`--cache_hidden_states`"),
+    "cache of a stream": (
+        ["--cache_hidden_states", "--streaming", "--train_mode", "heads", "--model_name_or_path", "CHECKPOINT"],
+        "`--streaming`",
+    ),
+    "FSDP": ([*SELF, "--model_name_or_path", "CHECKPOINT", "--fsdp", "full_shard"], "`--self_generated`"),
     "no room": (
         [*SELF, "--model_name_or_path", "CHECKPOINT", "--cache_hidden_states", "--cache_limit", "1e-9"],
         "`--cache_limit`",

@@ -167,6 +167,8 @@ MODEL = """
 --eval_strategy sometimes
 """
 GENERATION = """
+--head_loss_tokens some
+--head_loss_tokens draft
 --draft_vocab_size 0
 --lambda_grid -0.1
 --lambda_grid 1.1
