@@ -36,8 +36,8 @@ STYLE = """
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 .traced p { margin: .5rem 0; }
 .traced .help, .traced .prompt { color: var(--traced-muted); }
-.traced table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
-.traced th, .traced td { padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--traced-line);
+.traced table { border-collapse: collapse; margin: .5rem 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
+.traced th, .traced td { padding: .2rem .4rem .2rem 0; border-bottom: 1px solid var(--traced-line);
   text-align: left; background: none; }
 .traced .number { text-align: right; }
 .traced .scroll { overflow-x: auto; }
