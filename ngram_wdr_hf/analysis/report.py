@@ -1,14 +1,16 @@
 """The HTML report on a trained run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..data.errors import InputError
 from ..evaluation.unavailable import Unavailable
 from ..training.common.checks import check_output_file
 from .report_page import Section, page, paragraph
 from .report_results import models, results, training
-from .report_sections import Analysis, drafts, gains, gradients, heads, targets
-from .trained_run import find_runs, load_run, load_text
+from .report_sections import Analysis, drafts, gains, generated_text, gradients, heads, targets
+from .traced_text import DEFAULT_NEW_TOKENS, read_prompts
+from .trained_run import TrainedRun, find_runs, load_run, load_text
 
 REPORT = "analysis.html"
 DEFAULT_TOKENS = 30_000
@@ -18,6 +20,7 @@ SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
     "Training": lambda analysis: training(analysis.runs),
     "Predictions of the heads": heads,
     "Acceptance rate of drafts": drafts,
+    "Generated text by source": generated_text,
     "Where the ensemble helps": gains,
     "Gradient diversity": gradients,
     "Map of the targets": targets,
@@ -30,6 +33,8 @@ def write_report(
     split: str = "validation",
     max_tokens: int = DEFAULT_TOKENS,
     notify: Callable[[str], None] = print,
+    prompt: str | None = None,
+    new_tokens: int = DEFAULT_NEW_TOKENS,
 ) -> Path:
     r"""
     Analyze a finished run, together with the runs of its `--compare`, and write a self-contained HTML file. Unfinished
@@ -42,6 +47,8 @@ def write_report(
         split (`str`, *optional*, defaults to `"validation"`): The text to measure on, `"validation"` or `"test"`.
         max_tokens (`int`, *optional*, defaults to 30,000): Maximum number of tokens to measure on, the first ones.
         notify (`Callable[[str], None]`, *optional*): Called with progress messages; prints them by default.
+        prompt (`str`, *optional*): The prompt of the text by source; by default, pieces of the split.
+        new_tokens (`int`, *optional*, defaults to 64): The maximum number of tokens after each prompt.
 
     Returns:
         `Path`: The written file.
@@ -53,7 +60,9 @@ def write_report(
     for folder in unfinished:
         notify(f"Skipped a compared run that is not finished: {folder}")
     runs = [load_run(folder) for folder in folders]
-    analysis = Analysis(runs, split, load_text(runs[0], split, max_tokens), notify)
+    if prompt is not None:
+        _check_prompt(prompt, runs)
+    analysis = Analysis(runs, split, load_text(runs[0], split, max_tokens), notify, prompt, new_tokens)
     sections, errors = [], []
     for title, make in SECTIONS.items():
         try:
@@ -72,6 +81,18 @@ def write_report(
     if errors:
         raise errors[0]
     return output
+
+
+def _check_prompt(prompt: str, runs: Sequence[TrainedRun]) -> None:
+    """Raise an `InputError` if no run has a model that drafts after a prompt, or if one cannot read it."""
+    drafting = [run for run in runs if run.has_ensemble]
+    if not drafting:
+        raise InputError(
+            f"`--prompt` needs a model with heads that generates text, and the run in {runs[0].folder} has none: "
+            "leave it out."
+        )
+    for run in drafting:
+        read_prompts("--prompt", prompt, run.model, run.tokenizer)
 
 
 def _section(title: str, make: Callable[[Analysis], list[str]], analysis: Analysis) -> Section:

@@ -19,10 +19,14 @@ from .diagnostics_figures import (
     plot_heads,
 )
 from .gain_bins import GainBin
-from .report_page import folded, paragraph, picture, side_by_side, table
+from .report_page import folded, heading, paragraph, picture, side_by_side, table
 from .report_results import masked_heads
+from .traced_text import DEFAULT_NEW_TOKENS, traced_text
 from .trained_run import NEW_TOKENS, RunText, TrainedRun
 from .wdr_map import wdr_map
+
+# The number of prompts of the text by source.
+NUM_TRACED = 3
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Analysis:
         split (`str`): The name of the split.
         text ([`RunText`]): The text to measure on.
         notify (`Callable[[str], None]`): Function called with progress messages.
+        prompt (`str`, *optional*): The prompt of the text by source; by default, pieces of the text.
+        new_tokens (`int`, *optional*, defaults to 64): The maximum number of tokens after each prompt.
         cached_diagnostics (`dict[str, HeadDiagnostics]`, *optional*): The diagnostics computed so far, by model name.
     """
 
@@ -42,6 +48,8 @@ class Analysis:
     split: str
     text: RunText
     notify: Callable[[str], None]
+    prompt: str | None = None
+    new_tokens: int = DEFAULT_NEW_TOKENS
     cached_diagnostics: dict[str, HeadDiagnostics] = field(default_factory=dict)
 
     @property
@@ -126,6 +134,40 @@ def drafts(analysis: Analysis) -> list[str]:
             "drafts only where that is likely to save time, and also uses prompt lookup.",
             muted=True,
         ),
+    ]
+
+
+def generated_text(analysis: Analysis) -> list[str]:
+    """
+    Return the HTML pieces of the section with a generated text by source; empty if no model has drafting heads.
+    """
+    pieces = []
+    for run in analysis.with_ensemble:
+        analysis.notify(f"{run.name}: text by source")
+        pieces.append(heading(run.name))
+        prompt = analysis.prompt
+        if prompt is None:
+            prompt = [prompt["input_ids"][0] for prompt in analysis.text.prompts[:NUM_TRACED]]
+        try:
+            traced = traced_text(run.model, run.tokenizer, prompt, analysis.new_tokens, draft_threshold=0.0)
+            pieces.append(traced.fragment())
+        except Unavailable as error:
+            pieces.append(paragraph(f"{run.name} cannot draft in generation: {error}"))
+    if not pieces:
+        return []
+    source = f"pieces of the {analysis.split} set" if analysis.prompt is None else "the given prompt"
+    return [
+        paragraph(
+            f"Greedy generation after {source}, with the ensemble of the run. The colours show which tokens the "
+            "model chose itself, and which were drafted and accepted; the text is the same without drafts."
+        ),
+        paragraph(
+            "All heads draft at every step (draft_threshold=0), to show everything that they propose. By default, "
+            "generate drafts only where that is likely to save time. Prompt lookup copies where that is more likely "
+            "to be accepted.",
+            muted=True,
+        ),
+        *pieces,
     ]
 
 

@@ -24,6 +24,7 @@ from ..data.tokenizer import load_tokenizer
 from ..evaluation.drafting import row_prompts, text_prompts
 from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
+from ..training.clm.data import ClmData
 from ..training.common.report import RunResult, describe
 from ..training.common.run_folder import SELF_GENERATED, SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
@@ -204,7 +205,11 @@ def _arguments(kind: type[Arguments], settings: dict[str, Any]) -> Arguments:
 def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     masked = is_masked(run.model.config)
     arguments = _arguments(MlmDataArguments if masked else ClmDataArguments, run.settings)
-    data = tokenize_splits(load_splits(arguments, do_train=True), run.tokenizer, arguments, run.settings["seed"])
+    writes_text = not masked and arguments.self_generated is not None
+    splits = load_splits(arguments, do_train=True, writes_text=writes_text)
+    data = tokenize_splits(splits, run.tokenizer, arguments, run.settings["seed"])
+    if writes_text:
+        data.streams = {**_own_text(run, data, arguments), **data.streams}
     data.block_size = find_block_size(run.model, arguments.block_size)
     stream = TokenStream([data.streams[split][:max_tokens].numpy()], num_words=0)
     # A streamed training text is not available.
@@ -216,6 +221,22 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         batch=_rows_of(_blocks(run, data, train, arguments)),
         prompts=[] if masked else text_prompts(run.model, stream, NUM_PROMPTS),
     )
+
+
+def _own_text(run: TrainedRun, data: TextData, arguments: ClmDataArguments) -> dict[str, TokenStream]:
+    """Return the text that the run's model wrote, the rows of each split one after the other."""
+    own = ClmData(**vars(data))
+    own.add_own_text(_self_generated(run), arguments.validation_percentage)
+    rows = {"train": own.own_rows, "validation": own.held_out_rows}
+    return {split: TokenStream(list(pieces), num_words=0) for split, pieces in rows.items() if pieces}
+
+
+def _self_generated(run: TrainedRun) -> list[np.ndarray]:
+    """Return the rows that the run's model wrote itself."""
+    rows = RowStore(run.folder / SELF_GENERATED).rows
+    if not rows:
+        raise InputError(f"{run.folder / SELF_GENERATED} has no text of the model: restore the folder of the run.")
+    return rows
 
 
 def _blocks(
@@ -256,10 +277,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
 def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
     """Return the translations that the run's model was trained on, whatever the pairs."""
-    rows = RowStore(run.folder / SELF_GENERATED).rows[: run.settings["self_generated"]]
-    if not rows:
-        raise InputError(f"{run.folder / SELF_GENERATED} has no translations: restore the folder of the run.")
-    return rows
+    return _self_generated(run)[: run.settings["self_generated"]]
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:

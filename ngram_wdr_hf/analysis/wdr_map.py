@@ -1,12 +1,10 @@
 """A map of the targets of WDR heads: embeddings and word differences of a text, as in the paper's figure 2."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_labels import token_labels
+from .token_rows import TextOrIds, check_ids, token_rows
 
 # The length of the paper's text, from the test set of Penn Treebank.
 PAPER_TOKENS = 1270
@@ -137,7 +136,7 @@ class WDRMap:
 
 def wdr_map(
     model: PreTrainedModel,
-    text_or_ids: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor,
+    text_or_ids: TextOrIds,
     tokenizer: PreTrainedTokenizerBase,
     levels: int = 2,
     max_tokens: int = PAPER_TOKENS,
@@ -172,7 +171,9 @@ def wdr_map(
         )
     rows = _documents(text_or_ids, tokenizer, max_tokens)
     ids = [token for row in rows for token in row]
-    _check_ids(ids, len(weight), tokenizer)
+    if not ids:
+        raise Unavailable("`text_or_ids` has no tokens: give a longer text.")
+    check_ids("text_or_ids", ids, len(weight), tokenizer)
     embeddings = [weight.detach()[torch.tensor(row, dtype=torch.long)].float().cpu() for row in rows]
     if not all(row.isfinite().all() for row in embeddings):
         raise Unavailable("`model` has output embeddings that are not finite: use another checkpoint.")
@@ -231,55 +232,15 @@ def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[i
     )
 
 
-def _documents(text_or_ids: Any, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> list[list[int]]:
-    """
-    Return the token ids of each document, the first `max_tokens` in all. Raise a `ValueError` if a document is neither
-    text nor ids.
-    """
-    rows = _as_list(text_or_ids)
-    rows = [rows] if _are_ids(rows) else rows
+def _documents(text_or_ids: TextOrIds, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> list[list[int]]:
+    """Return the token ids of each document, the first `max_tokens` in all."""
     kept = []
-    for row in rows:
-        ids = (
-            tokenizer(row, add_special_tokens=False, verbose=False).input_ids
-            if isinstance(row, str)
-            else _as_list(row)
-        )
-        if not _are_ids(ids):
-            raise ValueError(
-                f"`text_or_ids` must be a text, a list or tensor of token ids, or a list of these, got {type(row)}: "
-                "pass the text, or the `input_ids` of the tokenizer's output."
-            )
+    for ids in token_rows("text_or_ids", text_or_ids, tokenizer):
         kept.append(ids[:max_tokens])
         max_tokens -= len(kept[-1])
         if not max_tokens:
             break
     return kept
-
-
-def _as_list(rows: Any) -> list:
-    if isinstance(rows, (torch.Tensor, np.ndarray)):
-        rows = rows.tolist()
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
-        return [rows]
-    # The keys of a tokenizer's output would be taken for text.
-    return [rows] if isinstance(rows, Mapping) else list(rows)
-
-
-def _are_ids(row: list) -> bool:
-    return all(isinstance(token, Integral) for token in row)
-
-
-def _check_ids(ids: list[int], num_rows: int, tokenizer: PreTrainedTokenizerBase) -> None:
-    if not ids:
-        raise Unavailable("`text_or_ids` has no tokens: give a longer text.")
-    if min(ids) < 0:
-        raise ValueError(f"`text_or_ids` has the token id {min(ids)}: leave out padding and ignored labels.")
-    if max(ids) >= min(num_rows, len(tokenizer)):
-        raise ValueError(
-            f"`text_or_ids` has the token id {max(ids)}, but `tokenizer` has {len(tokenizer)} tokens and the model "
-            f"{num_rows} output embeddings: use the model's own tokenizer."
-        )
 
 
 def _targets(embeddings: list[torch.Tensor], level: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -112,6 +113,14 @@ def pad_batch(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     }
     batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
     return batch
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:
+    """Return prompts of different lengths as a batch for `generate`, padded on one side, with an `attention_mask`."""
+    step = 1 if side == "right" else -1
+    # Read backwards, padding on the left is padding on the right.
+    batch = pad_batch([{"input_ids": torch.tensor(prompt[::step], dtype=torch.long)} for prompt in prompts])
+    return batch if side == "right" else {name: tensor.flip(1) for name, tensor in batch.items()}
 
 
 def _pad(tensor: torch.Tensor, length: int, value: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 from transformers.utils import logging
@@ -89,6 +90,20 @@ class SpeculationStatistics:
             f"depth: {rates}"
         )
 
+    def __add__(self, other: "SpeculationStatistics") -> "SpeculationStatistics":
+        """Return the statistics of two calls together; the rows of the other one's trace come last."""
+        return SpeculationStatistics(
+            num_tokens=self.num_tokens + other.num_tokens,
+            num_forwards=self.num_forwards + other.num_forwards,
+            num_row_forwards=self.num_row_forwards + other.num_row_forwards,
+            num_drafted=_add(self.num_drafted, other.num_drafted),
+            num_accepted=_add(self.num_accepted, other.num_accepted),
+            num_copied=self.num_copied + other.num_copied,
+            num_copies_accepted=self.num_copies_accepted + other.num_copies_accepted,
+            draft_cost=self.draft_cost + other.draft_cost,
+            trace=[*self.trace, *other.trace],
+        )
+
     def count_forward(self, num_rows: int) -> None:
         """Count a forward pass over `num_rows` unfinished rows."""
         self.num_forwards += 1
@@ -136,6 +151,10 @@ class SpeculationStatistics:
             pairs = zip(drafts[num_accepted:], sources[num_accepted:], strict=True)
             rejected = tuple(pair for pair in pairs if pair[1] != MODEL_SOURCE)
             trace.append(TokenTrace(tokens[num_accepted], MODEL_SOURCE, rejected[:1], rejected[1:]))
+
+
+def _add(first: list[int], second: list[int]) -> list[int]:
+    return [a + b for a, b in zip_longest(first, second, fillvalue=0)]
 
 
 def _source_of(kind: DraftKind | None, depth: int) -> int:

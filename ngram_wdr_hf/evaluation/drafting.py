@@ -1,6 +1,5 @@
 """What drafts gain in greedy search, measured by counts: tokens, forward passes, accepted drafts."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -91,7 +90,7 @@ def greedy_drafts(
     model: PreTrainedModel, prompts: Iterable[Mapping[str, torch.Tensor]], max_new_tokens: int, **options: Any
 ) -> SpeculationStatistics:
     r"""
-    Generate greedily with drafts after each prompt. Return the statistics of all prompts together, without a trace.
+    Generate greedily with drafts after each prompt. Return the statistics of all prompts together.
     Raise `CannotDraft` if the model cannot draft.
 
     Args:
@@ -104,7 +103,7 @@ def greedy_drafts(
     for prompt in prompts:
         length = 1 if model.config.is_encoder_decoder else prompt["input_ids"].shape[1]
         with evaluating(model):
-            statistics = model.generate(
+            total += model.generate(
                 **{name: tensor.to(model.device) for name, tensor in prompt.items()},
                 # Avoids Transformers' warning about two limits.
                 max_length=None,
@@ -115,16 +114,6 @@ def greedy_drafts(
                 return_dict_in_generate=True,
                 **options,
             ).speculation
-        total = SpeculationStatistics(
-            num_tokens=total.num_tokens + statistics.num_tokens,
-            num_forwards=total.num_forwards + statistics.num_forwards,
-            num_row_forwards=total.num_row_forwards + statistics.num_row_forwards,
-            num_drafted=_add(total.num_drafted, statistics.num_drafted),
-            num_accepted=_add(total.num_accepted, statistics.num_accepted),
-            num_copied=total.num_copied + statistics.num_copied,
-            num_copies_accepted=total.num_copies_accepted + statistics.num_copies_accepted,
-            draft_cost=total.draft_cost + statistics.draft_cost,
-        )
     return total
 
 
@@ -142,7 +131,3 @@ def row_prompts(rows: Iterable) -> Prompts:
     """Return rows of token ids as arguments of `generate`."""
     pieces = [torch.as_tensor(row).long()[None] for row in rows]
     return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
-
-
-def _add(first: list[int], second: list[int]) -> list[int]:
-    return [a + b for a, b in itertools.zip_longest(first, second, fillvalue=0)]

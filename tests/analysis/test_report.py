@@ -12,16 +12,17 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from ngram_wdr_hf.analysis import gradient_diversity, report
+from ngram_wdr_hf.analysis import gradient_diversity, report, traced_text
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
 from ngram_wdr_hf.analysis.trained_run import load_run, load_text
+from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.unavailable import Unavailable
 from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
 from ngram_wdr_hf.training.mlm.run import run_mlm
 from tests.support import clm_runs, nmt_runs
-from tests.support.errors import assert_names
+from tests.support.errors import assert_names, raises_naming
 from tests.support.scripts import metrics_of
 
 ALL = 10_000
@@ -169,6 +170,35 @@ def test_the_gains_are_those_of_the_evaluation(page_of_comparison, compared):
         assert sum(counts) == test["num_tokens"]
 
 
+def test_generated_text_by_source(compared, tmp_path, keep_sections):
+    """Every model with heads continues pieces of the text; the plain one has no section."""
+    keep_sections("Generated text by source")
+    found = write(compared, tmp_path / "report.html", new_tokens=5)
+    text, tables = found.texts["Generated text by source"], found.tables["Generated text by source"]
+    assert "pieces of the validation set" in text and "draft_threshold=0" in text
+    assert "simple N=3" in text and "plain" not in text
+    assert [table[0] for table in tables] == [["source", "tokens", "share", "drafts", "accepted"]] * 2
+    by_source = [[int(row[1]) for row in table[1:] if not row[0].startswith("of these")] for table in tables]
+    # Up to five tokens after each of three prompts, less where a row ends.
+    assert [f"{sum(counts)}" for counts in by_source] == re.findall(r"(\d+) tokens, \d\.\d\d per row", text)
+    assert all(3 <= sum(counts) <= 15 for counts in by_source)
+    run = load_run(compared)
+    prompts = [prompt["input_ids"][0] for prompt in load_text(run, "validation", ALL).prompts[:3]]
+    expected = traced_text(run.model, run.tokenizer, prompts, 5, draft_threshold=0.0).fragment()
+    assert expected in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_generated_text_after_a_given_prompt(compared, tmp_path, keep_sections):
+    keep_sections("Generated text by source")
+    run = load_run(compared)
+    prompt = run.tokenizer.decode([3, 4, 5])
+    found = write(compared, tmp_path / "report.html", prompt=prompt, new_tokens=4)
+    assert "the given prompt" in found.texts["Generated text by source"]
+    expected = traced_text(run.model, run.tokenizer, prompt, 4, draft_threshold=0.0)
+    assert len(expected.rows) == 1 and expected.rows[0].prompt == prompt
+    assert expected.fragment() in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_facts_and_settings_are_shown_as_text(compared, tmp_path, keep_sections):
     """The user's text is escaped."""
     keep_sections("The model", "Training")
@@ -268,6 +298,7 @@ def test_translation(pairs, marian, tmp_path, keep_sections):
         "Results",
         "Predictions of the heads",
         "Acceptance rate of drafts",
+        "Generated text by source",
         "Where the ensemble helps",
         "Gradient diversity",
     )
@@ -288,6 +319,7 @@ def test_translation(pairs, marian, tmp_path, keep_sections):
     ]
     assert "translation" in found.texts["Where the ensemble helps"]
     assert re.search(r"generation measured \d\.\d\d", found.texts["Acceptance rate of drafts"])
+    assert found.tables["Generated text by source"][0][1][0] == "model"
 
     run = load_run(folder)
     text = load_text(run, "validation", max_tokens=50)
@@ -303,9 +335,11 @@ def test_masked_language_model(files, tmp_path):
     shared = [option for option in clm_runs.QUICK if option not in ("--sample_tokens", "8")]
     run_mlm(parse_mlm_arguments([*files, *options, *shared], "train_mlm.py"))
     found = write(folder, tmp_path / "report.html", max_tokens=100)
-    left_out = ("Acceptance rate of drafts", "Where the ensemble helps")
+    left_out = ("Acceptance rate of drafts", "Generated text by source", "Where the ensemble helps")
     assert found.titles == [title for title in report.SECTIONS if title not in left_out]
     assert not any("Not available" in text for text in found.texts.values())
+    with raises_naming(InputError, "`--prompt`", str(folder), "leave it out"):
+        write(folder, tmp_path / "report.html", prompt="a b")
     metrics = metrics_of(folder)["splits"]
     perplexity, accuracy = found.tables["Results"]
     assert [row[2] for row in perplexity[1:]] == [f"{metrics[row[1]]['perplexity']:,.2f}" for row in perplexity[1:]]
@@ -320,11 +354,11 @@ def test_masked_language_model(files, tmp_path):
 
 
 def test_the_command(compared, tmp_path, capsys, keep_sections):
-    keep_sections("The model", "Predictions of the heads", "Gradient diversity")
+    keep_sections("The model", "Predictions of the heads", "Generated text by source", "Gradient diversity")
     folder = tmp_path / "run"
     shutil.copytree(compared, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
     (folder / "plain" / "metrics.json").unlink()
-    assert run_script(main, [str(folder), "--max_tokens", "100"]) == 0
+    assert run_script(main, [str(folder), "--max_tokens", "100", "--prompt", "a b", "--new_tokens", "3"]) == 0
     printed = capsys.readouterr().out
     assert re.search(rf"not finished.*{re.escape(str(folder / 'plain'))}\n", printed)
     assert re.search(r"\d s  wdr N=3: ", printed)
@@ -332,6 +366,7 @@ def test_the_command(compared, tmp_path, capsys, keep_sections):
     assert str(folder / "analysis.html") in printed
     found = check_page(folder / "analysis.html")
     assert [row[0] for row in found.tables["The model"][0][1:]] == ["wdr N=3", "simple N=3"]
+    assert re.search(r"\b[1-3] tokens, ", found.texts["Generated text by source"])
 
 
 def test_help(capsys):
@@ -340,6 +375,8 @@ def test_help(capsys):
     printed = capsys.readouterr().out
     assert "usage: python -m ngram_wdr_hf.analysis" in printed
     for option in ("RUN", "--output FILE", "--split {validation,test}", "--max_tokens", "30000", "analysis.html"):
+        assert option in printed
+    for option in ("--prompt TEXT", "--new_tokens", "64"):
         assert option in printed
 
 
@@ -353,6 +390,10 @@ def test_bad_input(compared, tmp_path, capsys):
     assert_names(error_of(str(tmp_path / "nowhere")), str(tmp_path / "nowhere"), "`run.yaml`")
     assert_names(error_of(str(tmp_path)), str(tmp_path), "`run.yaml`")
     assert_names(error_of(str(compared), "--max_tokens", "1"), "--max_tokens", "1")
+    assert_names(error_of(str(compared), "--new_tokens", "0"), "--new_tokens", "0")
+    assert_names(error_of(str(compared), "--prompt", ""), "--prompt")
+    assert_names(error_of(str(compared), "--prompt", " \t"), "`--prompt` has no tokens")
+    assert_names(error_of(str(compared), "--prompt", "a " * 16), "`--prompt` has 16 tokens", "15")
     for output in (tmp_path / "no" / "a.html", tmp_path):
         assert_names(error_of(str(compared), "--output", str(output)), "--output", str(output))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch
+from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch, pad_prompts
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.checkpoints import tokenizer_of_words
 from tests.support.tiny import tiny_model
@@ -44,6 +44,14 @@ def test_batches_are_padded_on_the_right():
     assert batch["labels"].tolist() == [[5, 6, 7, 8], [9, 10, -100, -100], [11, 12, 13, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
     assert batch["last_hidden_state"][1].tolist() == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_prompts_are_padded_on_either_side():
+    left, right = (pad_prompts(ROWS, side) for side in ("left", "right"))
+    assert left["input_ids"].tolist() == [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 13]]
+    assert left["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]
+    assert right["input_ids"].tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 13, 0]]
+    assert right["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])

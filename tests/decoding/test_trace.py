@@ -117,3 +117,11 @@ def test_steps_of_one_row():
             TokenTrace(3, 0),
         ],
     ]
+
+
+def test_statistics_of_two_calls_together():
+    first = SpeculationStatistics(5, 2, 3, [4, 2], [3, 1], 2, 1, 0.5, [[TokenTrace(7, 1)]])
+    second = SpeculationStatistics(1, 1, 1, [1, 1, 1], [0, 0, 0], 3, 0, 0.25, [[], [TokenTrace(8, 0)]])
+    trace = [[TokenTrace(7, 1)], [], [TokenTrace(8, 0)]]
+    assert first + second == SpeculationStatistics(6, 3, 4, [5, 3, 1], [3, 1, 0], 5, 1, 0.75, trace)
+    assert first + SpeculationStatistics() == first

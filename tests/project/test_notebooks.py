@@ -9,7 +9,14 @@ from nbclient import NotebookClient
 from tests.support.processes import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = ["01_quickstart", "02_wdr_targets", "03_gradient_diversity", "04_ensemble_and_speculation", "05_translation"]
+NAMES = [
+    "01_quickstart",
+    "02_wdr_targets",
+    "03_gradient_diversity",
+    "04_ensemble_and_speculation",
+    "05_translation",
+    "06_heads_for_a_pretrained_model",
+]
 # Timeout per cell in seconds. On two idle cores, a whole notebook needs less.
 PATIENCE = 600
 

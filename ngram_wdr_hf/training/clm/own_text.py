@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.errors import InputError
-from ...data.rows import RowStore
+from ...data.rows import RowStore, pad_prompts
 from ...data.tokenizer import start_token_id
 from ..common.self_generated import SelfGeneration, generate_rows, write_rows
 
@@ -62,14 +61,8 @@ def write_own_text(
 
 def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options: SelfGeneration) -> list[list[int]]:
     """Return the prompts with the model's continuations, up to and including the end token."""
-    longest = max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
     # Padding on the left, so that all rows continue at the same position.
-    inputs = {
-        "input_ids": torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]),
-        "attention_mask": torch.tensor(
-            [[0] * pad + [1] * len(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
-        ),
-    }
+    inputs = pad_prompts(prompts, side="left")
+    longest = inputs["input_ids"].shape[1]
     rows = generate_rows(model, inputs, longest, options.max_length - longest, options.temperature)
     return [[*prompt, *row] for prompt, row in zip(prompts, rows, strict=True)]

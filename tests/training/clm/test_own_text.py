@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
+from ngram_wdr_hf.analysis.trained_run import load_run, load_text
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.rows import RowStore, TrainingRows, pad_batch
 from ngram_wdr_hf.training.clm import own_text
@@ -211,6 +212,16 @@ def test_run_on_own_text(checkpoint, files, tmp_path, capsys, cache):
     # The run can be evaluated later, on the same held-out rows.
     (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
     assert again.scores["validation"].nll(0.0) == pytest.approx(result.scores["validation"].nll(0.0))
+    # So can it be analyzed; there is no other text.
+    trained_run = load_run(folder)
+    text = load_text(trained_run, "validation", max_tokens=10_000)
+    num_held_out = max(1, round(len(rows) * 0.05))
+    assert text.documents == [np.concatenate(rows[-num_held_out:]).tolist()]
+    assert text.token_counts.sum() == len(own) and text.predicted is not None and text.prompts
+    moved = shutil.move(folder / "self_generated", tmp_path / "moved")
+    with raises_naming(InputError, str(folder / "self_generated"), "restore"):
+        load_text(trained_run, "validation", max_tokens=10_000)
+    shutil.move(moved, folder / "self_generated")
     # Repeated, nothing is written or trained.
     state = json.loads((folder / "trainer_state.json").read_text())
     run(*command, "--output_dir", str(folder))
