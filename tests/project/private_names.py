@@ -48,6 +48,8 @@ torch._dynamo:mark_static_address
     decoding/history.py: keep the history of a static cache at one address under CUDA graphs
 torch.autograd:Variable._execution_engine.queue_callback
     modeling/watch.py: check the heads' gradients after the backward pass
+torch.nn:Module._compiled_call_impl
+    decoding/few_tokens.py: leave the layers of a compiled model as they are
 torch.distributed.tensor:DTensor
     training/run_trainer.py: look at the local part of sharded weights for numbers that are not finite
 
