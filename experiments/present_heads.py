@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.decoding.obstacles import CannotDraft
 from ngram_wdr_hf.method.logits import target_embeddings
 from ngram_wdr_hf.training.clm import model as clm_model
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
@@ -36,6 +37,9 @@ class PresentHeadsGPT2LMHeadModel(WDRNgramGPT2LMHeadModel):
             neighbors = [] if tokens is None else [tokens[:, n - i : length - i] for i in range(n)]
             embeddings.append(head.predict(states[:, n:], neighbors))
         return replace(predictions, embeddings=embeddings), fields
+
+    def generate(self, *args, **kwargs):
+        raise CannotDraft("Heads that predict the next token cannot draft: use them for training and evaluation only.")
 
 
 def main(arguments: list[str]) -> None:

@@ -307,7 +307,7 @@ def reference_model(model, shape: LogitShape) -> SimpleNamespace:
 
     layer.weight = weight
     fields = ("ngram_size", "ngram_target", "label_smoothing", "ngram_head_reads")
-    fields += ("head_gradient", "head_loss_weight", "head_loss_decay")
+    fields += ("head_gradient", "head_loss_weight", "head_loss_decay", "head_loss_tokens")
     return SimpleNamespace(
         base_model=model.base_model,
         get_output_embeddings=lambda: layer,

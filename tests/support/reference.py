@@ -84,9 +84,9 @@ def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor
     config = model.config
     weight = model.get_output_embeddings().weight
     sums, nlls = [], []
-    tokens = list(range(config.vocab_size))
     for n, pairs in enumerate(predictions):
-        if n > 0 and config.head_loss_tokens == "draft":
+        uses_draft_tokens = n > 0 and config.head_loss_tokens == "draft"
+        if uses_draft_tokens:
             tokens = model.ngram_draft_vocabulary().tolist()
             pairs = [(state, torch.tensor(tokens.index(target))) for state, target in pairs if target in tokens]
         if not pairs:
@@ -98,7 +98,8 @@ def combined_loss(model, predictions: list[list[tuple[torch.Tensor, torch.Tensor
             logits = logits_of(model, states)
         else:
             logits = states @ scale_gradient(weight, config.head_gradient).T
-        logits = logits[:, tokens]
+        if uses_draft_tokens:
+            logits = logits[:, tokens]
         sums.append(F.cross_entropy(logits, targets, reduction="sum", label_smoothing=config.label_smoothing))
         nlls.append(F.cross_entropy(logits, targets).detach())
     divisor = max(len(predictions[0]), 1) if num_items is None else num_items
