@@ -48,8 +48,8 @@ CPU_SPEED = DeviceSpeed(
     packing=2.5,
     tokens_per_packed_read=9,
     block_bytes=3e6,
-    sampling_bytes=100.0,
-    sorting_bytes=500.0,
+    sampling_bytes=300.0,
+    sorting_bytes=1500.0,
 )
 # From data sheets, not measured: 300 TFLOP/s in half precision at 1.5 TB/s, and 0.1 ms to call a block.
 ACCELERATOR_SPEED = DeviceSpeed(
@@ -63,6 +63,10 @@ ACCELERATOR_SPEED = DeviceSpeed(
 )
 # A forward pass copies the cache to append to it, and attention reads the copy. Shifting rows costs about as much.
 CACHE_READS = 3
+# The work around a forward pass with drafts, in blocks: an attention mask, and dropping rejected drafts.
+MASK_BLOCKS = 2
+# Running a head, in blocks: the head itself, and choosing its token.
+HEAD_BLOCKS = 2
 # Prices are derived anew when the text has grown by this number of tokens.
 COLUMNS_PER_PRICE = 64
 
@@ -144,9 +148,10 @@ class DraftPrices:
             work = self._product_with(self.forward_bytes, num_tokens) + num_tokens * self.choice_bytes
             # Rows that accept different numbers of drafts are shifted in the cache.
             num_copies = 2 if num_drafts and num_rows > 1 else 1
-            forwards.append(work + self.num_blocks * speed.block_bytes + num_copies * cache_work)
+            num_blocks = self.num_blocks + (MASK_BLOCKS if num_drafts else 0)
+            forwards.append(work + num_blocks * speed.block_bytes + num_copies * cache_work)
         plain = forwards[0]
-        extra = speed.block_bytes + num_rows * self.draft_choice_bytes
+        extra = HEAD_BLOCKS * speed.block_bytes + num_rows * self.draft_choice_bytes
         heads = [(self._product_with(head, num_rows) + extra) / plain for head in self.head_bytes]
         return PriceList(heads, [forward / plain - 1 for forward in forwards])
 

@@ -97,13 +97,13 @@ def test_fewer_bytes_per_weight():
 def test_prices_follow_sizes():
     small, stories, smol = (prices_of(model_of_size(size)).of(1, 0) for size in ("small", "stories", "smol"))
     # A larger model pays less for its heads; one with a large vocabulary pays for that, unless there is a shortlist.
-    assert small.heads[0] < 0.2 and smol.heads[0] < 0.25 and stories.heads[0] > 0.4
+    assert smol.heads[0] < 0.25 < small.heads[0] < 0.3 and stories.heads[0] > 0.4
     short = prices_of(model_of_size("stories"), draft_vocab_size=3000).of(1, 0)
     assert short.heads[0] < 0.1 and short.checks == stories.checks
     # A head that reads more tokens is larger.
     assert short.heads == sorted(short.heads) and short.heads[0] < short.heads[2]
-    # One token takes as long as two.
-    assert smol.checks[0] == smol.checks[1] == 0 < smol.checks[2] < smol.checks[3]
+    # One token takes as long as two, but for the work around them.
+    assert smol.checks[0] == 0 < smol.checks[1] < 0.02 < smol.checks[2] < smol.checks[3]
     assert short.all_heads == pytest.approx(sum(short.heads) + short.checks[3])
 
 

@@ -22,7 +22,8 @@ DRAFTS = {"use_mtp": True, **ALWAYS}
 HEADS_ONLY = {"prompt_lookup_num_tokens": 0}
 DRAFTING = {
     "as it pays": {},
-    "heads only, as it pays": HEADS_ONLY,
+    # The heads of tiny models do not pay at their real price.
+    "heads only, as it pays": {**HEADS_ONLY, "draft_threshold": 0.2},
     "always": ALWAYS,
     "heads only, always": {**HEADS_ONLY, **ALWAYS},
 }
