@@ -8,9 +8,11 @@ import tomllib
 
 import pytest
 import torch
+import yaml
 from packaging.requirements import Requirement
 
 from ngram_wdr_hf.backbones.registry import _NAMED
+from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT, run_python
 from tests.support.tiny import plain_model
 
@@ -39,6 +41,26 @@ def test_ci_runs_the_readme_test_command():
     fences = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
     assert commands[0] == "set -e" and len(commands) == 2
     assert any(commands[1] == fence.strip() for fence in fences)
+
+
+def test_project_files_agree_with_the_package():
+    """The citation's version, pre-commit's ruff, and the commands of the guide and of the workflow."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert f"ruff=={hooks['repos'][0]['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1].split(" && ")
+    assert all(command in guide for command in commands)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    assert {"run": "bash .ci/run"} in workflow["jobs"]["tests"]["steps"]
+
+
+def test_links_of_the_documents_lead_somewhere():
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").glob("*.md")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+            if not link.startswith(("http", "#")):
+                assert (document.parent / link.split("#")[0]).exists(), f"{document.name}: {link}"
 
 
 def test_pinned_versions_satisfy_the_bounds():
