@@ -32,8 +32,16 @@ def in_step(monkeypatch):
     return install
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own reaction to Ctrl-C, which a shell turns off for what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_run(clm, in_step, undisturbed, tmp_path, capsys, number):
+def test_stopped_run(clm, in_step, undisturbed, interruptible, tmp_path, capsys, number):
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     in_step(4, lambda: os.kill(os.getpid(), number))
     code = run_script(lambda arguments: clm(tmp_path / "run", *arguments), ["--max_steps 4"])
