@@ -17,8 +17,8 @@ class DeviceSpeed:
 
     Args:
         tokens_per_read (`int`):
-            A matrix product takes as long as reading its weights once more for every so many tokens: the ratio of
-            arithmetic to memory speed.
+            How many tokens can be multiplied with a matrix while its weights are read once: the ratio of arithmetic to
+            memory speed.
         min_tokens (`int`): A product of a matrix with fewer vectors than this is not faster than with this number.
         packing (`float`):
             How many reads it takes to rearrange the weights first. This is done for many tokens, which are then
