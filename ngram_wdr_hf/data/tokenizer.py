@@ -126,12 +126,17 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """Load a pretrained tokenizer from a folder or the Hub. Raise an `InputError` if there is no usable one."""
     try:
         with naming_missing(name_or_path):
-            return AutoTokenizer.from_pretrained(name_or_path)
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
     except Exception as error:  # many classes: not found, not a tokenizer, truncated file, no connection
         if isinstance(error, OSError) and not os.path.exists(name_or_path):
             raise InputError(str(error)) from error
         reason = str(error).strip().split("\n")[0]
         raise InputError(f"{name_or_path} has no usable tokenizer ({reason}): choose another.") from error
+    # For a folder without a tokenizer, Transformers returns one with special tokens only, which encodes all text as
+    # nothing.
+    if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens):
+        raise InputError(f"{name_or_path} has no tokenizer: put its files there, or set `--tokenizer`.")
+    return tokenizer
 
 
 def start_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -139,13 +139,18 @@ def check_lengths(data: TextData, ngram_size: int) -> None:
 def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
     """
     Return the tokens per block: `requested`, or for `None` the model's maximum, up to `DEFAULT_BLOCK_SIZE`. Raise an
-    `InputError` if it exceeds the model's maximum or is too short for the heads.
+    `InputError` if it exceeds the model's maximum, or if it or the maximum is too short for the heads.
     """
-    longest = max_positions(model) or math.inf
+    longest, ngram_size = max_positions(model) or math.inf, model.config.ngram_size
+    if longest <= ngram_size:
+        raise InputError(
+            f"The model has room for {longest} tokens, too few for its last head to predict one: choose an "
+            f"`--ngram_size` below {longest}."
+        )
     if requested is not None and requested > longest:
         raise InputError(f"`--block_size` must be at most {longest}, the model's maximum, got {requested}.")
     block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
-    check_heads_fit(block_size, model.config.ngram_size)
+    check_heads_fit(block_size, ngram_size)
     return block_size
 
 

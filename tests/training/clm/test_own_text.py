@@ -21,6 +21,7 @@ from ngram_wdr_hf.training.common.self_generated import SelfGeneration
 from tests.support.clm_runs import QUICK, run
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, metrics_of
+from tests.support.tiny import plain_model
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['content'] + ' .' }}{% endfor %}{% if add_generation_prompt %} today{% endif %}"
@@ -263,3 +264,18 @@ def test_bad_input(checkpoint, tmp_path, bad, named):
     bad = [checkpoint if value == "CHECKPOINT" else value for value in bad]
     with raises_naming(InputError, named):
         run(*QUICK, *bad, "--output_dir", str(tmp_path / "run"))
+
+
+def test_models_that_cannot_write_for_their_heads(tokenizer, tmp_path):
+    plain_model(n_positions=3, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "short")
+    tokenizer.save_pretrained(tmp_path / "short")
+    plain_model(vocab_size=len(tokenizer) - 1).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    plain_model().save_pretrained(tmp_path / "without")
+    for name, named in {
+        "short": ["3 tokens", "`--ngram_size`"],
+        "other": [f"{len(tokenizer)} tokens", "trained with"],
+        "without": ["no tokenizer", "`--tokenizer`"],
+    }.items():
+        with raises_naming(InputError, *named):
+            run(*QUICK, *SELF, "--model_name_or_path", str(tmp_path / name), "--output_dir", str(tmp_path / "run"))
