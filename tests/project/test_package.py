@@ -1,4 +1,4 @@
-"""The package: lint, import cost, versions and README."""
+"""The package: lint, import cost, versions and commands."""
 
 import itertools
 import re
@@ -7,14 +7,12 @@ import sys
 import tomllib
 
 import pytest
-import torch
 import yaml
 from packaging.requirements import Requirement
 
 from ngram_wdr_hf.backbones.registry import _NAMED
 from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT, run_python
-from tests.support.tiny import plain_model
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -56,13 +54,6 @@ def test_project_files_agree_with_the_package():
     assert {"run": "bash .ci/run"} in workflow["jobs"]["tests"]["steps"]
 
 
-def test_links_of_the_documents_lead_somewhere():
-    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").glob("*.md")):
-        for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
-            if not link.startswith(("http", "#")):
-                assert (document.parent / link.split("#")[0]).exists(), f"{document.name}: {link}"
-
-
 def test_pinned_versions_satisfy_the_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
@@ -70,24 +61,6 @@ def test_pinned_versions_satisfy_the_bounds():
     for requirement in map(Requirement, requirements):
         if requirement.name != project["name"]:
             assert requirement.specifier.contains(pins[requirement.name]), requirement
-
-
-def snippets() -> list[str]:
-    """Return the snippets, except that for a server: `tests/serve` runs it with one."""
-    found = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    return [snippet for snippet in found if "from openai" not in snippet]
-
-
-def test_readme_snippets(tmp_path, monkeypatch, capsys):
-    """All snippets run in order; checkpoint names resolve to local folders."""
-    monkeypatch.chdir(tmp_path)
-    plain_model(vocab_size=500).save_pretrained(tmp_path / "gpt2")
-    torch.manual_seed(0)
-    scope: dict = {}
-    assert len(snippets()) >= 5
-    for snippet in snippets():
-        exec(compile(snippet, "README.md", "exec"), scope)
-    assert "perplexity" in capsys.readouterr().out
 
 
 def test_the_first_readme_command_runs_the_script_without_options():

@@ -20,10 +20,10 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 PROMPT = "w3 w4 w5 w3"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 NUM_TOKENS = 24
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 RUN = "runs/clm"
-# The README's command, with any model instead of one.
-LINE = next(line for line in README.splitlines() if line.startswith("transformers serve "))
+# The page's command, with any model instead of one.
+LINE = next(line for line in PAGE.splitlines() if line.startswith("transformers serve "))
 COMMAND = [word for word in LINE.split() if word != RUN]
 WEIGHTS = (0.6, 0.9, -0.4, 0.3)
 
@@ -175,10 +175,10 @@ def test_without_a_chat_template(server, models):
         client.chat.completions.create(messages=MESSAGES, **options)
 
 
-def test_readme_snippet(server, models, capsys):
-    (snippet,) = (code for code in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "openai" in code)
+def test_snippet_of_the_page(server, models, capsys):
+    (snippet,) = (code for code in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL) if "openai" in code)
     scope: dict = {}
-    exec(compile(snippet.replace("http://localhost:8000", server.address), "README.md", "exec"), scope)
+    exec(compile(snippet.replace("http://localhost:8000", server.address), "serving.md", "exec"), scope)
     assert scope["request"]["model"] == RUN
     tokenizer = word_tokenizer()
     ids = tokenizer(scope["request"]["prompt"], return_tensors="pt").input_ids
