@@ -18,23 +18,32 @@ class NgramHead(nn.Module):
     r"""
     The paper's `MLP^n`: two linear layers of the model's width d with an activation between them, `2 d^2 + 2 d`
     parameters. It maps hidden states `(..., d)` to predictions of the same shape: word differences for WDR heads,
-    embeddings for simple heads. A head that also reads the tokens before the predicted one has a wider first layer,
-    and adds its output to the hidden state.
+    embeddings for simple heads. A head that also reads the tokens before the predicted one has more inputs, and adds
+    its output to the hidden state.
 
     Args:
         width (`int`): The model's width d.
         activation (`str`): The Transformers name of the activation between the layers.
         target (`str`, *optional*, defaults to `"wdr"`): What the head predicts, `"wdr"` or `"simple"`.
         num_tokens_read (`int`, *optional*, defaults to 0): How many tokens head n reads: 0, or n.
+        inner_size (`int`, *optional*): The width between the two layers; d by default.
     """
 
-    def __init__(self, width: int, activation: str, target: str = "wdr", num_tokens_read: int = 0):
+    def __init__(
+        self,
+        width: int,
+        activation: str,
+        target: str = "wdr",
+        num_tokens_read: int = 0,
+        inner_size: int | None = None,
+    ):
         super().__init__()
         self.target = target
         self.num_tokens_read = num_tokens_read
-        self.fc_in = nn.Linear(width * (1 + num_tokens_read), width)
+        inner_size = inner_size or width
+        self.fc_in = nn.Linear(width * (1 + num_tokens_read), inner_size)
         self.activation = ACT2FN[activation]
-        self.fc_out = nn.Linear(width, width)
+        self.fc_out = nn.Linear(inner_size, width)
 
     def forward(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor] = ()) -> torch.Tensor:
         """Return the head's output before the conjugate term is added; arguments as in `predict`."""

@@ -42,7 +42,13 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         config, width = self.config, self.get_output_embeddings().weight.shape[1]
         reads_tokens = config.ngram_head_reads == "hidden+tokens"
         self.ngram_heads = nn.ModuleList(
-            NgramHead(width, config.ngram_head_activation, config.ngram_target, n if reads_tokens else 0)
+            NgramHead(
+                width,
+                config.ngram_head_activation,
+                config.ngram_target,
+                n if reads_tokens else 0,
+                config.ngram_head_inner_size,
+            )
             for n in range(1, config.ngram_size)
         )
 
