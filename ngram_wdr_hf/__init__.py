@@ -89,13 +89,15 @@ _MODULES = {
 register_model_types()
 
 
-def __getattr__(name: str) -> Any:
-    """Return a public name or a room, imported when it is used: torch and Transformers take seconds to import."""
-    if name in __all__:
-        return getattr(import_module(_MODULES.get(name, ".backbones"), __name__), name)
-    if find_spec(f"{__name__}.{name}") is not None:
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would accept every name.
+    def __getattr__(name: str) -> Any:
+        """Return a public name or a room, imported when it is used: torch and Transformers take seconds to import."""
+        if name in __all__:
+            return getattr(import_module(_MODULES.get(name, ".backbones"), __name__), name)
+        if find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

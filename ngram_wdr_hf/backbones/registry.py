@@ -3,6 +3,7 @@
 import textwrap
 import threading
 from functools import cache
+from typing import Any
 
 import torch
 import transformers
@@ -40,7 +41,7 @@ from .trunk import register_tasks
 PREFIX = "WDRNgram"
 # By model type: the language model class of Transformers, encoder-decoder if there is one.
 STOCK_CLASSES = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-STOCK_MAPPINGS = {
+STOCK_MAPPINGS: dict[type, Any] = {
     AutoModelForCausalLM: MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForSeq2SeqLM: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoModelForMaskedLM: MODEL_FOR_MASKED_LM_MAPPING,
@@ -57,7 +58,7 @@ _BY_NAME: dict[str, type] = {}
 _LOCK = threading.RLock()
 
 
-def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
+def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramHeadsMixin]:
     """
     Return the class with N-gram heads for a `backbone`: the named one if there is one, or one that is created at the
     first call. Raise a `ValueError` if the backbone cannot get heads.
