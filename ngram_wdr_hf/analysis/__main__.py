@@ -1,14 +1,14 @@
 r"""
-Analyze a run of `train_clm.py`, `train_nmt.py` or `train_mlm.py` and write a self-contained HTML report: settings,
-training curves, results over λ, perplexity and accuracy of each head, acceptance rate of drafts, a generated text with
-the source of each token, gain of the ensemble, gradient diversity, and a map of the targets.
+Analyze a run of `ngram-wdr clm`, `nmt`, `mlm` or `heads` and write a self-contained HTML report: settings, training
+curves, results over λ, perplexity and accuracy of each head, acceptance rate of drafts, a generated text with the
+source of each token, gain of the ensemble, gradient diversity, and a map of the targets.
 
-    python -m ngram_wdr_hf.analysis runs/clm                       # writes runs/clm/analysis.html
-    python -m ngram_wdr_hf.analysis runs/clm --split test --output clm.html
-    python -m ngram_wdr_hf.analysis runs/clm --prompt "The value of" --new_tokens 100
+    ngram-wdr report runs/clm                                  # writes runs/clm/analysis.html
+    ngram-wdr report runs/clm --split test --output clm.html
+    ngram-wdr report runs/clm --prompt "The value of" --new_tokens 100
 
 For a `--compare` run, the report shows all models side by side. Start the command in the directory where the run was
-started, so that relative paths of text files are valid.
+started, so that relative paths of text files are valid. `python -m ngram_wdr_hf.analysis` is the same command.
 """
 
 import sys
@@ -27,9 +27,7 @@ from .traced_text import DEFAULT_NEW_TOKENS
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = OptionParser(
-        prog="python -m ngram_wdr_hf.analysis", description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = OptionParser(prog="ngram-wdr report", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run, the `--output_dir` of its training")
     parser.add_argument("--output", metavar="FILE", help=f"HTML file to write (default: {REPORT} in the run's folder)")
     parser.add_argument(

@@ -138,8 +138,8 @@ def find_runs(path: str | Path) -> tuple[list[Path], list[Path]]:
     folder = Path(path)
     if not (folder / SETTINGS).is_file():
         raise InputError(
-            f"{folder} has no `run.yaml`: choose the output folder of `train_clm.py`, `train_nmt.py` or "
-            "`train_mlm.py`."
+            f"{folder} has no `run.yaml`: choose the output folder of `ngram-wdr clm`, `ngram-wdr nmt` or "
+            "`ngram-wdr mlm`."
         )
     if not _is_finished(folder):
         raise InputError(f"The run in {folder} is not finished: start its command again to resume it.")

@@ -17,9 +17,9 @@ class WDRNgramBartConfig(NgramSeq2SeqConfigMixin, BartConfig):
 class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration, GenerationMixin):
     __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
-    config_class = WDRNgramBartConfig
+    config: WDRNgramBartConfig
 
-    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         inputs = super()._ngram_backbone_inputs(inputs, next_tokens)
         has_text = any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
         if not has_text and inputs.get("input_ids") is not None:

@@ -15,7 +15,7 @@ class WDRNgramBertConfig(NgramMaskedConfigMixin, BertConfig):
 class WDRNgramBertForMaskedLM(NgramMaskedMixin, BertForMaskedLM):
     __doc__ = f"""A [`BertForMaskedLM`] with WDR heads.\n{NgramMaskedMixin.__doc__}"""
 
-    config_class = WDRNgramBertConfig
+    config: WDRNgramBertConfig
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.cls.predictions.transform(hidden_states)

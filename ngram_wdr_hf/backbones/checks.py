@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import ModelOutput, logging
 
-from ..modeling.causal import NgramMixin
+from ..modeling.base import NgramHeadsMixin
 
 logger = logging.get_logger(__name__)
 
@@ -98,7 +98,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
+def probe(model: NgramHeadsMixin, backbone: type[PreTrainedModel]) -> None:
     """
     Run a model with heads at λ = 0 and its stock class `backbone` on a few tokens. Raise a `ValueError` if their
     logits or losses differ, or if a token is predicted from itself: training would go wrong. With offloaded weights,
@@ -147,7 +147,7 @@ def probe(model: NgramMixin, backbone: type[PreTrainedModel]) -> None:
         raise ValueError(OTHER_LOSS.format(name))
 
 
-def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
+def _probe_inputs(model: NgramHeadsMixin) -> dict[str, Any]:
     """
     Return the probe's inputs with labels: two rows of six tokens that differ only in the last one. In an
     encoder-decoder model these are the decoder's; both rows have the same encoder input.
@@ -163,7 +163,7 @@ def _probe_inputs(model: NgramMixin) -> dict[str, Any]:
 
 
 def _run(
-    model: NgramMixin, forward: Callable, inputs: dict[str, Any], factor: float
+    model: NgramHeadsMixin, forward: Callable, inputs: dict[str, Any], factor: float
 ) -> tuple[ModelOutput, set[nn.Module]]:
     """
     Call `forward` with the input of the output embedding multiplied by `factor`. Return the output, and all modules

@@ -23,7 +23,7 @@ class WDRNgramGemmaConfig(NgramConfigMixin, GemmaConfig):
 class WDRNgramGemmaForCausalLM(NgramMixin, GemmaForCausalLM, GenerationMixin):
     __doc__ = f"""A [`GemmaForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramGemmaConfig
+    config: WDRNgramGemmaConfig
 
 
 class WDRNgramGemma2Config(NgramConfigMixin, Gemma2Config):
@@ -35,7 +35,7 @@ class WDRNgramGemma2Config(NgramConfigMixin, Gemma2Config):
 class WDRNgramGemma2ForCausalLM(NgramMixin, Gemma2ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Gemma2ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramGemma2Config
+    config: WDRNgramGemma2Config
 
 
 class WDRNgramGemma3TextConfig(NgramConfigMixin, Gemma3TextConfig):
@@ -47,4 +47,4 @@ class WDRNgramGemma3TextConfig(NgramConfigMixin, Gemma3TextConfig):
 class WDRNgramGemma3ForCausalLM(NgramMixin, Gemma3ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Gemma3ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramGemma3TextConfig
+    config: WDRNgramGemma3TextConfig

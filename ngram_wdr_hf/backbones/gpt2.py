@@ -15,4 +15,4 @@ class WDRNgramConfig(NgramConfigMixin, GPT2Config):
 class WDRNgramGPT2LMHeadModel(NgramMixin, GPT2LMHeadModel, GenerationMixin):
     __doc__ = f"""A [`GPT2LMHeadModel`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramConfig
+    config: WDRNgramConfig

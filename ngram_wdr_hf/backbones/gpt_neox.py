@@ -15,4 +15,4 @@ class WDRNgramGPTNeoXConfig(NgramConfigMixin, GPTNeoXConfig):
 class WDRNgramGPTNeoXForCausalLM(NgramMixin, GPTNeoXForCausalLM, GenerationMixin):
     __doc__ = f"""A [`GPTNeoXForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramGPTNeoXConfig
+    config: WDRNgramGPTNeoXConfig

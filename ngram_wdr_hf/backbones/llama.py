@@ -15,4 +15,4 @@ class WDRNgramLlamaConfig(NgramConfigMixin, LlamaConfig):
 class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM, GenerationMixin):
     __doc__ = f"""A [`LlamaForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramLlamaConfig
+    config: WDRNgramLlamaConfig

@@ -16,10 +16,10 @@ class WDRNgramMarianConfig(NgramSeq2SeqConfigMixin, MarianConfig):
 class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel, GenerationMixin):
     __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
-    config_class = WDRNgramMarianConfig
+    config: WDRNgramMarianConfig
     # For FSDP; stock Marian does not define it.
-    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
+    _no_split_modules: ClassVar = ["MarianEncoderLayer", "MarianDecoderLayer"]  # pyrefly: ignore[bad-override]
 
     @property
     def ngram_vocab_size(self) -> int:
-        return self.config.decoder_vocab_size
+        return self.config.decoder_vocab_size or self.config.vocab_size

@@ -15,4 +15,4 @@ class WDRNgramMistralConfig(NgramConfigMixin, MistralConfig):
 class WDRNgramMistralForCausalLM(NgramMixin, MistralForCausalLM, GenerationMixin):
     __doc__ = f"""A [`MistralForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramMistralConfig
+    config: WDRNgramMistralConfig

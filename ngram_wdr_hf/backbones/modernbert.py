@@ -15,7 +15,7 @@ class WDRNgramModernBertConfig(NgramMaskedConfigMixin, ModernBertConfig):
 class WDRNgramModernBertForMaskedLM(NgramMaskedMixin, ModernBertForMaskedLM):
     __doc__ = f"""A [`ModernBertForMaskedLM`] with WDR heads.\n{NgramMaskedMixin.__doc__}"""
 
-    config_class = WDRNgramModernBertConfig
+    config: WDRNgramModernBertConfig
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.head(hidden_states)

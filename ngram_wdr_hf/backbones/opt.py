@@ -15,4 +15,4 @@ class WDRNgramOPTConfig(NgramConfigMixin, OPTConfig):
 class WDRNgramOPTForCausalLM(NgramMixin, OPTForCausalLM, GenerationMixin):
     __doc__ = f"""An [`OPTForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramOPTConfig
+    config: WDRNgramOPTConfig

@@ -15,4 +15,4 @@ class WDRNgramQwen3Config(NgramConfigMixin, Qwen3Config):
 class WDRNgramQwen3ForCausalLM(NgramMixin, Qwen3ForCausalLM, GenerationMixin):
     __doc__ = f"""A [`Qwen3ForCausalLM`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramQwen3Config
+    config: WDRNgramQwen3Config

@@ -29,7 +29,7 @@ class NgramReformerCache(ReformerDynamicCache):
     history: NgramHistory
 
     @classmethod
-    def adopt(cls, cache: ReformerDynamicCache, length: int) -> None:
+    def adopt(cls, cache: Any, length: int) -> None:
         """
         Turn `cache` into this class in place: add an empty history of the ensemble, and drop the cached padding after
         the first `length` tokens. A cache that is of this class already keeps its history and is not truncated.
@@ -42,7 +42,7 @@ class NgramReformerCache(ReformerDynamicCache):
     @classmethod
     def copy_of(cls, cache: ReformerDynamicCache, length: int) -> "NgramReformerCache":
         """Return a copy of `cache`, of `length` tokens, whose history can be extended without changing `cache`."""
-        copied = copy.copy(cache)
+        copied: Any = copy.copy(cache)
         cls.adopt(copied, length)
         copied.history = copy.copy(copied.history)
         return copied
@@ -79,7 +79,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
     `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions require.
     {NgramMixin.__doc__}"""
 
-    config_class = WDRNgramReformerConfig
+    config: WDRNgramReformerConfig
     # The cache holds hash buckets and cannot be cropped.
     _is_stateful = True
 
@@ -88,7 +88,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         for layer in self.reformer.encoder.layers:
             layer.__class__ = SeededReformerLayer
 
-    def _ngram_past_length(self, past: ReformerDynamicCache | None) -> int:
+    def _ngram_past_length(self, past: Any) -> int:
         if past is None:
             return 0
         if not isinstance(past, ReformerDynamicCache):
@@ -101,7 +101,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
     def _ngram_history(self, past: NgramReformerCache | None, device: torch.device) -> NgramHistory | None:
         return None if past is None else past.history
 
-    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         past, use_cache = inputs.get(self.ngram_cache_name), inputs.get("use_cache")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         num_rows = len(inputs[_text_argument(inputs)])
@@ -168,9 +168,10 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         multiple = 1 if length <= min(chunks) else lcm(*chunks)
         return -(-length // multiple) * multiple
 
-    def prepare_inputs_for_generation(
+    # The arguments that the stock class has.
+    def prepare_inputs_for_generation(  # pyrefly: ignore[bad-override]
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         past_key_values: ReformerDynamicCache | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs,

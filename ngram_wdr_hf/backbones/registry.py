@@ -3,10 +3,12 @@
 import textwrap
 import threading
 from functools import cache
+from typing import Any
 
 import torch
 import transformers
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -24,6 +26,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
+from ..auto_classes import TYPE_PREFIX
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.bundle import PACKAGE, ClassStatements, carry_code
@@ -36,10 +39,9 @@ from .t5 import NgramT5Mixin
 from .trunk import register_tasks
 
 PREFIX = "WDRNgram"
-TYPE_PREFIX = "wdr_ngram_"
 # By model type: the language model class of Transformers, encoder-decoder if there is one.
 STOCK_CLASSES = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-STOCK_MAPPINGS = {
+STOCK_MAPPINGS: dict[type, Any] = {
     AutoModelForCausalLM: MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForSeq2SeqLM: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoModelForMaskedLM: MODEL_FOR_MASKED_LM_MAPPING,
@@ -50,13 +52,13 @@ SCALED_IF_TIED = ("switch_transformers", "umt5")
 POSITIONS_BY_MASK = ("bloom", "mpt")
 # The named classes, by backbone class.
 _NAMED: dict[type[PreTrainedModel], type[NgramHeadsMixin]] = {}
-# The classes created on demand and their configurations, by name.
-_CREATED: dict[str, type] = {}
+# The registered classes and their configurations, by name.
+_BY_NAME: dict[str, type] = {}
 # Two threads must not create the same class twice.
 _LOCK = threading.RLock()
 
 
-def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
+def ngram_class(backbone: type[PreTrainedModel]) -> type[NgramHeadsMixin]:
     """
     Return the class with N-gram heads for a `backbone`: the named one if there is one, or one that is created at the
     first call. Raise a `ValueError` if the backbone cannot get heads.
@@ -82,7 +84,6 @@ def _create_class(backbone: type[PreTrainedModel]) -> type[NgramMixin]:
     exec(statements.source, namespace)
     model_class = namespace[f"{PREFIX}{backbone.__name__}"]
     _register(model_class, statements)
-    _CREATED.update({created.__name__: created for created in (model_class.config_class, model_class)})
     return model_class
 
 
@@ -150,6 +151,7 @@ def _register(model_class: type[PreTrainedModel], statements: ClassStatements | 
     demand.
     """
     config_class = model_class.config_class
+    _BY_NAME.update({cls.__name__: cls for cls in (config_class, model_class)})
     auto_class = auto_class_of(
         issubclass(model_class, NgramSeq2SeqMixin), is_masked=issubclass(model_class, NgramMaskedMixin)
     )
@@ -172,26 +174,21 @@ def register_named(model_class: type[PreTrainedModel]) -> None:
         _NAMED[model_class.ngram_backbone_class()] = model_class
 
 
-def register_on_demand() -> None:
+def config_class_of(model_type: str) -> type[PreTrainedConfig]:
     """
-    Let `AutoConfig` know the model types of all classes that `ngram_class` can create from classes of Transformers.
-    Each class is created when a checkpoint needs it.
+    Return the configuration class of a model type that `AutoConfig` may have a placeholder for, created if necessary.
+    Raise a `ValueError` if there is no such model.
     """
-    named = {model_class.config_class.model_type for model_class in _NAMED.values()}
-    backbones = {f"{TYPE_PREFIX}{name}": model for name, model in STOCK_CLASSES.items()}
-    for model_type in backbones.keys() - named:
-        members = {"model_type": model_type, "backbone_name": backbones[model_type]}
-        AutoConfig.register(model_type, type("ConfigOnDemand", (_ConfigOnDemand,), members), exist_ok=True)
-
-
-class _ConfigOnDemand(PreTrainedConfig):
-    """
-    Placeholder for a configuration class that does not exist yet. Instantiating it creates the class with heads, and
-    returns an object of that class's configuration.
-    """
-
-    def __new__(cls, *args, **kwargs) -> PreTrainedConfig:
-        return ngram_class(getattr(transformers, cls.backbone_name)).config_class(*args, **kwargs)
+    registered = CONFIG_MAPPING[model_type]
+    if issubclass(registered, PreTrainedConfig):
+        return registered
+    backbone_type = model_type.removeprefix(TYPE_PREFIX)
+    if backbone_type not in STOCK_CLASSES:
+        raise ValueError(
+            f"`{model_type}` is not a model type with N-gram heads: Transformers has no causal or encoder-decoder "
+            f"language model of type `{backbone_type}`."
+        )
+    return ngram_class(getattr(transformers, STOCK_CLASSES[backbone_type])).config_class
 
 
 def is_masked(config: PreTrainedConfig) -> bool:
@@ -217,8 +214,8 @@ def class_by_name(name: str) -> type | None:
     Return the model or configuration class with heads of this name, created if necessary. `None` if the name is not
     `WDRNgram` and a language model or configuration class of Transformers.
     """
-    if name in _CREATED:
-        return _CREATED[name]
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     stock = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
     if isinstance(stock, type) and issubclass(stock, PreTrainedModel):
         return ngram_class(stock)

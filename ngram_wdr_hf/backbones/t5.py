@@ -16,6 +16,8 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
 
     # The base model class, whose forward runs on the parts of this class.
     ngram_base_class: ClassVar[type[PreTrainedModel]]
+    # An attribute of every backbone.
+    model_dim: int
     # Relative positions do not change when a batch row is shifted.
     ngram_rows_can_move = True
     # Whether tied embeddings imply scaled outputs, for configurations without `scale_decoder_outputs`.
@@ -45,5 +47,5 @@ class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
 class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration, GenerationMixin):
     __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
 
-    config_class = WDRNgramT5Config
+    config: WDRNgramT5Config
     ngram_base_class = T5Model

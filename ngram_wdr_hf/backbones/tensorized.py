@@ -16,4 +16,4 @@ class WDRNgramTensorizedTransformerConfig(NgramConfigMixin, TensorizedTransforme
 class WDRNgramTensorizedTransformerLMHeadModel(NgramMixin, TensorizedTransformerLMHeadModel, GenerationMixin):
     __doc__ = f"""A [`TensorizedTransformerLMHeadModel`] with N-gram heads.\n{NgramMixin.__doc__}"""
 
-    config_class = WDRNgramTensorizedTransformerConfig
+    config: WDRNgramTensorizedTransformerConfig

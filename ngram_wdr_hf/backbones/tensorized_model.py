@@ -4,7 +4,7 @@ before it (multi-linear attention).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +95,7 @@ class AttentionGrid:
     """
 
     is_visible: torch.Tensor
-    distances: torch.LongTensor
+    distances: torch.Tensor
     slots: torch.Tensor | None
 
     @classmethod
@@ -106,7 +106,7 @@ class AttentionGrid:
         num_columns: int,
         past_length: int | torch.Tensor,
         attention_mask: torch.Tensor | None,
-        position_ids: torch.LongTensor | None,
+        position_ids: torch.Tensor | None,
     ) -> "AttentionGrid":
         """
         Make the grid for new tokens after `past_length` cached ones, with `num_columns` columns in total. Of
@@ -153,7 +153,7 @@ class AttentionGrid:
         return cls(is_visible, distances, slots if slots is None else slots.to(hidden_states.dtype))
 
 
-def causal_visibility(columns: torch.LongTensor, num_columns: int) -> torch.Tensor:
+def causal_visibility(columns: torch.Tensor, num_columns: int) -> torch.Tensor:
     """Return the causal mask `(T, K)` of the tokens in `columns`, `(T,)`: each sees itself and the columns before."""
     return columns[:, None] >= torch.arange(num_columns, device=columns.device)
 
@@ -247,11 +247,11 @@ class TensorizedLayer(GradientCheckpointingLayer):
 
 
 class TensorizedTransformerPreTrainedModel(PreTrainedModel):
-    config_class = TensorizedTransformerConfig
+    config: TensorizedTransformerConfig
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar[list[str]] = ["TensorizedLayer"]
-    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
+    _no_split_modules: ClassVar[list[str]] = ["TensorizedLayer"]  # pyrefly: ignore[bad-override]
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]  # pyrefly: ignore[bad-override]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -268,7 +268,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
 
     def __init__(self, config: TensorizedTransformerConfig):
         super().__init__(config)
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embeddings: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         # Biases of the queries, for token keys and for distance keys, shared by all layers.
         self.word_bias = nn.Parameter(torch.empty(config.attention_rank))
         self.distance_bias = nn.Parameter(torch.empty(config.attention_rank))
@@ -277,18 +277,18 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
+    def get_input_embeddings(self) -> nn.Module:
         return self.embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings = value
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         use_cache: bool | None = None,
@@ -323,7 +323,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         biases = (self.word_bias, self.distance_bias)
         keeps_states = self._option("output_hidden_states", output_hidden_states)
         keeps_attentions = self._option("output_attentions", output_attentions)
-        all_states, all_attentions = (hidden_states,) if keeps_states else None, () if keeps_attentions else None
+        all_states: Any = (hidden_states,)
+        all_attentions: Any = ()
         for layer in self.layers:
             hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
             if keeps_states:
@@ -334,8 +335,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=self.dropout(hidden_states),
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=all_states,
-            attentions=all_attentions,
+            hidden_states=all_states if keeps_states else None,
+            attentions=all_attentions if keeps_attentions else None,
         )
 
     def _option(self, name: str, value: bool | None) -> bool:
@@ -355,7 +356,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
 class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, GenerationMixin):
     """The Tensorized Transformer as a causal language model. The output embedding is tied to the input embedding."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "transformer.embeddings.weight"}
+    _tied_weights_keys: ClassVar = {"lm_head.weight": "transformer.embeddings.weight"}  # pyrefly: ignore[bad-override]
 
     def __init__(self, config: TensorizedTransformerConfig):
         super().__init__(config)
@@ -374,12 +375,12 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         output_attentions: bool | None = None,

@@ -3,26 +3,60 @@
 import copy
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Literal, overload
 
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
 
 from ..method.configuration import NgramConfigMixin
 from ..method.names import refuse_misspelt
+from ..modeling.base import NgramHeadsMixin
 from ..modeling.causal import NgramMixin
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
-from ..modeling.masked import NgramMaskedConfigMixin
+from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
 from ..modeling.saved import HUB_ARGUMENTS, naming_missing
 from .checks import check_config, check_model, probe
 from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
 
 
+@overload
 def with_ngram_heads(
-    model_or_name: PreTrainedModel | str | os.PathLike,
+    model_or_name: str | os.PathLike[str],
+    ngram_size: int = 4,
+    ngram_target: str = "wdr",
+    *,
+    output_loading_info: Literal[True],
+    **kwargs: Any,
+) -> tuple[NgramMixin | Any, dict[str, Any]]: ...
+
+
+@overload
+def with_ngram_heads(
+    model_or_name: BertForMaskedLM | ModernBertForMaskedLM,
     ngram_size: int = 4,
     ngram_target: str = "wdr",
     **kwargs: Any,
-) -> NgramMixin:
+) -> NgramMaskedMixin: ...
+
+
+@overload
+def with_ngram_heads(
+    model_or_name: PreTrainedModel, ngram_size: int = 4, ngram_target: str = "wdr", **kwargs: Any
+) -> NgramMixin: ...
+
+
+# What kind of model a checkpoint holds is known when it is read: mostly one that generates, or else a masked one.
+@overload
+def with_ngram_heads(
+    model_or_name: str | os.PathLike[str], ngram_size: int = 4, ngram_target: str = "wdr", **kwargs: Any
+) -> NgramMixin | Any: ...
+
+
+def with_ngram_heads(
+    model_or_name: PreTrainedModel | str | os.PathLike[str],
+    ngram_size: int = 4,
+    ngram_target: str = "wdr",
+    **kwargs: Any,
+) -> NgramHeadsMixin | tuple[NgramHeadsMixin, dict[str, Any]]:
     r"""
     Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
     masked tokens. Train the heads before using them, in the ensemble (`ensemble_lambda` above 0) or to draft. Raise a
@@ -40,9 +74,10 @@ def with_ngram_heads(
             `ngram_head_activation`. For a checkpoint, also the arguments of `from_pretrained`, such as `dtype`.
 
     Returns:
-        `PreTrainedModel`: A model of a class derived from [`NgramMixin`] and the backbone. Its checkpoints load with
-        `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once `ngram_wdr_hf` is imported; for a
-        backbone class from outside Transformers, after `ngram_class(backbone)`.
+        `PreTrainedModel`: A model of a class derived from the backbone and from [`NgramMixin`], or for masked tokens
+        from [`NgramMaskedMixin`]. With `output_loading_info=True`, a tuple of the model and the loading info. Its
+        checkpoints load with `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once
+        `ngram_wdr_hf` is imported; for a backbone class from outside Transformers, after `ngram_class(backbone)`.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
@@ -91,8 +126,8 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
 
 
 def _load_with_heads(
-    name_or_path: str | os.PathLike, model_class: type[NgramMixin], fields: dict[str, Any]
-) -> NgramMixin | tuple[NgramMixin, dict]:
+    name_or_path: str | os.PathLike, model_class: type[NgramHeadsMixin], fields: dict[str, Any]
+) -> NgramHeadsMixin | tuple[NgramHeadsMixin, dict[str, Any]]:
     """
     Load a checkpoint with `model_class.from_pretrained`, with `fields` as its keyword arguments. Return the model, or
     a tuple with the loading info if `fields` request it.
@@ -112,7 +147,9 @@ def _load_with_heads(
         ) from error
 
 
-def _copy_with_heads(plain: PreTrainedModel, model_class: type[NgramMixin], fields: dict[str, Any]) -> NgramMixin:
+def _copy_with_heads(
+    plain: PreTrainedModel, model_class: type[NgramHeadsMixin], fields: dict[str, Any]
+) -> NgramHeadsMixin:
     """
     Return a model of `model_class` with a copy of the weights of `plain`, and its dtypes, device, mode, frozen
     parameters and generation config. `fields` are the fields of the heads.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 
-def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.LongTensor]:
+def accept_greedily(scores: torch.Tensor, drafts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Accept the drafts before the first one that differs from the model's best token, in each row.
 
@@ -27,8 +27,8 @@ def accept_greedily(scores: torch.Tensor, drafts: torch.LongTensor) -> tuple[tor
 
 
 def accept_by_sampling(
-    scores: torch.Tensor, drafts: torch.LongTensor, draft_probabilities: Sequence[torch.Tensor]
-) -> tuple[torch.LongTensor, torch.LongTensor]:
+    scores: torch.Tensor, drafts: torch.Tensor, draft_probabilities: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
     token, for any draft distribution. With p the softmax of `scores`, a draft is accepted with probability

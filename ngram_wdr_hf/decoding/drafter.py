@@ -32,7 +32,7 @@ class Drafts:
             The distribution q that each draft was sampled from. Empty in greedy search.
     """
 
-    tokens: torch.LongTensor
+    tokens: torch.Tensor
     kinds: list[list[DraftKind | None]]
     probabilities: list[torch.Tensor] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class Drafter:
             prices = ThresholdPrices(threshold, num_heads, max_drafts)
         self.pace = DraftPace(prices)
 
-    def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.LongTensor) -> Drafts:
+    def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.Tensor) -> Drafts:
         r"""
         Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
         saves or the maximum length is reached. There may be none.
@@ -162,8 +162,8 @@ class Drafter:
         return matches
 
     def _with_copies(
-        self, choice: torch.LongTensor | None, matches: list[PromptMatch | None], next_tokens: torch.LongTensor
-    ) -> torch.LongTensor:
+        self, choice: torch.Tensor | None, matches: list[PromptMatch | None], next_tokens: torch.Tensor
+    ) -> torch.Tensor:
         """
         Return one draft per row, `(num_rows,)`: the next token of the row's match, or the heads' `choice` without a
         match, or 0 without both (`choice` is `None` if no head was run).
@@ -178,7 +178,7 @@ class Drafter:
         return torch.where(has_match, tokens, choice)
 
     def _proposal(
-        self, probabilities: torch.Tensor | None, tokens: torch.LongTensor, matches: list[PromptMatch | None]
+        self, probabilities: torch.Tensor | None, tokens: torch.Tensor, matches: list[PromptMatch | None]
     ) -> torch.Tensor:
         """
         Return the distribution q of one draft per row, `(num_rows, vocab_size)`: the heads' `probabilities`, or
@@ -210,7 +210,7 @@ class Drafter:
         logits = logits_of(self.model, predictions).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
 
-    def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
+    def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         """
         Apply the logits processors to logits over the draft vocabulary, at the depth after `drafts`. A row whose draft
         tokens are all forbidden keeps its logits.

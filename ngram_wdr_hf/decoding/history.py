@@ -82,7 +82,7 @@ class HistoryHost:
     _layer_type = None
     ngram_history: NgramHistory | StaticNgramHistory
 
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         super().reorder_cache(beam_idx)
         self.ngram_history.reorder_cache(beam_idx)
 

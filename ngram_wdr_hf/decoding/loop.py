@@ -67,7 +67,7 @@ class SpeculativeDecoding:
     def __init__(
         self,
         model,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
@@ -105,12 +105,12 @@ class SpeculativeDecoding:
         self.returns_cache = generation_config.return_dict_in_generate or getattr(cache, "_is_user_defined", False)
 
     @torch.no_grad()
-    def run(self) -> ModelOutput | torch.LongTensor:
+    def run(self) -> ModelOutput | torch.Tensor:
         """Generate until every row is finished, and return the result of `generate`."""
         with FewTokenProducts(self.model):
             return self._run()
 
-    def _run(self) -> ModelOutput | torch.LongTensor:
+    def _run(self) -> ModelOutput | torch.Tensor:
         outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
         try:
             while True:
@@ -151,7 +151,7 @@ class SpeculativeDecoding:
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
 
-    def _forward(self, tokens: torch.LongTensor) -> ModelOutput:
+    def _forward(self, tokens: torch.Tensor) -> ModelOutput:
         """
         Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
         and hidden states of the K tokens.
@@ -255,7 +255,7 @@ class SpeculativeDecoding:
             self.streamer.put(self.text.sequences()[:, position].cpu())
         self.num_streamed = max(self.num_streamed, ready)
 
-    def _output(self) -> ModelOutput | torch.LongTensor:
+    def _output(self) -> ModelOutput | torch.Tensor:
         """Return the sequences, or the output object if `return_dict_in_generate`."""
         if self.returns_cache:
             self._read_padding()
@@ -289,7 +289,7 @@ class SpeculativeDecoding:
             self.cache.drop([width - count for count in missing], self.device)
 
 
-def _select(value: Any, index: torch.LongTensor, num_rows: int) -> Any:
+def _select(value: Any, index: torch.Tensor, num_rows: int) -> Any:
     """
     Return the rows `index` of a tensor with `num_rows` rows, or of all such tensors in a tuple or model output. Any
     other value is returned unchanged.

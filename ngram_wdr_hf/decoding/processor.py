@@ -50,16 +50,17 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
                 "without heads. Load or train a model with `ngram_size` >= 2."
             )
         self.model = model
-        if (ensemble_lambda is None) == (ensemble_weights is None):
-            raise ValueError("`ensemble_lambda` or `ensemble_weights` must be given, but not both. Pass one of them.")
-        if ensemble_weights is None:
+        self.ensemble: dict[str, Any]
+        if ensemble_lambda is not None and ensemble_weights is None:
             self.ensemble = {"ensemble_lambda": check_fraction("ensemble_lambda", ensemble_lambda)}
-        else:
+        elif ensemble_weights is not None and ensemble_lambda is None:
             self.ensemble = {"ensemble_weights": check_ensemble_weights(ensemble_weights, model.config.ngram_size)}
+        else:
+            raise ValueError("`ensemble_lambda` or `ensemble_weights` must be given, but not both. Pass one of them.")
         self.encoder_inputs = encoder_inputs
 
     @torch.no_grad()
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         inputs = {f"{self.model.ngram_text_prefix}input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
         if self.model.config.is_encoder_decoder:
             inputs |= self._encoder_inputs(len(input_ids))

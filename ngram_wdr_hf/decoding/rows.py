@@ -85,7 +85,7 @@ class TextRows:
 
     def __init__(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         max_length: int,
         pad_token_id: int,
         processors: LogitsProcessorList,
@@ -118,7 +118,7 @@ class TextRows:
         """Return how many tokens each active row can still get up to the maximum length; 0 for finished rows."""
         return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
 
-    def sequences(self) -> torch.LongTensor:
+    def sequences(self) -> torch.Tensor:
         """Return all rows, finished ones included, padded at the end: `(batch_size, longest)`."""
         longest = self.longest
         if longest > self._ids.shape[1]:
@@ -131,7 +131,7 @@ class TextRows:
                 self._num_written[row] = len(tokens)
         return self._ids[:, :longest]
 
-    def process(self, scores: torch.Tensor, drafts: torch.LongTensor) -> torch.Tensor:
+    def process(self, scores: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         r"""
         Apply the logits processors to logits of the active rows. A processor sees the text that the logits follow: the
         row and its drafts so far.
@@ -161,7 +161,7 @@ class TextRows:
         return processed
 
     def _apply(
-        self, processor: LogitsProcessor, texts: torch.LongTensor, rows: list[int], scores: torch.Tensor
+        self, processor: LogitsProcessor, texts: torch.Tensor, rows: list[int], scores: torch.Tensor
     ) -> torch.Tensor:
         """
         Return the scores `(len(rows), vocab_size)` of some batch rows after one processor. `texts` are the tokens of
@@ -179,7 +179,7 @@ class TextRows:
     def _apply_constraint(
         self,
         processor: PrefixConstrainedLogitsProcessor,
-        texts: torch.LongTensor,
+        texts: torch.Tensor,
         rows: list[int],
         scores: torch.Tensor,
     ) -> torch.Tensor:
@@ -200,7 +200,7 @@ class TextRows:
         """Return which active rows are unfinished, as indices into `rows`."""
         return [i for i, row in enumerate(self.rows) if not self.finished[row]]
 
-    def add(self, tokens: torch.LongTensor, counts: Sequence[int], scores: Sequence[torch.Tensor] | None) -> list[int]:
+    def add(self, tokens: torch.Tensor, counts: Sequence[int], scores: Sequence[torch.Tensor] | None) -> list[int]:
         r"""
         Append the first `counts[i]` tokens of `tokens[i]` to each active row i, up to its end: the maximum length, or
         the first token that meets a stopping criterion. Rows that reach their end become finished.
@@ -250,8 +250,8 @@ class TextRows:
         return kept, finished
 
     def _group_by_length(
-        self, first: int, counts: Sequence[int], tokens: torch.LongTensor
-    ) -> tuple[torch.LongTensor, dict[int, tuple[list[int], list[int]]]]:
+        self, first: int, counts: Sequence[int], tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[int, tuple[list[int], list[int]]]]:
         """
         Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
         length. At step s, from 0 to `counts[i] - 1`, the text of active row i continues with `first + s` of its new

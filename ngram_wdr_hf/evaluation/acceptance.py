@@ -55,7 +55,7 @@ def head_acceptance(
     return [accepted / max(1, checked) for accepted, checked in zip(num_accepted, num_drafts, strict=True)]
 
 
-def best_tokens(layer: LogitLayer, predictions: torch.Tensor) -> torch.LongTensor:
+def best_tokens(layer: LogitLayer, predictions: torch.Tensor) -> torch.Tensor:
     """Return the most likely token of predictions `(..., d)`, of shape `(...)`, with logits chunk by chunk."""
     rows = predictions.flatten(0, -2)
     best = [layer(chunk).argmax(-1) for chunk in rows.split(chunk_rows(layer.weight))]
@@ -63,7 +63,7 @@ def best_tokens(layer: LogitLayer, predictions: torch.Tensor) -> torch.LongTenso
 
 
 def count_accepted(
-    drafts: Sequence[torch.LongTensor], model_choices: torch.LongTensor, targets: Sequence[torch.LongTensor]
+    drafts: Sequence[torch.Tensor], model_choices: torch.Tensor, targets: Sequence[torch.Tensor]
 ) -> tuple[list[int], list[int]]:
     """
     For each head, count the drafts whose earlier drafts were accepted and equal the text, and those of them that are

@@ -19,9 +19,9 @@ from ..modeling.signature import ENSEMBLE_ARGUMENTS
 
 # The kinds of model, as error messages describe them.
 KINDS = {
-    "causal": "a causal language model, for train_clm.py",
-    "seq2seq": "an encoder-decoder model, for train_nmt.py",
-    "masked": "a masked language model (BERT or ModernBERT), for train_mlm.py",
+    "causal": "a causal language model, for `ngram-wdr clm`",
+    "seq2seq": "an encoder-decoder model, for `ngram-wdr nmt`",
+    "masked": "a masked language model (BERT or ModernBERT), for `ngram-wdr mlm`",
 }
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from ..data.errors import InputError
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
+from ..modeling.causal import NgramMixin
 from .modes import evaluating
 from .scores import NO_TARGETS, ScoredText, batches_of
 
@@ -53,7 +53,7 @@ class EnsembleFit:
 
 
 def fit_ensemble(
-    model: nn.Module,
+    model: NgramMixin,
     text: ScoredText,
     batch_size: int = 8,
     max_tokens: int = 20_000,
@@ -70,7 +70,7 @@ def fit_ensemble(
     The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`.
 
     Args:
-        model (`nn.Module`): A model with N-gram heads.
+        model ([`NgramMixin`]): A model with N-gram heads.
         text (`EvaluationWindows` or `PairBatches`): The text.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
         max_tokens (`int`, *optional*, defaults to 20,000):
@@ -98,8 +98,8 @@ def fit_ensemble(
 
 @torch.no_grad()
 def _read(
-    model: nn.Module, text: ScoredText, batch_size: int, max_tokens: int, process_index: int, num_processes: int
-) -> tuple[list[torch.Tensor], torch.LongTensor]:
+    model: NgramMixin, text: ScoredText, batch_size: int, max_tokens: int, process_index: int, num_processes: int
+) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return the predictions of each depth, N of shape `(num_tokens, d)`, and their targets `(num_tokens,)`."""
     rows, targets, num_tokens = [], [], 0
     with evaluating(model):
@@ -119,7 +119,7 @@ def _read(
 
 @torch.no_grad()
 def _derivatives(
-    predictions: Sequence[torch.Tensor], targets: torch.LongTensor, layer: LogitLayer, weights: torch.Tensor
+    predictions: Sequence[torch.Tensor], targets: torch.Tensor, layer: LogitLayer, weights: torch.Tensor
 ) -> torch.Tensor:
     """
     Return the NLL sum for the given weights of the first depths, then its gradient, then its Hessian row by row, as
@@ -136,7 +136,7 @@ def _derivatives(
         # (K, rows, vocab_size)
         parts = torch.stack([F.linear(layer.scaled(row), layer.weight).to(dtype) for row in rows])
         logits = torch.einsum("k,krv->rv", weights.to(parts.dtype), parts)
-        if layer.bias is not None:
+        if layer.scaled_bias is not None:
             logits += layer.scaled_bias
         if layer.shape.soft_cap is not None:
             logits = layer.shape.cap(logits)

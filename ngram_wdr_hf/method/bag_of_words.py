@@ -7,7 +7,7 @@ from .documents import IGNORE_INDEX
 
 
 def bag_of_words_nll(
-    hidden_states: torch.Tensor, targets: torch.LongTensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    hidden_states: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     r"""
     Return the bag-of-words loss of a batch: `-sum_w log sigmoid(sum_t s_t[w])` over the distinct target tokens `w` of

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers.activations import ACT2FN
 
+from .mixin_bases import BackboneConfig
 from .names import refuse_misspelt
 
 NGRAM_TARGETS = ("wdr", "simple")
@@ -18,7 +19,7 @@ CHOICES = {"ngram_target": NGRAM_TARGETS, "ngram_head_reads": HEAD_INPUTS, "head
 
 
 @dataclass(repr=False)
-class NgramConfigMixin:
+class NgramConfigMixin(BackboneConfig):
     r"""
     The N-gram fields of a Transformers config: `class MyConfig(NgramConfigMixin, BackboneConfig)`.
 

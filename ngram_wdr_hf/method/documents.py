@@ -15,7 +15,7 @@ def read_documents(
     hidden_states: torch.Tensor,
     past_length: int | torch.Tensor = 0,
     last_record: torch.Tensor | None = None,
-) -> tuple[torch.LongTensor, torch.LongTensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Return the run lengths and the positions of a batch's tokens. A token's run length is the number of tokens of its
     document read so far, itself included; 0 for padding. The positions are `position_ids` or, if these are missing,
@@ -32,7 +32,7 @@ def read_documents(
             document.
 
     Returns:
-        `tuple[torch.LongTensor, torch.LongTensor]`: Run lengths and positions, `(batch_size, T)` each.
+        `tuple[torch.Tensor, torch.Tensor]`: Run lengths and positions, `(batch_size, T)` each.
     """
     batch_size, length = hidden_states.shape[:2]
     position_ids = text.get("position_ids")

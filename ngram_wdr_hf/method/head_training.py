@@ -47,7 +47,7 @@ class HeadTraining:
     gradient: float = 1.0
     sample_rate: float = 1.0
     step: int = 0
-    tokens: torch.LongTensor | None = None
+    tokens: torch.Tensor | None = None
     trains_model: bool = True
 
     @property
@@ -61,13 +61,13 @@ class HeadTraining:
             return tensor
         return tensor.detach() if self.gradient == 0.0 else torch.lerp(tensor.detach(), tensor, self.gradient)
 
-    def restrict(self, targets: torch.LongTensor) -> torch.LongTensor:
+    def restrict(self, targets: torch.Tensor) -> torch.Tensor:
         """Return the targets of a head, with -100 in place of those that are not in `tokens`."""
         if self.tokens is None:
             return targets
         return targets.masked_fill(~torch.isin(targets, self.tokens), IGNORE_INDEX)
 
-    def choose(self, targets: torch.LongTensor, n: int) -> torch.BoolTensor:
+    def choose(self, targets: torch.Tensor, n: int) -> torch.BoolTensor:
         r"""
         Return which targets head n is trained on, `(batch_size, T)`. The choice depends on the step, the head, the
         position and the targets of the batch row only: it is the same for every batch size and number of processes,
@@ -88,7 +88,7 @@ class HeadTraining:
         return is_target & (((keys >> 11) & (2**53 - 1)).double() / 2**53 < rate)
 
 
-def _scramble(keys: torch.LongTensor) -> torch.LongTensor:
+def _scramble(keys: torch.Tensor) -> torch.Tensor:
     """Return pseudo-random 64-bit integers, one for each key."""
     for _ in range(2):
         keys = keys * MULTIPLIER + INCREMENT

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +81,7 @@ class NgramPredictions:
             The predicted embeddings per depth. In a causal model, depth n is `(batch_size, K_n, d)`: for each of the
             last `K_n` positions, head n's prediction of the next token, made n positions earlier. In a masked model,
             depth n is `(number of targets, d)`.
-        targets (`Sequence[torch.LongTensor]`, *optional*):
+        targets (`Sequence[torch.Tensor]`, *optional*):
             The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
         training ([`HeadTraining`], *optional*): How the heads are trained, for the loss; `None` for the paper's way.
         runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*):
@@ -88,18 +89,19 @@ class NgramPredictions:
     """
 
     embeddings: Sequence[torch.Tensor]
-    targets: Sequence[torch.LongTensor] | None = None
-    runs: torch.LongTensor | None = None
+    # With labels; `None` without.
+    targets: Sequence[torch.Tensor] | Any = None
+    runs: torch.Tensor | None = None
     training: HeadTraining | None = None
 
     @classmethod
     def from_past(
         cls,
-        heads: Sequence[NgramHead],
+        heads: nn.ModuleList,
         hidden_states: torch.Tensor,
         embeddings: torch.Tensor | None,
-        runs: torch.LongTensor,
-        next_tokens: torch.LongTensor | None = None,
+        runs: torch.Tensor,
+        next_tokens: torch.Tensor | None = None,
         training: HeadTraining | None = None,
     ) -> "NgramPredictions":
         r"""
@@ -109,7 +111,7 @@ class NgramPredictions:
         one of the P earlier positions.
 
         Args:
-            heads (`Sequence[NgramHead]`): The N - 1 heads.
+            heads (`nn.ModuleList`): The N - 1 heads.
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
                 The hidden states `h` of P earlier positions, then of the K positions to predict from.
             embeddings (`torch.Tensor` of shape `(batch_size, P + K, d)`, *optional*):

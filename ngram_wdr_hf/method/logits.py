@@ -107,7 +107,7 @@ class LogitLayer:
         """
         return predictions if self.shape.scale == 1.0 else predictions * self.shape.scale
 
-    def select(self, tokens: torch.LongTensor) -> "LogitLayer":
+    def select(self, tokens: torch.Tensor) -> "LogitLayer":
         """Return a layer for the given token ids only: its logit i is that of `tokens[i]`."""
         return replace(self, weight=self.weight[tokens], bias=None if self.bias is None else self.bias[tokens])
 
@@ -136,7 +136,7 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
-def target_embeddings(model: PreTrainedModel, token_ids: torch.LongTensor) -> torch.Tensor | None:
+def target_embeddings(model: PreTrainedModel, token_ids: torch.Tensor) -> torch.Tensor | None:
     """
     Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for WDR heads and for
     heads that read tokens. Return `None` for a model whose heads need no tokens.

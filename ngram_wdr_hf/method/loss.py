@@ -243,7 +243,7 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: 
 
 def _cross_entropy(
     logits: torch.Tensor,
-    target: torch.LongTensor,
+    target: torch.Tensor,
     soft_cap: float | None,
     label_smoothing: float,
     needs_gradient: bool,

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, initialization
-from transformers.utils import ModelOutput
 
 from ..method.documents import IGNORE_INDEX
 from ..method.head_training import HeadTraining, head_weights
@@ -20,6 +19,8 @@ from .watch import HeadWatchMixin
 class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     """Mixin that adds the N-gram heads to a Transformers language model. Subclasses define what the heads predict."""
 
+    # The class of the outputs.
+    ngram_output_class: type[Any]
     # The arguments of `forward` that no backbone has.
     ngram_arguments: tuple[str, ...] = ()
     # The prefix of the arguments that describe the predicted text.
@@ -99,7 +100,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         fields = dict(base_model(**inputs, return_dict=True))
         return fields.pop("last_hidden_state"), fields
 
-    def _ngram_output(self, fields: dict[str, Any]) -> ModelOutput:
+    def _ngram_output(self, fields: dict[str, Any]) -> Any:
         """
         Return `fields` as an object of the model's output class. If the class lacks some of them, because only this
         backbone returns them, a subclass with additional fields is used.
@@ -109,7 +110,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
             output_class = with_fields(output_class, frozenset(fields))
         return output_class(**fields)
 
-    def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.LongTensor | None) -> None:
+    def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.Tensor | None) -> None:
         """
         Raise a `ValueError` unless `text` has either token ids or embeddings, and all ids are inside the vocabulary.
         Labels, if given, must have the shape of the tokens and be inside the vocabulary, too, or -100.
@@ -125,7 +126,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
             check_token_ids(ids_name, input_ids, vocab_size)
         if labels is None:
             return
-        tokens_shape = (inputs_embeds[..., 0] if input_ids is None else input_ids).shape
+        tokens_shape = (text["inputs_embeds"][..., 0] if input_ids is None else input_ids).shape
         if labels.shape != tokens_shape:
             raise ValueError(
                 f"`labels` must have the shape of the input tokens, {tuple(tokens_shape)}, got {tuple(labels.shape)}. "
@@ -134,7 +135,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         check_token_ids("`labels`", labels, vocab_size, IGNORE_INDEX)
 
 
-def check_token_ids(name: str, token_ids: torch.LongTensor, vocab_size: int, allowed: int | None = None) -> None:
+def check_token_ids(name: str, token_ids: torch.Tensor, vocab_size: int, allowed: int | None = None) -> None:
     """
     Raise a `ValueError` about `name` if an id is not from 0 to `vocab_size - 1` and not `allowed` (`None`: no further
     value). Ids on other devices than the CPU are not checked, as that would synchronise the device.

@@ -188,7 +188,7 @@ def _parse_module(module_name: str) -> _Module:
     tree, lines = ast.parse(source), source.split("\n")
     module = _Module(" ".join(ast.get_docstring(tree).partition("\n\n")[0].split()))
     end = 0
-    for node in tree.body:
+    for node in _executed(tree.body):
         if isinstance(node, ast.ImportFrom) and node.level:
             target = importlib.util.resolve_name(
                 "." * node.level + (node.module or ""), module_name.rpartition(".")[0]
@@ -206,7 +206,7 @@ def _parse_module(module_name: str) -> _Module:
             while begin > end + 1 and lines[begin - 2].startswith("#"):
                 begin -= 1
             definition = _Definition(
-                source="\n".join(lines[begin - 1 : node.end_lineno]),
+                source=textwrap.dedent("\n".join(lines[begin - 1 : node.end_lineno])),
                 uses=set(_names_in(node)),
                 is_assignment=isinstance(node, (ast.Assign, ast.AnnAssign)),
                 follows_directly=begin == end + 1,
@@ -214,6 +214,15 @@ def _parse_module(module_name: str) -> _Module:
             module.definitions |= dict.fromkeys(names, definition)
         end = node.end_lineno
     return module
+
+
+def _executed(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements, of those for type checkers (`if TYPE_CHECKING:`) only the `else` branch."""
+    for statement in statements:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            yield from statement.orelse
+        else:
+            yield statement
 
 
 def _defined_names(node: ast.stmt) -> list[str]:

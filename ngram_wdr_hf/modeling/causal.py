@@ -47,7 +47,7 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     """
 
     head_losses: torch.FloatTensor | None = None
-    head_counts: torch.LongTensor | None = None
+    head_counts: torch.Tensor | None = None
     last_hidden_state: torch.FloatTensor | None = None
 
 
@@ -113,8 +113,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     @can_return_tuple
     def _ngram_forward(
         self,
-        labels: torch.LongTensor | None = None,
-        shift_labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        shift_labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         ensemble_lambda: float | Sequence[float] | None = None,
@@ -126,7 +126,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         if ensemble_lambda is None and "block_table" in inputs:
             # Continuous batching has no argument for λ, and refuses an ensemble.
             ensemble_lambda = 0.0
-        ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
+        ensemble: Any = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
@@ -150,7 +150,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return self._ngram_output(fields)
 
     def ngram_predictions(
-        self, labels: torch.LongTensor | None = None, shift_labels: torch.LongTensor | None = None, **inputs
+        self, labels: torch.Tensor | None = None, shift_labels: torch.Tensor | None = None, **inputs
     ) -> NgramPredictions:
         """
         Return the predictions of all depths for a batch, with targets if labels are given. The arguments are those of
@@ -162,7 +162,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_predict(
         self,
         inputs: dict[str, Any],
-        next_tokens: torch.LongTensor | None,
+        next_tokens: torch.Tensor | None,
         uses_ensemble: bool,
         keep: int = 0,
     ) -> tuple[NgramPredictions, dict[str, Any]]:
@@ -263,10 +263,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return {"loss": loss, "head_losses": head_losses, "logits": logits}
 
     def _ngram_ensembles(
-        self,
-        ensemble_lambda: float | Sequence[float] | None,
-        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None,
-        next_tokens: torch.LongTensor | None,
+        self, ensemble_lambda: Any, ensemble_weights: Any, next_tokens: torch.Tensor | None
     ) -> float | tuple[float, ...] | list[float | tuple[float, ...]]:
         """
         Return the ensemble of this call: λ, or a tuple of N weights. Return a list if several are given, those by λ
@@ -287,8 +284,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         ]
 
     def _ngram_next_tokens(
-        self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
-    ) -> torch.LongTensor | None:
+        self, labels: torch.Tensor | None, shift_labels: torch.Tensor | None
+    ) -> torch.Tensor | None:
         """
         Return the target after each position, `(batch_size, T)`, -100 for none: `shift_labels`, or else `labels`
         shifted by one. `None` if neither is given.
@@ -304,7 +301,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """
         return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
 
-    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         """Return the arguments for the backbone: `inputs`, unless a subclass completes or changes them."""
         return inputs
 
@@ -312,7 +309,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """Return the inputs that describe the predicted text, under the names that a decoder-only model uses."""
         return inputs
 
-    def _ngram_past_length(self, past: Cache | None) -> int | torch.Tensor:
+    def _ngram_past_length(self, past: Any) -> int | torch.Tensor:
         """Return the number of tokens in the cache before this call; 0 without a cache, or if it is no `Cache`."""
         return tokens_in(past) if past is None or isinstance(past, Cache) else 0
 
@@ -328,7 +325,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             )
         return history_of(past, len(self.ngram_heads), device)
 
-    def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.LongTensor | None) -> None:
+    def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.Tensor | None) -> None:
         """
         Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for labels with embeddings
         instead of token ids, if the heads need tokens.

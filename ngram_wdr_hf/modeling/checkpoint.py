@@ -1,6 +1,7 @@
 """Loading and saving checkpoints without losing a head."""
 
 import os
+from typing import Any, Literal, Self, overload
 
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import (
@@ -9,6 +10,7 @@ from transformers.conversion_mapping import (
 )
 from transformers.utils import logging
 
+from ..method.mixin_bases import Backbone
 from .saved import check_fields_of_weights, naming_missing, saved_config
 
 logger = logging.get_logger(__name__)
@@ -16,7 +18,7 @@ logger = logging.get_logger(__name__)
 HEADS_PREFIX = "ngram_heads."
 
 
-class CheckpointMixin:
+class CheckpointMixin(Backbone):
     """
     Mixin that loads a plain backbone's checkpoint with new heads, and rejects a checkpoint with heads if they are
     incomplete or do not match the configuration.
@@ -34,12 +36,28 @@ class CheckpointMixin:
         Register the backbone's weight conversions for this class, too. They translate weights that have other names or
         shapes in checkpoints than in the model.
         """
-        backbone = cls.ngram_backbone_class()
+        backbone: Any = cls.ngram_backbone_class()
         names = {cls.__name__: backbone.__name__, cls.config_class.model_type: backbone.config_class.model_type}
         for own_name, name in names.items():
             conversions = get_checkpoint_conversion_mapping(name)
             if conversions is not None:
                 register_checkpoint_conversion_mapping(own_name, conversions, overwrite=True)
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike | None,
+        *args: Any,
+        output_loading_info: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[Self, dict[str, Any]]: ...
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
+    ) -> Self: ...
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs):
@@ -48,7 +66,7 @@ class CheckpointMixin:
         try:
             with naming_missing(pretrained_model_name_or_path):
                 check_fields_of_weights(cls.config_class, pretrained_model_name_or_path, kwargs)
-                model, info = super().from_pretrained(
+                loaded: Any = super().from_pretrained(
                     pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
                 )
         except Exception as error:
@@ -58,6 +76,7 @@ class CheckpointMixin:
             raise OSError(
                 f"`{pretrained_model_name_or_path}` has damaged weights ({error}). Save or download them again."
             ) from error
+        model, info = loaded
         for name, keys in model.__dict__.pop("_ngram_unmatched").items():
             info[name] |= keys
         expected = {name for name in model.state_dict() if name.startswith(HEADS_PREFIX)}
@@ -87,7 +106,6 @@ class CheckpointMixin:
         if sharded_class.__module__.startswith("torch."):
             # FSDP2 subclasses the model's class; the checkpoint must name the original class and contain its code.
             self.__class__ = sharded_class.__bases__[-1]
-        self._ngram_match_draft_tokens()
         self._ngram_share_conversions()
         # Trainer resumes by the model's own weight names, and silently ignores all others.
         kwargs.setdefault("save_original_format", False)
@@ -95,19 +113,6 @@ class CheckpointMixin:
             return super().save_pretrained(*args, **kwargs)
         finally:
             self.__class__ = sharded_class
-
-    def _ngram_match_draft_tokens(self) -> None:
-        """
-        Make the buffer `draft_token_ids`, the tokens that heads may draft, match `config.draft_vocab_size`, which may
-        have been changed: delete it for `None`; otherwise truncate it, or create or extend it with the first tokens of
-        the vocabulary that it lacks. Without heads, it is not created.
-        """
-        size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
-        if size is None and tokens is not None:
-            del self.draft_token_ids
-        elif size is not None and self.ngram_heads and (tokens is None or len(tokens) != size):
-            vocabulary = self.ngram_draft_vocabulary(size)
-            self.ngram_set_draft_tokens(range(size) if vocabulary is None else vocabulary)
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)
@@ -123,10 +128,10 @@ class CheckpointMixin:
         loading_info.unexpected_keys -= self._ngram_unmatched["unexpected_keys"]
 
 
-def _check_trunk(source, model: PreTrainedModel, missing: set[str]) -> None:
-    """Raise a `ValueError` if one of the `missing` weights of the checkpoint `source` belongs to the trunk."""
+def _check_trunk(source, model: CheckpointMixin, missing_keys: set[str]) -> None:
+    """Raise a `ValueError` if one of the `missing_keys` of the checkpoint `source` belongs to the trunk."""
     parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
-    missing = sorted(parameters & set(missing))
+    missing = sorted(parameters & set(missing_keys))
     if missing:
         raise ValueError(
             f"{source} is not a complete {model.ngram_backbone_class().__name__}: `{missing[0]}` is missing. Use a "

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from transformers.generation import GenerationConfig, GenerationMode
+from transformers.generation import GenerationMode
 
 from ..decoding.obstacles import CannotDraft
+from ..method.mixin_bases import GenerativeBackbone
 from .checkpoint import logger
 
 # The name of `use_mtp` in a checkpoint. With its own name, `generate` of the stock class, which loads the same
@@ -13,7 +14,7 @@ SAVED_USE_MTP = "ngram_use_mtp"
 MODES_WITH_DRAFTS = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
 
 
-class DefaultDraftsMixin:
+class DefaultDraftsMixin(GenerativeBackbone):
     """
     Mixin that saves and loads `generation_config.use_mtp`. It is a default: where drafts are not possible, `generate`
     decodes without them, while the argument `use_mtp=True` raises an error.
@@ -38,7 +39,7 @@ class DefaultDraftsMixin:
         if vars(self.generation_config).pop(SAVED_USE_MTP, False):
             self.generation_config.use_mtp = True
 
-    def _ngram_mark_default(self, generation_config: GenerationConfig, use_mtp: Any) -> None:
+    def _ngram_mark_default(self, generation_config: Any, use_mtp: Any) -> None:
         """
         Note in the `generation_config` of one call whether its `use_mtp` is the model's default. `use_mtp` is the
         argument of the call, `None` if there is none.
@@ -54,7 +55,7 @@ class DefaultDraftsMixin:
             else:
                 _log_left_out(f"They do not work with {mode.value.replace('_', ' ')}.")
 
-    def _ngram_leave_out_drafts(self, generation_config: GenerationConfig, obstacle: CannotDraft) -> None:
+    def _ngram_leave_out_drafts(self, generation_config: Any, obstacle: CannotDraft) -> None:
         """Decode without drafts if they are only the model's default; else raise the error."""
         if not generation_config.ngram_is_default:
             raise obstacle

@@ -24,7 +24,7 @@ from .signature import ENSEMBLE_ARGUMENTS
 
 @dataclass(repr=False)
 class NgramSeq2SeqConfigMixin(NgramConfigMixin):
-    __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
+    __doc__ = f"""{(NgramConfigMixin.__doc__ or "").rstrip()}
         bow_loss_weight (`float`, *optional*, defaults to 0.0):
             The weight of the bag-of-words loss (Ma et al. 2018), the paper's baseline: all positions together predict
             every token of the target sentence. 0 disables it.
@@ -57,7 +57,7 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
     """
 
     head_losses: torch.FloatTensor | None = None
-    head_counts: torch.LongTensor | None = None
+    head_counts: torch.Tensor | None = None
     bow_loss: torch.FloatTensor | None = None
     last_hidden_state: torch.FloatTensor | None = None
 
@@ -73,11 +73,12 @@ class NgramSeq2SeqMixin(NgramMixin):
     bag-of-words loss is added to the training loss.
     """
 
+    config: NgramSeq2SeqConfigMixin
     ngram_output_class = NgramSeq2SeqLMOutput
     ngram_text_prefix = "decoder_"
 
     @property
-    def ngram_rows_can_move(self) -> bool:
+    def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]
         # `positions_of_rows` needs a position table that takes `position_ids`.
         position_table = getattr(self.get_decoder(), "embed_positions", None)
         return (
@@ -85,7 +86,7 @@ class NgramSeq2SeqMixin(NgramMixin):
             and "position_ids" in inspect.signature(position_table.forward).parameters
         )
 
-    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.LongTensor | None) -> dict[str, Any]:
+    def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         if inputs.get("input_ids") is not None:
             check_token_ids("`input_ids`", inputs["input_ids"], self.config.vocab_size)
         if next_tokens is None:
@@ -98,10 +99,11 @@ class NgramSeq2SeqMixin(NgramMixin):
             inputs["decoder_input_ids"] = self._ngram_decoder_inputs(next_tokens)
         return inputs
 
-    def _ngram_decoder_inputs(self, labels: torch.LongTensor) -> torch.LongTensor:
+    def _ngram_decoder_inputs(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder's input ids for `labels`, shifted to the right by the backbone's own function."""
-        if hasattr(self, "prepare_decoder_input_ids_from_labels"):
-            return self.prepare_decoder_input_ids_from_labels(labels)
+        prepare = getattr(self, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is not None:
+            return prepare(labels)
         # Some backbones have only a function in their module.
         shift = sys.modules[self.ngram_backbone_class().__module__].shift_tokens_right
         return shift(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
@@ -116,8 +118,8 @@ class NgramSeq2SeqMixin(NgramMixin):
             return super()._ngram_run_backbone(inputs)
 
     def _ngram_next_tokens(
-        self, labels: torch.LongTensor | None, shift_labels: torch.LongTensor | None
-    ) -> torch.LongTensor | None:
+        self, labels: torch.Tensor | None, shift_labels: torch.Tensor | None
+    ) -> torch.Tensor | None:
         labels = labels if shift_labels is None else shift_labels
         return None if labels is None else labels.long()
 

@@ -88,6 +88,7 @@ class NgramGenerationMixin(DefaultDraftsMixin):
         return ensemble_lambda if self.ngram_heads else 0.0
 
     def save_pretrained(self, *args, **kwargs):
+        self._ngram_match_draft_tokens()
         own_options = vars(self.generation_config).keys() & SAVED_OPTIONS.keys()
         for name in own_options:
             value = vars(self.generation_config)[name]
@@ -119,7 +120,7 @@ class NgramGenerationMixin(DefaultDraftsMixin):
         self,
         *args,
         logits_processor: LogitsProcessorList | None = None,
-        model_kwargs: dict[str, Any] | None = None,
+        model_kwargs: Any = None,
         **kwargs,
     ) -> LogitsProcessorList:
         logits_processor, processor_ensemble = split_ensemble_processors(self, logits_processor)
@@ -210,7 +211,7 @@ class NgramGenerationMixin(DefaultDraftsMixin):
                 check_integer(name, count, minimum)
         self.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
 
-    def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
+    def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
         r"""
         Restrict the heads' drafts in `generate(use_mtp=True)` to the given tokens, which makes drafting cheaper. This
         also sets `config.draft_vocab_size` to their number. The tokens are saved with the model.
@@ -233,12 +234,12 @@ class NgramGenerationMixin(DefaultDraftsMixin):
         self.config.draft_vocab_size = len(tokens)
         self.register_buffer("draft_token_ids", tokens.long())
 
-    def set_draft_tokens(self, token_ids: Sequence[int] | torch.LongTensor) -> None:
+    def set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
         """Deprecated: use [`~NgramGenerationMixin.ngram_set_draft_tokens`]."""
         warnings.warn("`set_draft_tokens` is deprecated: use `ngram_set_draft_tokens`.", FutureWarning, stacklevel=2)
         self.ngram_set_draft_tokens(token_ids)
 
-    def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.LongTensor | None:
+    def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.Tensor | None:
         """
         Return the tokens that the heads choose drafts from, `(draft_vocab_size,)`: those of `ngram_set_draft_tokens`,
         then the first others of the vocabulary. `draft_vocab_size=None` means that of `config`. Return `None` for
@@ -264,12 +265,25 @@ class NgramGenerationMixin(DefaultDraftsMixin):
             )
         return tokens
 
+    def _ngram_match_draft_tokens(self) -> None:
+        """
+        Make the buffer `draft_token_ids`, the tokens that heads may draft, match `config.draft_vocab_size`, which may
+        have been changed: delete it for `None`; otherwise truncate it, or create or extend it with the first tokens of
+        the vocabulary that it lacks. Without heads, it is not created.
+        """
+        size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
+        if size is None and tokens is not None:
+            del self.draft_token_ids
+        elif size is not None and self.ngram_heads and (tokens is None or len(tokens) != size):
+            vocabulary = self.ngram_draft_vocabulary(size)
+            self.ngram_set_draft_tokens(range(size) if vocabulary is None else vocabulary)
+
     def _assisted_decoding(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
+        generation_config: Any,
         synced_gpus: bool = False,
         streamer=None,
         inputs_tensor: torch.Tensor | None = None,
@@ -334,10 +348,10 @@ class NgramGenerationMixin(DefaultDraftsMixin):
                 "`use_mtp=True` is not supported by continuous batching: set `use_mtp=False`, or use `generate`."
             )
         if ensemble_lambda is not None:
-            generation_config = self.generation_config if generation_config is None else generation_config
-            generation_config = copy.deepcopy(generation_config)
-            _take(vars(generation_config), ENSEMBLE_ARGUMENTS)
-            generation_config.ensemble_lambda = ensemble_lambda
+            options: Any = self.generation_config if generation_config is None else generation_config
+            generation_config = options = copy.deepcopy(options)
+            _take(vars(options), ENSEMBLE_ARGUMENTS)
+            options.ensemble_lambda = ensemble_lambda
         return super().generate_batch(inputs, generation_config, *args, **kwargs)
 
 

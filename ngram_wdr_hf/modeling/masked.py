@@ -21,7 +21,7 @@ COMPOSITIONS = ("all", "masked")
 
 @dataclass(repr=False)
 class NgramMaskedConfigMixin(NgramConfigMixin):
-    __doc__ = f"""{NgramConfigMixin.__doc__.rstrip()}
+    __doc__ = f"""{(NgramConfigMixin.__doc__ or "").rstrip()}
         wdr_compose (`str`, *optional*, defaults to `"all"`):
             Which tokens head n composes a masked token with: `"all"`, the next n tokens, masked or not; `"masked"`,
             the next n tokens only if all of them are masked, too (head n has no target elsewhere).
@@ -67,7 +67,7 @@ class NgramMaskedLMOutput(MaskedLMOutput):
     """
 
     head_losses: torch.FloatTensor | None = None
-    head_counts: torch.LongTensor | None = None
+    head_counts: torch.Tensor | None = None
 
 
 class NgramMaskedMixin(NgramHeadsMixin):
@@ -86,6 +86,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     plain backbone, and with labels `loss` is the mean NLL of the masked tokens.
     """
 
+    config: NgramMaskedConfigMixin
     ngram_output_class = NgramMaskedLMOutput
 
     def __init_subclass__(cls, **kwargs):
@@ -97,7 +98,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     @can_return_tuple
     def _ngram_forward(
         self,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         **inputs,
     ) -> NgramMaskedLMOutput:
@@ -144,7 +145,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
         return self.base_model
 
     def _ngram_predict(
-        self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.LongTensor
+        self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.Tensor
     ) -> NgramPredictions:
         """
         Return the predictions of all tokens with a label in the batch. Depth n is `(number of targets, d)`: it holds
@@ -168,7 +169,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
         runs, _ = read_documents(text, hidden_states)
         # `remaining`: the masked tokens whose next n tokens can be composed. `following`: the embeddings of those.
         remaining, following = torch.arange(len(rows), device=rows.device), []
-        for n, head in enumerate(self.ngram_heads, start=1):
+        heads: Any = self.ngram_heads
+        for n, head in enumerate(heads, start=1):
             next_columns = columns[remaining] + n
             exists = next_columns < labels.shape[1]
             next_columns = next_columns.clamp(max=labels.shape[1] - 1)

@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def positions_of_rows(decoder: nn.Module, position_ids: torch.LongTensor | None) -> Iterator[None]:
+def positions_of_rows(decoder: nn.Module, position_ids: torch.Tensor | None) -> Iterator[None]:
     """
     Inside the context, make a decoder with absolute positions (`embed_positions`, as in BART and Marian) use
     `position_ids` of shape `(batch_size, T)`. Only calls of the same thread are affected. With `None`, and for

@@ -76,7 +76,7 @@ def check_fields_of_weights(
 
 
 def compare_fields_of_weights(
-    saved: PreTrainedConfig | None, requested: Mapping[str, Any], name_or_path: str | os.PathLike
+    saved: PreTrainedConfig | None, requested: Mapping[str, Any], name_or_path: str | os.PathLike | None
 ) -> None:
     """Check that requested fields do not change what weights mean that were saved with a configuration, if any."""
     if saved is None:

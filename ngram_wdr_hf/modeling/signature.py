@@ -17,7 +17,7 @@ ENSEMBLE_ARGUMENTS = {
 }
 
 
-def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bool = True) -> Callable:
+def forward_like(backbone_forward: Callable, documentation: str | None, with_lambda: bool = True) -> Callable:
     """
     Return a `forward` with the docstring `documentation` that calls `_ngram_forward` with all arguments by name. It
     has the backbone's signature, because Transformers and Trainer inspect it, plus `ensemble_lambda` and
@@ -50,7 +50,7 @@ def forward_like(backbone_forward: Callable, documentation: str, with_lambda: bo
             )
         return self._ngram_forward(**dict(zip(names[: len(args)], args, strict=True)), **kwargs)
 
-    forward.__signature__ = signature.replace(parameters=parameters)
+    vars(forward)["__signature__"] = signature.replace(parameters=parameters)
     forward.__doc__ = documentation
     return forward
 

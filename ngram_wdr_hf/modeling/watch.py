@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..method.mixin_bases import Backbone
+
 BYPASSED = (
     "the loss was not computed by the model. Pass `labels` to the model and use its `loss` (in Trainer, without "
     "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`)"
@@ -18,7 +20,7 @@ EVALUATION_MODE = (
 )
 
 
-class HeadWatchMixin:
+class HeadWatchMixin(Backbone):
     """
     Mixin that raises an error after a backward pass that gave the backbone gradients but not the heads. That happens
     when the loss is computed from logits or hidden states instead of by the model, or by the model in evaluation mode.

@@ -1,9 +1,9 @@
 r"""
 Serve a checkpoint with an OpenAI-style API: `transformers serve`, with the model classes of this package.
 
-    python -m ngram_wdr_hf.serve runs/clm --port 8000
+    ngram-wdr serve runs/clm --port 8000
 
-The arguments are those of `transformers serve`.
+The arguments are those of `transformers serve`. `python -m ngram_wdr_hf.serve` is the same command.
 """
 
 import sys
@@ -15,7 +15,7 @@ from ..data.errors import InputError
 from ..evaluation.checkpoint import as_input_error
 from .checks import check_served_model
 
-COMMAND = "python -m ngram_wdr_hf.serve"
+COMMAND = "ngram-wdr serve"
 
 
 def main(arguments: Sequence[str]) -> None:

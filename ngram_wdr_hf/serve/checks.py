@@ -30,11 +30,13 @@ def check_served_model(name: str, continuous_batching: bool) -> list[str]:
     if not isinstance(config, NgramConfigMixin):
         return []
     if is_masked(config):
-        raise InputError(f"{name} predicts masked tokens and does not generate text: serve a model of train_clm.py.")
+        raise InputError(
+            f"{name} predicts masked tokens and does not generate text: serve a model of `ngram-wdr clm`."
+        )
     if config.is_encoder_decoder:
         raise InputError(
             f"{name} is an encoder-decoder model, and the server would cut off the beginning of its answers: call "
-            "`generate`, or translate files with `train_nmt.py --translate`."
+            "`generate`, or translate files with `ngram-wdr nmt --translate`."
         )
     if continuous_batching and _has_ensemble(config, folder, revision):
         raise InputError(

@@ -373,7 +373,7 @@ def test_help(capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["--help"])
     printed = capsys.readouterr().out
-    assert "usage: python -m ngram_wdr_hf.analysis" in printed
+    assert "usage: ngram-wdr report" in printed
     for option in ("RUN", "--output FILE", "--split {validation,test}", "--max_tokens", "30000", "analysis.html"):
         assert option in printed
     for option in ("--prompt TEXT", "--new_tokens", "64"):

@@ -51,7 +51,7 @@ def expected_loss(model: PreTrainedModel, labels: torch.LongTensor) -> tuple[tor
 def test_all_named_classes_are_here():
     models = {
         value
-        for value in map(ngram_wdr_hf.__dict__.get, ngram_wdr_hf.__all__)
+        for value in (getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__)
         if isinstance(value, type) and issubclass(value, NgramMixin)
     }
     assert {backbone.ours for backbone in BACKBONES.values()} == models

@@ -207,6 +207,10 @@ transformers.modeling_utils:PreTrainedModel._keys_to_ignore_on_load_unexpected
 transformers.modeling_utils:slice_logits_to_keep
     takes hidden_states, logits_to_keep
     modeling/causal.py and backbones/tensorized_model.py: apply `logits_to_keep`
+transformers.models.auto.configuration_auto:AutoConfig
+    auto_classes.py: register model types as soon as this module is imported
+transformers.models.auto.configuration_auto:CONFIG_MAPPING_NAMES
+    auto_classes.py: list the model types of possible backbones
 transformers.models.auto:modeling_auto
     backbones/trunk.py: find the stock classes of all tasks
 transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

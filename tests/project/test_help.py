@@ -1,56 +1,62 @@
-"""`--help` of the scripts, which is read from a file. `python -m tests.project.test_help` writes the files again."""
+"""`--help` of the commands, which is read from a file. `python -m tests.project.test_help` writes the files again."""
 
 import os
-import sys
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from tests.support.processes import ROOT, run_python
+from ngram_wdr_hf.command.main import COMMANDS, HELP, PACKAGE
+from tests.support.processes import run_python
 
-SCRIPTS = ("train_clm", "train_nmt", "train_mlm", "finetune_glue")
+# The options of `serve` are those of Transformers, which describes them itself.
+DESCRIBED = [name for name in COMMANDS if name != "serve"]
+SCRIPTS = {"clm": "train_clm.py", "nmt": "train_nmt.py", "mlm": "train_mlm.py", "glue": "finetune_glue.py"}
 WIDTH = 80
 
 
-def file_of(script: str) -> Path:
-    return ROOT / "docs" / "options" / f"{script}.txt"
-
-
-def help_of(script: str, option: str = "--help") -> str:
-    """Return what the script's parser prints, without the file."""
-    namespace = {"__name__": script, "__file__": str(ROOT / f"{script}.py")}
-    exec(compile((ROOT / f"{script}.py").read_text(encoding="utf-8"), script, "exec"), namespace)
+def help_of(command: str, option: str = "--help") -> str:
+    """Return what the command's parser prints, without the file."""
+    main = import_module(f"{PACKAGE}.{COMMANDS[command].module}").main
     with (
-        patch.object(sys, "argv", [f"{script}.py"]),
         patch.dict(os.environ, COLUMNS=str(WIDTH)),
         redirect_stdout(StringIO()) as printed,
         pytest.raises(SystemExit) as stopped,
     ):
-        namespace["main"]([option])
+        main([option])
     assert not stopped.value.code
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_the_file_is_what_the_parser_prints(script):
-    text = file_of(script).read_text(encoding="utf-8")
-    assert text == help_of(script), "run `python -m tests.project.test_help`"
-    assert "--output_dir" in text and "--learning_rate" in text and "--adam_beta1" not in text
+@pytest.mark.parametrize("command", DESCRIBED)
+def test_the_file_is_what_the_parser_prints(command):
+    text = (HELP / f"{command}.txt").read_text(encoding="utf-8")
+    assert text == help_of(command), "run `python -m tests.project.test_help`"
+    assert text.startswith(f"usage: ngram-wdr {command} ")
+    if command != "report":
+        assert "--output_dir" in text and "--learning_rate" in text and "--adam_beta1" not in text
 
 
-def test_help_on_all_options():
-    assert "--adam_beta1" in help_of("train_clm", "--help_all")
+def test_every_file_is_of_a_command():
+    assert sorted(path.stem for path in HELP.iterdir()) == sorted(DESCRIBED)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_help_needs_no_import(script):
+@pytest.mark.parametrize("command", ["clm", "heads"])
+def test_help_on_all_options(command):
+    assert "--adam_beta1" in help_of(command, "--help_all")
+
+
+@pytest.mark.parametrize("command", DESCRIBED)
+def test_help_needs_no_import(command):
     """Help takes a moment, because nothing is imported: here, nothing is installed."""
-    assert run_python("-I", "-S", f"{script}.py", "--help") == file_of(script).read_text(encoding="utf-8")
+    text = (HELP / f"{command}.txt").read_text(encoding="utf-8")
+    assert run_python("-S", "-m", PACKAGE, command, "--help") == text
+    if command in SCRIPTS:
+        assert run_python("-S", SCRIPTS[command], "-h") == text
 
 
 if __name__ == "__main__":
-    for name in SCRIPTS:
-        file_of(name).write_text(help_of(name), encoding="utf-8")
+    for name in DESCRIBED:
+        (HELP / f"{name}.txt").write_text(help_of(name), encoding="utf-8")

@@ -9,7 +9,10 @@ import tomllib
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from transformers import CONFIG_MAPPING, AutoConfig
 
+import ngram_wdr_hf
+from ngram_wdr_hf.auto_classes import register_model_types
 from ngram_wdr_hf.backbones.registry import _NAMED
 from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT, run_python
@@ -23,15 +26,47 @@ def test_lint(command):
     assert run.returncode == 0, run.stdout
 
 
-def test_import_costs_no_more_than_the_backbones():
-    """Importing the package loads only its own modules and those of the backbones."""
+IMPORTS = """
+import sys
+import ngram_wdr_hf
+assert not {{"numpy", "torch", "transformers"}} & sys.modules.keys()
+from transformers import AutoConfig, AutoModelForCausalLM, {backbones}
+assert "ngram_wdr_hf.backbones" not in sys.modules
+before = set(sys.modules)
+AutoConfig.for_model("wdr_ngram_gpt2")
+print("\\n".join(set(sys.modules) - before))
+"""
+
+
+def test_import_costs_no_more_than_what_is_used():
+    """The package alone imports no other library, and its models import only its own modules and the backbones."""
     backbones = ", ".join(cls.__name__ for cls in _NAMED if cls.__module__.startswith("transformers."))
-    script = f"import sys; from transformers import AutoModelForCausalLM, {backbones}; before = set(sys.modules); "
-    script += "import ngram_wdr_hf; print('\\n'.join(set(sys.modules) - before))"
-    loaded = run_python("-c", script).split()
+    loaded = run_python("-c", IMPORTS.format(backbones=backbones)).split()
     assert "ngram_wdr_hf.modeling.causal" in loaded
     surplus = {name for name in loaded if name.split(".")[0] != "ngram_wdr_hf"}
     assert surplus == set()
+
+
+def test_public_names():
+    assert set(ngram_wdr_hf.__all__) <= set(dir(ngram_wdr_hf))
+    for name in ngram_wdr_hf.__all__:
+        found = getattr(ngram_wdr_hf, name)
+        assert name == "__version__" or found.__name__ == name
+    assert ngram_wdr_hf.metrics.__name__ == "ngram_wdr_hf.metrics"
+    with pytest.raises(AttributeError, match="no attribute 'WDRNgramNothing'"):
+        _ = ngram_wdr_hf.WDRNgramNothing
+
+
+def test_model_types_are_known_if_transformers_was_imported_before():
+    """A type of each kind: with a named class, with one on demand, and without a language model."""
+    unknown = CONFIG_MAPPING._extra_content
+    for name in ("wdr_ngram_olmo", "wdr_ngram_vit"):
+        unknown.pop(name, None)
+    register_model_types()
+    assert AutoConfig.for_model("wdr_ngram_gpt2").ngram_size == 4
+    assert type(AutoConfig.for_model("wdr_ngram_olmo", ngram_size=3)).__name__ == "WDRNgramOlmoConfig"
+    with pytest.raises(ValueError, match="no causal or encoder-decoder language model of type `vit`"):
+        AutoConfig.for_model("wdr_ngram_vit")
 
 
 def test_ci_runs_the_readme_test_command():

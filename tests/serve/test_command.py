@@ -79,7 +79,7 @@ def test_notes(tmp_path, started, capsys):
 
 def test_help(capsys):
     assert serve("--help") == 0
-    assert "python -m ngram_wdr_hf.serve" in capsys.readouterr().out
+    assert "ngram-wdr serve" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_help(capsys):
     [
         (lambda folder: str(folder), [], ["is not there"]),
         (lambda folder: save(folder, tiny_seq2seq("marian")), [], ["encoder-decoder", "`generate`"]),
-        (lambda folder: save(folder, tiny_masked("bert")), [], ["masked", "train_clm.py"]),
+        (lambda folder: save(folder, tiny_masked("bert")), [], ["masked", "ngram-wdr clm"]),
         (lambda folder: save(folder, tiny_model(), has_tokenizer=False), [], ["tokenizer.save_pretrained"]),
         (lambda folder: save(folder, tiny_model(ensemble_lambda=0.4)), ["--continuous-batching"], ["ensemble_lambda"]),
         (lambda folder: save(folder, tiny_model()), ["--dtype", "float17"], ["float17"]),

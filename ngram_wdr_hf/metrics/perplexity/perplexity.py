@@ -21,7 +21,7 @@ from ngram_wdr_hf.method.configuration import check_integer
 _DESCRIPTION = """
 Perplexity of texts under a language model with N-gram heads, with the paper's ensemble: the exponential of the mean
 negative log-likelihood. Every token of a text is predicted once, the first and the last included. A text may be longer
-than the model's context. The text of a file, given as one string, has the perplexity that `train_clm.py` reports.
+than the model's context. The text of a file, given as one string, has the perplexity that `ngram-wdr clm` reports.
 """
 
 _KWARGS_DESCRIPTION = r"""

@@ -1,4 +1,4 @@
-"""Options of `train_clm.py`."""
+"""Options of `ngram-wdr clm`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,11 +101,11 @@ class ClmTrainingArguments(RunTrainingArguments):
 
 def parse_clm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
     """
-    Parse the command line of `train_clm.py`: options, with or without a YAML file before them. Raise an `InputError`
+    Parse the command line of `ngram-wdr clm`: options, with or without a YAML file before them. Raise an `InputError`
     for unknown options and bad values. `description` heads the text of `--help`.
     """
     classes = (ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments)
-    return parse_arguments(classes, arguments, description)
+    return parse_arguments(classes, arguments, description, "ngram-wdr clm")
 
 
 def check_clm_arguments(arguments: RunArguments) -> None:

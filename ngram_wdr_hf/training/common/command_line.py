@@ -16,7 +16,7 @@ from .presets import DEFAULT_PRESET
 from .settings_file import read_settings
 
 EPILOG = """\
-Trainer's options are options of this script as well, such as --learning_rate,
+Trainer's options are options of this command as well, such as --learning_rate,
 --lr_scheduler_type, --warmup_steps, --weight_decay, --num_train_epochs,
 --max_steps, --eval_steps, --per_device_train_batch_size, --seed, --bf16 and
 --report_to. --help_all describes all of them."""
@@ -51,15 +51,15 @@ def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] |
 
 
 def parse_arguments(
-    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str
+    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str, prog: str
 ) -> RunArguments:
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
     takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
-    `InputError` for unknown options and bad values. `description` heads the text of `--help`.
+    `InputError` for unknown options and bad values. `prog`, the command, and `description` head the text of `--help`.
     """
     parser = OptionParser(
-        classes, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]", epilog=EPILOG
+        classes, prog=prog, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]", epilog=EPILOG
     )
     arguments, values = list(arguments), {}
     if arguments and _is_yaml(arguments[0]):

@@ -1,4 +1,4 @@
-"""Options of `finetune_glue.py`."""
+"""Options of `ngram-wdr glue`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -166,8 +166,8 @@ class GlueTrainingArguments(RunTrainingArguments):
 
 def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArguments:
     """
-    Parse the command line of `finetune_glue.py`: options, with or without a YAML file before them. Raise an
+    Parse the command line of `ngram-wdr glue`: options, with or without a YAML file before them. Raise an
     `InputError` for unknown options and bad values. `description` heads the text of `--help`.
     """
     classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
-    return parse_arguments(classes, arguments, description)
+    return parse_arguments(classes, arguments, description, "ngram-wdr glue")

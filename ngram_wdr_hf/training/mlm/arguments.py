@@ -1,4 +1,4 @@
-"""Options of `train_mlm.py`."""
+"""Options of `ngram-wdr mlm`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,11 +155,11 @@ class MlmTrainingArguments(RunTrainingArguments):
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
     """
-    Parse the command line of `train_mlm.py`: options, with or without a YAML file before them. Raise an `InputError`
+    Parse the command line of `ngram-wdr mlm`: options, with or without a YAML file before them. Raise an `InputError`
     for unknown options and bad values. `description` heads the text of `--help`.
     """
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
-    return parse_arguments(classes, arguments, description)
+    return parse_arguments(classes, arguments, description, "ngram-wdr mlm")
 
 
 def check_mlm_arguments(arguments: RunArguments) -> None:

@@ -1,4 +1,4 @@
-"""Options of `train_nmt.py`."""
+"""Options of `ngram-wdr nmt`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -250,11 +250,11 @@ class NmtTrainingArguments(RunTrainingArguments):
 
 def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArguments:
     """
-    Parse the command line of `train_nmt.py`: options, with or without a YAML file before them. Raise an `InputError`
+    Parse the command line of `ngram-wdr nmt`: options, with or without a YAML file before them. Raise an `InputError`
     for unknown options and bad values. `description` heads the text of `--help`.
     """
     classes = (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments)
-    return parse_arguments(classes, arguments, description)
+    return parse_arguments(classes, arguments, description, "ngram-wdr nmt")
 
 
 def check_nmt_arguments(arguments: RunArguments) -> None:

@@ -265,10 +265,10 @@ def test_models_for_the_other_script(fails, plain_folders, plain_checkpoints, fi
         shutil.copytree(plain_folders[name], tmp_path / name)
         AutoTokenizer.from_pretrained(plain_checkpoints["bart"]).save_pretrained(tmp_path / name)
         message = fails(nmt_runs.SCRIPT, "--model_name_or_path", name, *pairs, *nmt_runs.QUICK)
-        assert_names(message, "error: ", "train_nmt.py")
+        assert_names(message, "error: ", "ngram-wdr nmt")
     for name in ("bart", "t5"):
         message = fails(SCRIPT, "--model_name_or_path", plain_checkpoints[name], *files, *QUICK)
-        assert_names(message, name, "train_clm.py")
+        assert_names(message, name, "ngram-wdr clm")
     # The same with heads.
     folder = tmp_path / "with_heads"
     tokenizer = AutoTokenizer.from_pretrained(plain_folders["Olmo2ForCausalLM"])

@@ -274,14 +274,14 @@ def test_bad_options(files, tmp_path, options, name):
 def test_checkpoints_of_another_kind(finished_mlm, files, checkpoint, tmp_path):
     with raises_naming(InputError, "`mask_token`"):
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", checkpoint)
-    with raises_naming(InputError, "train_mlm.py"):
+    with raises_naming(InputError, "ngram-wdr mlm"):
         options = ["--model_name_or_path", checkpoint, "--tokenizer", str(finished_mlm.folder)]
         run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options)
     from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
     from ngram_wdr_hf.training.clm.run import run_clm
 
     command = [*files, "--output_dir", str(tmp_path / "run"), "--model_name_or_path", str(finished_mlm.folder)]
-    with raises_naming(InputError, "train_clm.py"):
+    with raises_naming(InputError, "ngram-wdr clm"):
         run_clm(parse_clm_arguments(command, "train_clm.py"))
     tiny_masked("bert").save_pretrained(tmp_path / "no_tokenizer")
     with raises_naming(InputError, "tokenizer", "no_tokenizer"):

@@ -127,7 +127,7 @@ def test_models(fails, finished_nmt, marian, pairs, tmp_path):
     plain_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
     message = fails("--model_name_or_path", "gpt2", *pairs, *QUICK)
-    assert_names(message, "gpt2", "train_nmt.py")
+    assert_names(message, "gpt2", "ngram-wdr nmt")
     message = fails("--model_name_or_path", "gpt2", "--do_train", "false", *pairs)
     assert_names(message, "gpt2")
     shutil.copytree(marian, tmp_path / "damaged")

@@ -169,7 +169,7 @@ def test_help_names_every_option():
     for group in (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments):
         for option in fields(group):
             assert f"--{option.name}" in shown
-    assert "python train_nmt.py --compare" in shown
+    assert "ngram-wdr nmt --compare" in shown
     for name in ("tiny", "paper-small", "paper-base"):
         assert f"`{name}`: " in shown
 
