@@ -1,7 +1,9 @@
 """The stock Trainer, with head losses in its log and an exact evaluation."""
 
+import operator
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,8 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights and log
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
-            greedy drafts on a sample of the text, `eval_head_1_acceptance`, ...
+            greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
+            drafts per forward pass if all heads draft, `eval_accepted_drafts`.
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
@@ -173,6 +176,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         if self.measures_acceptance and unwrapped.ngram_heads:
             rates = head_acceptance(unwrapped, text, **without_callback(options))
             metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
+            metrics["accepted_drafts"] = sum(accumulate(rates, operator.mul))
         if self.ensembles or not self.fits_ensemble:
             metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
         return metrics

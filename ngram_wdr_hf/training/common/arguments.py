@@ -28,7 +28,9 @@ from .recipes import ENSEMBLES, RECIPES
 TRAIN_MODES = ("full", "heads", "lora")
 TARGETS = ("wdr", "simple", "none")
 # What `--metric_for_best_model` accepts: the metrics of every evaluation.
-SCORED_METRICS = ("loss", "perplexity", "best_perplexity", "fitted_perplexity", "next_word_loss", "heads_loss")
+SCORED_METRICS = (
+    "loss", "perplexity", "best_perplexity", "fitted_perplexity", "next_word_loss", "heads_loss", "accepted_drafts",
+)  # fmt: skip
 # For new heads; Trainer's default of 5e-5 is for trained weights.
 HEADS_LEARNING_RATE = 1e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -68,6 +70,8 @@ class ModelArguments:
     scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS
     # Further choices for `--metric_for_best_model` that need translations of the validation set.
     decoded_metrics: ClassVar[tuple[str, ...]] = ()
+    # Whether the heads are trained for drafts alone. Overridden for models that can generate.
+    only_drafts: ClassVar[bool] = False
     # The kinds of model for `--compare`, with the options that select each.
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": {"ngram_target": "none", "ngram_size": None},
@@ -209,6 +213,11 @@ class GenerativeModelArguments(ModelArguments):
         "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
     )
     cache_limit: float = HfArg(default=20.0, help="Maximum size of `--cache_hidden_states`, in gigabytes.")
+
+    @property
+    def only_drafts(self) -> bool:
+        """Whether the heads are trained for drafts alone, not for the ensemble."""
+        return self.head_loss_tokens == "draft"
 
     def __post_init__(self):
         super().__post_init__()

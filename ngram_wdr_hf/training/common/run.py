@@ -58,6 +58,8 @@ def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
     check_together(arguments)
     training = arguments.training
     training.metric_for_best_model = best_metric(arguments)
+    if training.metric_for_best_model == "accepted_drafts":
+        training.greater_is_better = True
     repository = make_repository(training) if training.process_index == 0 else None
     # Trainer would push its own model card.
     training.push_to_hub = False
@@ -214,9 +216,12 @@ class Run:
 
     def trainer_options(self, model: PreTrainedModel) -> dict[str, Any]:
         """Return the arguments of [`NgramTrainer`] that the options for heads and ensemble set."""
-        fits = fits_in_training(self.arguments)
+        metric = self.training.metric_for_best_model
+        # The ensemble takes longer than the rest of an evaluation, and says nothing about drafts.
+        needs_ensemble = metric != "accepted_drafts"
+        fits = needs_ensemble and fits_in_training(self.arguments)
         # The grid takes longer than the fit, and the fit is at least as good.
-        needs_grid = not fits or self.training.metric_for_best_model == "best_perplexity"
+        needs_grid = needs_ensemble and (not fits or metric == "best_perplexity")
         return {
             "ensembles": self.arguments.lambda_grid if needs_grid and len(model.ngram_heads) else (),
             "fits_ensemble": fits,

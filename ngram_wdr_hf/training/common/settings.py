@@ -33,7 +33,7 @@ RESTORED = (
 # Switches that older runs do not have: left out of the settings if they are off.
 NEW_SWITCHES = ("cache_hidden_states",)
 # Metrics that training can change if the backbone is frozen; `loss` then stands for `heads_loss`.
-FROZEN_METRICS = (None, "loss", "heads_loss", "best_perplexity", "fitted_perplexity")
+FROZEN_METRICS = (None, "loss", "heads_loss", "accepted_drafts", "best_perplexity", "fitted_perplexity")
 
 
 def check_together(arguments: RunArguments) -> None:
@@ -84,7 +84,11 @@ def _check_metric(arguments: RunArguments) -> None:
     if model.train_mode == "heads" and metric not in FROZEN_METRICS:
         raise InputError(
             f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`, which freezes the backbone: "
-            "choose `heads_loss`, `best_perplexity` or `fitted_perplexity`."
+            "choose `heads_loss`, `accepted_drafts`, `best_perplexity` or `fitted_perplexity`."
+        )
+    if metric == "accepted_drafts" and model.train_mode != "heads":
+        raise InputError(
+            "`--metric_for_best_model accepted_drafts` needs `--train_mode heads`: set that, or choose another metric."
         )
     if metric == "fitted_perplexity" and not fits_in_training(arguments):
         raise InputError(
@@ -112,12 +116,13 @@ def _check_comparable(arguments: RunArguments) -> None:
 def best_metric(arguments: RunArguments) -> str:
     """
     Return the metric that selects the best checkpoint: that of `--metric_for_best_model`, without the prefix `eval_`.
-    By default, it is what the trained model will be used with: the loss of the heads, if only they are trained; the
-    perplexity of the ensemble, unless the recipe is the paper's; else the loss without the ensemble.
+    By default, it is what the trained model will be used with: the accepted drafts or the loss of the heads, if only
+    they are trained; the perplexity of the ensemble, unless the recipe is the paper's; else the loss without the
+    ensemble.
     """
     metric = _requested_metric(arguments)
     if arguments.model.train_mode == "heads" and metric in (None, "loss"):
-        return "heads_loss"
+        return "accepted_drafts" if arguments.model.only_drafts else "heads_loss"
     if metric is not None:
         return metric
     if fits_in_training(arguments):

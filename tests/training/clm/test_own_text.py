@@ -229,6 +229,22 @@ def test_run_on_own_text(checkpoint, files, tmp_path, capsys, cache):
     assert json.loads((folder / "trainer_state.json").read_text()) == state
 
 
+def test_heads_for_drafts_are_chosen_by_accepted_drafts(checkpoint, tmp_path, capsys):
+    """Their evaluations leave the ensemble out; the final one has it."""
+    folder = tmp_path / "run"
+    options = ["--model_name_or_path", checkpoint, *SELF, *QUICK, "--cache_hidden_states", "--eval_steps", "2"]
+    run(*options, "--head_loss_tokens", "draft", "--eval_strategy", "steps", "--output_dir", str(folder))
+    state = json.loads((folder / "trainer_state.json").read_text())
+    evaluations = [entry for entry in state["log_history"] if "eval_loss" in entry]
+    for entry in evaluations:
+        first, second = (entry[f"eval_head_{n}_acceptance"] for n in (1, 2))
+        assert entry["eval_accepted_drafts"] == pytest.approx(first + first * second)
+        assert "eval_fitted_perplexity" not in entry
+    assert len(evaluations) > 1
+    assert state["best_metric"] == max(entry["eval_accepted_drafts"] for entry in evaluations)
+    assert "temperature" in capsys.readouterr().out
+
+
 def test_mix_of_own_and_real_text(checkpoint, files, tmp_path, capsys):
     command = ["--model_name_or_path", checkpoint, *SELF, *QUICK, *files, "--sample_tokens", "0"]
     (result,) = run(*command, "--output_dir", str(tmp_path))

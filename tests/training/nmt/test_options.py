@@ -54,6 +54,14 @@ def test_metric_that_a_frozen_backbone_cannot_change(metric):
     assert best_metric(arguments) == "heads_loss"
 
 
+def test_accepted_drafts_need_frozen_models():
+    arguments = parse("--train_mode", "heads", "--model_name_or_path", "somewhere", "--head_loss_tokens", "draft")
+    check_together(arguments)
+    assert best_metric(arguments) == "accepted_drafts"
+    with raises_naming(InputError, "`--metric_for_best_model accepted_drafts`", "`--train_mode heads`"):
+        check_together(parse("--metric_for_best_model", "accepted_drafts"))
+
+
 @pytest.mark.parametrize("options", [["--ngram_target", "none"], ["--ngram_size", "1"], ["--compare"]])
 def test_heads_loss_needs_heads(options):
     with raises_naming(InputError, "`--metric_for_best_model heads_loss`"):
