@@ -37,8 +37,8 @@ class NgramConfigMixin(BackboneConfig):
             The ε of label smoothing, from 0 to 1, in the training loss of every depth. 0 is no smoothing.
         ngram_head_activation (`str`, *optional*, defaults to `"relu"`):
             The Transformers name of the activation between the two linear layers of a head.
-        ngram_head_inner_size (`int`, *optional*):
-            The width of a head between its two linear layers; the model's width d by default, as in the paper.
+        ngram_head_expansion (`int`, *optional*, defaults to 1):
+            The width of a head between its two linear layers, in multiples of the model's width d. 1 is the paper's.
         draft_vocab_size (`int`, *optional*):
             How many tokens the heads choose from when they draft for `generate(use_mtp=True)`. The tokens are those
             given to `ngram_set_draft_tokens`, or else the first of the vocabulary. The whole vocabulary by default.
@@ -69,7 +69,7 @@ class NgramConfigMixin(BackboneConfig):
     ensemble_lambda: float = 0.0
     label_smoothing: float = 0.0
     ngram_head_activation: str = "relu"
-    ngram_head_inner_size: int | None = None
+    ngram_head_expansion: int = 1
     draft_vocab_size: int | None = None
     head_gradient: float = 1.0
     head_loss_weight: float | None = None
@@ -139,9 +139,7 @@ class NgramConfigMixin(BackboneConfig):
                 f"`ngram_head_activation` must be the name of a Transformers activation, got "
                 f"{self.ngram_head_activation!r}. Use for example 'relu' or 'gelu'."
             )
-        if self.ngram_head_inner_size is not None:
-            advice = "Use `None` for the model's width."
-            self.ngram_head_inner_size = check_integer("ngram_head_inner_size", self.ngram_head_inner_size, 1, advice)
+        self.ngram_head_expansion = check_integer("ngram_head_expansion", self.ngram_head_expansion)
         self.draft_vocab_size = check_draft_vocab_size(self.draft_vocab_size)
         self.head_gradient = check_fraction("head_gradient", self.head_gradient)
         if self.head_loss_weight is not None and not (

@@ -27,7 +27,7 @@ class NgramHead(nn.Module):
         activation (`str`): The Transformers name of the activation between the layers.
         target (`str`, *optional*, defaults to `"wdr"`): What the head predicts, `"wdr"` or `"simple"`.
         num_tokens_read (`int`, *optional*, defaults to 0): How many tokens head n reads: 0, or n.
-        inner_size (`int`, *optional*): The width between the two layers; d by default.
+        expansion (`int`, *optional*, defaults to 1): The width between the two layers, in multiples of d.
     """
 
     def __init__(
@@ -36,15 +36,14 @@ class NgramHead(nn.Module):
         activation: str,
         target: str = "wdr",
         num_tokens_read: int = 0,
-        inner_size: int | None = None,
+        expansion: int = 1,
     ):
         super().__init__()
         self.target = target
         self.num_tokens_read = num_tokens_read
-        inner_size = inner_size or width
-        self.fc_in = nn.Linear(width * (1 + num_tokens_read), inner_size)
+        self.fc_in = nn.Linear(width * (1 + num_tokens_read), width * expansion)
         self.activation = ACT2FN[activation]
-        self.fc_out = nn.Linear(inner_size, width)
+        self.fc_out = nn.Linear(width * expansion, width)
 
     def forward(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor] = ()) -> torch.Tensor:
         """Return the head's output before the conjugate term is added; arguments as in `predict`."""

@@ -48,7 +48,7 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
                 config.ngram_head_activation,
                 config.ngram_target,
                 n if reads_tokens else 0,
-                config.ngram_head_inner_size,
+                config.ngram_head_expansion,
             )
             for n in range(1, config.ngram_size)
         )

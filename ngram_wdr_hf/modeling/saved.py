@@ -19,7 +19,7 @@ FIELDS_OF_WEIGHTS = {
     "ngram_size": OTHER_HEADS,
     "ngram_target": OTHER_HEADS,
     "ngram_head_activation": OTHER_HEADS,
-    "ngram_head_inner_size": OTHER_HEADS,
+    "ngram_head_expansion": OTHER_HEADS,
     "ngram_head_reads": OTHER_HEADS,
     "draft_vocab_size": "pass `{name}` to `generate`, or call `ngram_set_draft_tokens` after loading",
 }

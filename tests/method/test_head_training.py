@@ -31,16 +31,17 @@ def test_heads_that_read_tokens(name, fields, target):
 
 
 @pytest.mark.parametrize("fields", [{}, {**FREE, "ngram_head_reads": "hidden+tokens"}])
-def test_inner_size_of_heads(fields, tmp_path):
-    model = tiny_model(torch.float64, ngram_head_inner_size=5, **fields)
-    assert [head.fc_in.out_features for head in model.ngram_heads] == [5, 5, 5]
+def test_wider_heads(fields, tmp_path):
+    model = tiny_model(torch.float64, ngram_head_expansion=3, **fields)
+    width = model.config.n_embd
+    assert [head.fc_in.out_features for head in model.ngram_heads] == [3 * width] * 3
     assert_loss_matches(model, BATCHES["holes"])
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
     for name, weight in loaded.state_dict().items():
         assert torch.equal(weight, model.state_dict()[name]), name
-    with raises_naming(ValueError, "`ngram_head_inner_size`"):
-        type(model).from_pretrained(tmp_path, ngram_head_inner_size=7)
+    with raises_naming(ValueError, "`ngram_head_expansion`"):
+        type(model).from_pretrained(tmp_path, ngram_head_expansion=2)
 
 
 @pytest.mark.parametrize("weight", [None, 0.3, 2.0])
@@ -196,7 +197,7 @@ INVALID = {
     "head_loss_weight": [-1.0, 0.0, float("inf"), float("nan"), "half"],
     "head_loss_decay": [0.0, 1.2],
     "ngram_head_reads": ["tokens", None],
-    "ngram_head_inner_size": [0, 2.5, "wide"],
+    "ngram_head_expansion": [0, 2.5, "wide", None],
     "head_loss_tokens": ["frequent", None],
     "ensemble_weights": [[1.0], [1.0, 0.0, 0.0, 0.0, 0.0], [1.0, float("nan"), 0.0, 0.0], ["1", 0, 0, 0]],
 }

@@ -128,10 +128,10 @@ class ModelArguments:
         help="What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens "
         "before the predicted one, for better drafts. Default: the checkpoint's, else `hidden`.",
     )
-    ngram_head_inner_size: int | None = HfArg(
+    ngram_head_expansion: int | None = HfArg(
         default=None,
-        help="Width of the heads between their two layers. Wider heads draft better, and cost more. Default: the "
-        "checkpoint's, else the model's width, as in the paper.",
+        help="Width of the heads between their two layers, in multiples of the model's width. Wider heads draft "
+        "better, and cost more. Default: the checkpoint's, else 1, as in the paper.",
     )
     label_smoothing: float | None = HfArg(
         default=None,
@@ -151,7 +151,7 @@ class ModelArguments:
         check_choice("train_mode", self.train_mode, TRAIN_MODES)
         check_choice("ngram_target", self.ngram_target, self.targets)
         check_at_least("ngram_size", self.ngram_size, 1)
-        check_at_least("ngram_head_inner_size", self.ngram_head_inner_size, 1)
+        check_at_least("ngram_head_expansion", self.ngram_head_expansion, 1)
         check_at_least("lora_rank", self.lora_rank, 1)
         check_number("label_smoothing", self.label_smoothing, FRACTION)
         check_choice("recipe", self.recipe, RECIPES)

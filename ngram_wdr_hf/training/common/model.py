@@ -29,7 +29,7 @@ FIELD_OPTIONS = (
     "ngram_target",
     "label_smoothing",
     "ngram_head_reads",
-    "ngram_head_inner_size",
+    "ngram_head_expansion",
     "head_gradient",
     "head_loss_weight",
     "head_loss_decay",

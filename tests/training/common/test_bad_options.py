@@ -153,7 +153,7 @@ MODEL = """
 --head_sample_rate -0.5
 --head_loss_schedule cosine
 --ngram_head_reads words
---ngram_head_inner_size 0
+--ngram_head_expansion 0
 --config_overrides 3
 --config_overrides layers=3
 --config_overrides [=]
