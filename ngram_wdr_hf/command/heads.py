@@ -7,9 +7,9 @@ Add N-gram heads to a pretrained causal language model and train only them; the 
     ngram-wdr heads gpt2 --self_generated 1000000 --ngram_size 3 --draft_vocab_size 8000
 
 MODEL is a folder or a name on the Hub. This is `ngram-wdr clm --model_name_or_path MODEL --train_mode heads` and has
-the same options. Without a text, the model writes 200,000 tokens to learn from, unless --self_generated is another
-number: heads that draft learn best from what their model says. Then use the result with `generate(use_mtp=True)`.
-For translation models, use `ngram-wdr nmt --train_mode heads`.
+the same options, with defaults for heads that draft. Without a text, the model writes 200,000 tokens to learn from,
+unless --self_generated is another number: heads that draft learn best from what their model says. Then use the result
+with `generate(use_mtp=True)`. For translation models, use `ngram-wdr nmt --train_mode heads`.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from ..training.clm.arguments import ClmDataArguments, ClmModelArguments, ClmRep
 from ..training.clm.run import run_clm
 from ..training.common.arguments import output_dir_field
 from ..training.common.command_line import parse_arguments
+from ..training.common.run_folder import RunFolder
 
 PROG = "ngram-wdr heads MODEL"
 OWN_TOKENS = 200_000
@@ -45,6 +46,32 @@ class HeadsDataArguments(ClmDataArguments):
 
 
 @dataclass
+class HeadsModelArguments(ClmModelArguments):
+    """The options of `ngram-wdr clm` for the model, with defaults for heads that draft."""
+
+    ngram_head_expansion: int | None = HfArg(
+        default=3,
+        help="Width of new heads between their two layers, in multiples of the model's width. Wider heads draft "
+        "better, and cost more.",
+    )
+    head_sample_rate: float | None = HfArg(
+        default=1.0,
+        help="The share ρ of the positions that each head is trained on in a step, chosen at random, greater than 0 "
+        "and at most 1. A smaller share makes training faster.",
+    )
+    head_loss_tokens: str | None = HfArg(
+        default="draft",
+        help="The vocabulary of the heads' training loss: `all` tokens, or only the `draft` tokens, which is faster "
+        "with a large vocabulary, but only good for drafting.",
+    )
+    cache_hidden_states: bool = HfArg(
+        default=True,
+        help="Compute the hidden states of the training text once and keep them in `--output_dir`. The heads then "
+        "learn the model's own most likely tokens instead of the text's.",
+    )
+
+
+@dataclass
 class HeadsTrainingArguments(ClmTrainingArguments):
     """The options of `ngram-wdr clm` for training, with another default folder."""
 
@@ -57,9 +84,9 @@ def main(arguments: Sequence[str]) -> None:
         if name in FIXED_OPTIONS:
             raise InputError(f"`{name}` is fixed here. Remove it, or use `ngram-wdr clm`, which has it.")
     # After the other options: a settings file comes first.
-    fixed = ["--model_name_or_path", arguments[0], "--train_mode", "heads"] if has_model else []
+    fixed = ["--train_mode", "heads", "--model_name_or_path", arguments[0] if has_model else "MODEL"]
     options = [*arguments[has_model:], *fixed]
-    classes = (HeadsDataArguments, ClmModelArguments, ClmReportArguments, HeadsTrainingArguments)
+    classes = (HeadsDataArguments, HeadsModelArguments, ClmReportArguments, HeadsTrainingArguments)
     parsed = parse_arguments(classes, options, __doc__, PROG)
     if not has_model:
         raise InputError(f"Name the model that gets heads first: `{PROG} [--option value ...]`.")
@@ -67,4 +94,7 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError(
             "`ngram-wdr heads` trains. To evaluate, use `ngram-wdr clm --do_train false --model_name_or_path MODEL`."
         )
+    if RunFolder(arguments[0]).has_heads():
+        # Heads keep their width.
+        parsed.model.ngram_head_expansion = None
     run_clm(parsed)

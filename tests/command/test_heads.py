@@ -32,7 +32,13 @@ def test_run_on_its_own_text(checkpoint, tmp_path, monkeypatch):
     assert all(torch.equal(weights[name], tensor) for name, tensor in plain.state_dict().items())
     settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     assert settings["train_mode"] == "heads" and settings["self_generated"] == 200
+    assert settings["head_loss_tokens"] == "draft" and settings["cache_hidden_states"]
+    assert trained.config.ngram_head_expansion == 3 and trained.config.head_sample_rate == 1
     assert main(["clm", str(folder / "run.yaml"), *QUICK, "--output_dir", str(folder)]) == 0
+    # Heads that are there already are trained further.
+    assert main(["heads", str(folder), *QUICK, "--output_dir", "further"]) == 0
+    further = AutoModelForCausalLM.from_pretrained("further")
+    assert further.config.ngram_head_expansion == 3 and len(further.ngram_heads) == 2
 
 
 def test_defaults(checkpoint, texts, tmp_path, monkeypatch, parsed):

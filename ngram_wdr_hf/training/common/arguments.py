@@ -32,7 +32,7 @@ SCORED_METRICS = (
     "loss", "perplexity", "best_perplexity", "fitted_perplexity", "next_word_loss", "heads_loss", "accepted_drafts",
 )  # fmt: skip
 # For new heads; Trainer's default of 5e-5 is for trained weights.
-HEADS_LEARNING_RATE = 1e-3
+HEADS_LEARNING_RATE = 3e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 

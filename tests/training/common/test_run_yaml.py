@@ -80,7 +80,7 @@ def test_metric_of_another_glue_task(metric):
 @pytest.mark.parametrize(
     ("options", "rate"),
     [
-        (HEADS, 1e-3),
+        (HEADS, 3e-3),
         (f"{HEADS} --learning_rate 2e-4", 2e-4),
         (f"{HEADS} --preset paper-tf-small", 2.5e-4),
         (HEADS.replace("heads", "full"), 5e-5),
@@ -92,6 +92,6 @@ def test_learning_rate_of_new_heads(options, rate, tmp_path):
     path = tmp_path / "settings.yaml"
     # By file, or with a rate in the file.
     path.write_text("train_mode: heads\nmodel_name_or_path: somewhere\n")
-    assert parse_nmt_arguments([str(path)], "").training.learning_rate == 1e-3
+    assert parse_nmt_arguments([str(path)], "").training.learning_rate == 3e-3
     path.write_text("learning_rate: 0.5\n")
     assert parse_mlm_arguments([str(path), *options.split()[:4]], "").training.learning_rate == 0.5
