@@ -57,6 +57,11 @@ class ClmDataArguments(TextDataArguments):
         "longer. Default: the block size.",
     )
 
+    @property
+    def validates_on_own_text(self) -> bool:
+        """Whether the validation text is the model's own: if it writes its training text, and there is no other."""
+        return self.self_generated is not None and not self.is_given()
+
     def __post_init__(self):
         super().__post_init__()
         check_at_least("stride", self.stride, 1)

@@ -270,8 +270,9 @@ class GenerativeReportArguments(ReportArguments):
     ensemble: str | None = HfArg(
         default=None,
         help="The ensemble to save with the model: `fitted`, the weights of the next token and of each head with the "
-        "lowest validation loss; `lambda`, the best λ of `--lambda_grid`. Default: the recipe's; without training, "
-        "the checkpoint's ensemble is evaluated.",
+        "lowest validation loss; `lambda`, the best λ of `--lambda_grid`. Default: the recipe's; none for heads that "
+        "are trained for drafts alone or validated on the model's own text; without training, the checkpoint's "
+        "ensemble is evaluated.",
     )
     lambda_grid: list[float] | None = HfArg(
         default=None,
@@ -378,13 +379,23 @@ class RunArguments:
     training: RunTrainingArguments
 
     @property
+    def searches_ensemble(self) -> bool:
+        """
+        Whether to look for an ensemble by default: not if the heads are trained for drafts alone, and not if the model
+        wrote the validation text itself, because the best weights would only undo its sampling temperature.
+        """
+        return self.report.has_ensemble and not (self.model.only_drafts or self.data.validates_on_own_text)
+
+    @property
     def lambda_grid(self) -> list[float]:
         """
         The values of λ to evaluate: those of `--lambda_grid`, else 0 and the preset's λ for this kind of model, else
-        0 to 0.6 in steps of 0.1.
+        0 to 0.6 in steps of 0.1; 0 alone if there is no search for an ensemble.
         """
         if self.report.lambda_grid is not None:
             return self.report.lambda_grid
+        if not self.searches_ensemble:
+            return [0.0]
         lambdas = self.model.presets[self.model.preset].lambdas if self.model.preset else {}
         return [0.0, lambdas[self.model.kind]] if self.model.kind in lambdas else list(USUAL_GRID)
 
@@ -394,7 +405,7 @@ class RunArguments:
         Whether to fit the weights of the ensemble on the validation set: if `--ensemble` asks for it, or in training
         by default the recipe.
         """
-        if self.report.ensemble is None and self.training.do_train and self.report.has_ensemble:
+        if self.report.ensemble is None and self.training.do_train and self.searches_ensemble:
             return RECIPES[self.model.recipe or self.model.default_recipe].ensemble == "fitted"
         return self.report.ensemble == "fitted"
 

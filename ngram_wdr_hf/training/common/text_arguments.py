@@ -18,6 +18,8 @@ class TextDataArguments:
     models.
     """
 
+    # Whether the model itself writes the validation text. Overridden for models that can write.
+    validates_on_own_text: ClassVar[bool] = False
     # Options that select the text. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
         "train_file",

@@ -33,6 +33,8 @@ SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test
 class NmtDataArguments:
     """Options for the sentence pairs, their tokenizer and batches."""
 
+    # The validation set has references.
+    validates_on_own_text: ClassVar[bool] = False
     # Options that select the pairs. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
         *SPLIT_PAIRS,

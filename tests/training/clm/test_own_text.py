@@ -229,8 +229,18 @@ def test_run_on_own_text(checkpoint, files, tmp_path, capsys, cache):
     assert json.loads((folder / "trainer_state.json").read_text()) == state
 
 
-def test_heads_for_drafts_are_chosen_by_accepted_drafts(checkpoint, tmp_path, capsys):
-    """Their evaluations leave the ensemble out; the final one has it."""
+def test_own_text_gives_no_ensemble(checkpoint, tmp_path):
+    """The best weights would undo the temperature of the text, and change what the model says."""
+    options = ["--model_name_or_path", checkpoint, *SELF[:-2], *QUICK, "--sample_tokens", "0"]
+    (result,) = run(*options, "--output_dir", str(tmp_path / "run"))
+    config = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "run").config
+    assert result.fit is None and config.ensemble_weights is None and config.ensemble_lambda == 0
+    (result,) = run(*options, "--ensemble", "fitted", "--output_dir", str(tmp_path / "fitted"))
+    assert result.fit is not None
+
+
+def test_heads_for_drafts_are_chosen_by_accepted_drafts(checkpoint, tmp_path):
+    """Neither their evaluations nor the result have an ensemble."""
     folder = tmp_path / "run"
     options = ["--model_name_or_path", checkpoint, *SELF, *QUICK, "--cache_hidden_states", "--eval_steps", "2"]
     run(*options, "--head_loss_tokens", "draft", "--eval_strategy", "steps", "--output_dir", str(folder))
@@ -242,7 +252,8 @@ def test_heads_for_drafts_are_chosen_by_accepted_drafts(checkpoint, tmp_path, ca
         assert "eval_fitted_perplexity" not in entry
     assert len(evaluations) > 1
     assert state["best_metric"] == max(entry["eval_accepted_drafts"] for entry in evaluations)
-    assert "temperature" in capsys.readouterr().out
+    config = WDRNgramGPT2LMHeadModel.from_pretrained(folder).config
+    assert config.ensemble_weights is None and config.ensemble_lambda == 0
 
 
 def test_mix_of_own_and_real_text(checkpoint, files, tmp_path, capsys):
