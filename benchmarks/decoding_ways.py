@@ -81,6 +81,8 @@ def stock_of(ours: PreTrainedModel) -> PreTrainedModel:
         if name in stock._buffers:
             setattr(stock, name, buffer)
     stock.generation_config = copy.deepcopy(ours.generation_config)
+    # A default of our checkpoints, and an error for the stock class.
+    stock.generation_config.use_mtp = None
     for name in SAVED_OPTIONS:
         vars(stock.generation_config).pop(name, None)
     return stock.eval()

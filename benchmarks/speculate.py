@@ -77,10 +77,10 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
                 stock_small = stock_of(small)
                 ways["  stock, prompt lookup"] = Way(ways[stock].model, {"prompt_lookup_num_tokens": 8}, stock)
                 ways["  stock, draft model"] = Way(ways[stock].model, {"assistant_model": stock_small}, stock)
-            ways["ours, without drafts"] = Way(ours, {})
+            ways["ours, without drafts"] = Way(ours, {"use_mtp": False})
             ways["  untrained heads"] = Way(with_fresh_heads(ours), HEADS_ONLY, "ours, without drafts", LOSS_LIMIT)
             ensemble = {"ensemble_lambda": 0.4}
-            ways["ensemble, λ=0.4"] = Way(ours, ensemble)
+            ways["ensemble, λ=0.4"] = Way(ours, {**ensemble, "use_mtp": False})
             ways["  wdr heads, λ=0.4"] = Way(ours, {**ensemble, **HEADS_ONLY}, "ensemble, λ=0.4")
             ways["  wdr heads and prompt lookup, λ=0.4"] = Way(ours, {**ensemble, "use_mtp": True}, "ensemble, λ=0.4")
     for way in ways.values():
