@@ -135,7 +135,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     # For a folder without a tokenizer, Transformers returns one with special tokens only, which encodes all text as
     # nothing.
     if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens):
-        raise InputError(f"{name_or_path} has no tokenizer: put its files there, or set `--tokenizer`.")
+        raise InputError(f"{name_or_path} has no tokenizer: put the files of one there, or choose another.")
     return tokenizer
 
 

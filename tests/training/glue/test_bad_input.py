@@ -113,7 +113,7 @@ def test_tokenizers(fails):
         Path("plain", name).unlink()
     assert isinstance(AutoTokenizer.from_pretrained("plain"), GPT2Tokenizer)
     message = fails("--model_name_or_path", "plain", *QUICK, *GLUE, "--task", "sst2")
-    assert_names(message, "`--model_name_or_path`", "example 1")
+    assert_names(message, "plain", "no tokenizer")
 
 
 def test_every_text_needs_an_end_token(fails):
