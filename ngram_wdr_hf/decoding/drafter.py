@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from transformers.generation import GenerationConfig
 
 from ..method.logits import LogitLayer, logits_of, target_embeddings
-from .few_tokens import multiply
+from .few_tokens import fits_in_cache, multiply
 from .pace import DraftKind, DraftPace
 from .prices import DraftPrices, ThresholdPrices
 from .prompt_lookup import PromptLookup, PromptMatch
@@ -73,6 +73,7 @@ class Drafter:
             layer = LogitLayer.of(model)
             self.vocabulary = self.vocabulary.to(layer.weight.device)
             self.shortlist = layer.select(self.vocabulary)
+            self.multiply = F.linear if fits_in_cache(model) else multiply
         draft_vocab_size = model.ngram_vocab_size if self.shortlist is None else len(self.vocabulary)
         threshold, num_heads = getattr(generation_config, "draft_threshold", None), len(self.heads)
         max_drafts = max(num_heads, self.max_copied)
@@ -82,14 +83,15 @@ class Drafter:
             prices = ThresholdPrices(threshold, num_heads, max_drafts)
         self.pace = DraftPace(prices)
 
-    def draft(self, text: TextRows, hidden_states: torch.Tensor, next_tokens: torch.Tensor) -> Drafts:
+    def draft(self, text: TextRows, hidden_states: torch.Tensor | None, next_tokens: torch.Tensor) -> Drafts:
         r"""
         Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
         saves or the maximum length is reached. There may be none.
 
         Args:
             text ([`TextRows`]): The batch rows so far, including their next tokens.
-            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): The hidden states that predicted the next tokens.
+            hidden_states (`torch.Tensor` of shape `(num_rows, d)`, *optional*):
+                The hidden states that predicted the next tokens. Without them, the heads cannot draft.
             next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
                 The last token of each active row, which the model has chosen but not read yet.
         """
@@ -97,7 +99,8 @@ class Drafter:
         tokens_left = text.tokens_left()
         self.pace.begin(tokens_left, text.longest)
         matches = self._find_matches(text)
-        num_heads = 0 if all(matches) else len(self.heads)
+        heads_rest = hidden_states is None or self.pace.is_resting
+        num_heads = 0 if heads_rest or all(matches) else len(self.heads)
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
         limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0))
@@ -205,7 +208,7 @@ class Drafter:
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
         """Return the logits of predictions `(num_rows, d)` over the draft vocabulary, in float32."""
         if self.shortlist is not None:
-            logits = multiply(predictions, self.shortlist.weight, self.shortlist.bias)
+            logits = self.multiply(predictions, self.shortlist.weight, self.shortlist.bias)
             return self.shortlist.shape(logits).float()
         logits = logits_of(self.model, predictions).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]

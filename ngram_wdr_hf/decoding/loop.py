@@ -154,7 +154,7 @@ class SpeculativeDecoding:
     def _forward(self, tokens: torch.Tensor) -> ModelOutput:
         """
         Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
-        and hidden states of the K tokens.
+        of the K tokens, and with hidden states if the heads may need them.
         """
         width = tokens.shape[1]
         inputs = dict(self.kwargs)
@@ -173,7 +173,9 @@ class SpeculativeDecoding:
         inputs = self.model.prepare_inputs_for_generation(
             tokens, next_sequence_length=width, is_first_iteration=False, **inputs
         )
-        inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
+        # Only the heads read the hidden states.
+        needs_states = not self.drafter.pace.will_rest
+        inputs |= {"logits_to_keep": width, "return_last_hidden_state": needs_states, "return_dict": True}
         outputs = self.model(**inputs)
         if outputs.logits.shape[1] != width:
             raise ValueError(
@@ -192,7 +194,7 @@ class SpeculativeDecoding:
         width = drafts.depth + 1
         # Of the prompt, only the last position counts.
         logits = outputs.logits[:, -width:].to(self.device, torch.float32)
-        hidden_states = outputs.last_hidden_state[:, -width:]
+        hidden_states = outputs.last_hidden_state
         # Cloned, as processors may change the scores in place.
         scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
@@ -221,11 +223,13 @@ class SpeculativeDecoding:
 
         self.cache.drop([width - count for count in counts], self.device)
         if width == 1:
-            self.hidden_states, self.next_tokens = hidden_states[:, 0], tokens[:, 0]
+            self.next_tokens = tokens[:, 0]
+            self.hidden_states = None if hidden_states is None else hidden_states[:, -1]
         else:
             last = torch.tensor([max(count - 1, 0) for count in counts], device=self.device)
             rows = torch.arange(len(counts), device=self.device)
-            self.hidden_states, self.next_tokens = hidden_states[rows, last], tokens[rows, last]
+            self.next_tokens = tokens[rows, last]
+            self.hidden_states = None if hidden_states is None else hidden_states[rows, last]
         self.next_positions = self.next_positions + torch.tensor(counts, device=self.device)
         unfinished = self.text.unfinished()
         if not self.returns_cache and 0 < len(unfinished) < len(counts):
@@ -238,8 +242,8 @@ class SpeculativeDecoding:
         self.cache.select(rows, self.device)
         self.kwargs = {name: _select(value, index, num_rows) for name, value in self.kwargs.items()}
         self.text.rows = [self.text.rows[row] for row in rows]
-        self.hidden_states, self.next_tokens = self.hidden_states[index], self.next_tokens[index]
-        self.next_positions = self.next_positions[index]
+        self.next_tokens, self.next_positions = self.next_tokens[index], self.next_positions[index]
+        self.hidden_states = None if self.hidden_states is None else self.hidden_states[index]
         self.token_types = None if self.token_types is None else self.token_types[index]
 
     def _stream(self) -> None:

@@ -96,7 +96,7 @@ class DraftPace:
     they can be compared:
 
     1. The first head is run if that is expected to pay. Its confidence is known only afterwards, so the expectation
-       is over the confidences that it had so far.
+       is over the confidences that it had so far. If it is not, the heads rest until the next trial.
     2. Another draft is made if, for some number of further drafts, the expected number of accepted ones exceeds the
        costs. The chance of a draft is the product of the acceptance rates up to it. Rates are learned by kind, and
        the guesses that they begin with are corrected by how such guesses fared.
@@ -126,6 +126,8 @@ class DraftPace:
         # What may be spent on trials.
         self.credit = 0.0
         self.is_trial = self.has_run_heads = False
+        # Whether the heads were found not to pay at the current costs.
+        self.is_resting = False
         # What all drafts so far cost.
         self.total_cost = 0.0
         # The drafts of the current step: their number, the chance of the last in each row, and what they are worth,
@@ -144,16 +146,31 @@ class DraftPace:
         self.chances = [left * scale for left in tokens_left]
         self.depth, self.worth = 0, 0.0
         self.has_run_heads = False
-        self.costs = self.prices.of(len(tokens_left), num_columns)
-        price = self.costs.all_heads
+        costs = self.prices.of(len(tokens_left), num_columns)
+        self.is_resting = self.is_resting and costs is self.costs
+        self.costs = costs
+        price = costs.all_heads
         self.credit = min(self.credit + self.TRIAL_SHARE, price)
         self.is_trial = self.credit >= price
         if self.is_trial:
             self.credit -= price
+            self.is_resting = False
+
+    @property
+    def will_rest(self) -> bool:
+        """Whether the heads will not be run in the next step either, if the costs stay the same."""
+        if not self.costs.heads:
+            return True
+        return self.is_resting and self.credit + self.TRIAL_SHARE < self.costs.all_heads
 
     def prefers_lookup(self, kind: DraftKind) -> bool:
-        """Return whether a copied draft of this kind is at least as likely to be accepted as the first head's."""
-        return not self.costs.heads or self.acceptance_rate(kind) >= self.acceptance_rate(DraftKind.of_depth(0))
+        """
+        Return whether a copied draft of this kind is at least as likely to be accepted as the first head's, or the
+        heads rest.
+        """
+        if self.is_resting or not self.costs.heads:
+            return True
+        return self.acceptance_rate(kind) >= self.acceptance_rate(DraftKind.of_depth(0))
 
     def should_run_head(self, ahead: Sequence[Sequence[DraftKind | None]]) -> bool:
         """
@@ -163,8 +180,10 @@ class DraftPace:
         if self.depth > 0:
             runs_head = self.should_draft(ahead)
         else:
+            gain, price = self.gain_of_heads(), self.costs.heads[0]
+            self.is_resting = gain < price and not self.is_trial
             share = sum(chance for chance, kind in zip(self.chances, ahead[0], strict=True) if not kind.is_lookup)
-            runs_head = self.is_trial or share * self.gain_of_heads() >= self.costs.heads[0]
+            runs_head = self.is_trial or share * gain >= price
         if runs_head:
             self.has_run_heads = True
             self.total_cost += self.costs.heads[self.depth]

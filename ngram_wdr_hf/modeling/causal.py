@@ -1,7 +1,7 @@
 """The mixin that adds N-gram heads to a causal language model of Transformers."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ngram_cache_name = "past_key_values"
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
+    # The backbone's own `forward`, for calls without labels and ensemble; `None` if it takes other inputs.
+    ngram_plain_forward: Callable | None = None
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -94,6 +96,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             cls.ngram_cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.ngram_cache_name)
             if "ngram_rows_can_move" not in vars(cls) and not cls.ngram_text_prefix:
                 cls.ngram_rows_can_move = "position_ids" in parameters
+            has_same_inputs = cls._ngram_backbone_inputs is NgramMixin._ngram_backbone_inputs
+            can_be_called = has_same_inputs and "logits_to_keep" in parameters
+            cls.ngram_plain_forward = backbone_forward if can_be_called else None
             cls.forward = forward_like(backbone_forward, NgramMixin.__doc__)
 
     def _ngram_add_heads(self) -> None:
@@ -127,6 +132,12 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             # Continuous batching has no argument for λ, and refuses an ensemble.
             ensemble_lambda = 0.0
         ensemble: Any = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
+        adds_nothing = next_tokens is None and ensemble == 0 and not return_last_hidden_state
+        if adds_nothing and self.ngram_plain_forward and inputs.get("last_hidden_state") is None:
+            self._ngram_check_text(inputs, None)
+            return self._ngram_output(
+                dict(self.ngram_plain_forward(**inputs, logits_to_keep=logits_to_keep, return_dict=True))
+            )
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0

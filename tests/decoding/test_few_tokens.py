@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ngram_wdr_hf.decoding import few_tokens
 from ngram_wdr_hf.decoding.few_tokens import MOST_TOKENS, FewTokenProducts, multiply
 from tests.support.backbones import tiny_backbone
 from tests.support.tiny import random_ids, tiny_model
@@ -68,3 +69,11 @@ def test_an_error_ends_the_context():
 
 def test_models_in_other_types_are_left_alone():
     assert not FewTokenProducts(tiny_model(torch.float64)).layers
+
+
+def test_small_models_are_left_alone(monkeypatch):
+    model = tiny_backbone("llama").float()
+    monkeypatch.setattr(few_tokens, "CACHE_BYTES", model.get_memory_footprint())
+    assert not FewTokenProducts(model).layers
+    monkeypatch.setattr(few_tokens, "CACHE_BYTES", model.get_memory_footprint() - 1)
+    assert FewTokenProducts(model).layers

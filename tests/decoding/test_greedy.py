@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 import torch
 
+from ngram_wdr_hf.decoding.pace import DraftPace
 from tests.support.drafting import assert_drafts_change_nothing, plain, speculate, summary
 from tests.support.options import ALWAYS, DRAFTING, END, NO_END, PAD
-from tests.support.tiny import left_pad
+from tests.support.tiny import left_pad, tiny_model
 from tests.support.trained import POSITIONS, Language, trained_model
 
 LONGEST_PROMPT = 12
@@ -170,3 +171,27 @@ def test_end_token_among_the_drafts(returns, ensemble_lambda):
             num_gained = sum(statistics.num_accepted) + statistics.num_row_forwards
             num_dropped += num_gained - statistics.num_tokens
     assert (num_dropped > 0) == returns
+
+
+@pytest.mark.parametrize("drafting", [{"prompt_lookup_num_tokens": 0}, {"num_assistant_tokens": 0}])
+def test_resting_heads_ask_for_no_hidden_states(drafting, ensemble_lambda, monkeypatch):
+    """Useless heads are soon left alone. Until they are tried again, the forward passes return no hidden states."""
+    learn = DraftPace.learn
+    monkeypatch.setattr(DraftPace, "learn", lambda self, kinds, _: learn(self, kinds, [0] * len(kinds)))
+    model = tiny_model(ngram_size=4, n_positions=128)
+    ids, mask = prompts(2, seed=0)
+    options = {"max_new_tokens": 90, "ensemble_lambda": ensemble_lambda, **NO_END}
+    expected = plain(model, ids, mask, **options)
+    options["draft_threshold"] = 0.1
+    asked = []
+    hook = lambda module, args, kwargs: asked.append(kwargs["return_last_hidden_state"])  # noqa: E731
+    model.register_forward_pre_hook(hook, with_kwargs=True)
+    sequences, statistics = speculate(model, ids, mask, **options, **drafting)
+    assert torch.equal(sequences, expected)
+    # The prompt's forward pass is the same for all.
+    assert asked[0]
+    if drafting.get("num_assistant_tokens") == 0:
+        assert not any(asked[1:])
+    else:
+        assert sum(statistics.num_drafted) > statistics.num_copied
+        assert 0 < sum(asked[1:]) < len(asked) / 3

@@ -262,3 +262,29 @@ def test_untrained_heads_are_given_up_soon():
     pace = DraftPace(FixedPrices(0.03, (0.0, 0.0, 0.1, 0.2)))
     depths = [one_step(pace, DraftKind.of_head(0.35 + i % 7 / 10), accepted=False) for i in range(64)]
     assert sum(depth > 0 for depth in depths) < 20
+
+
+def test_heads_that_do_not_pay_rest_until_the_next_trial():
+    pace, prices = DraftPace(FixedPrices()), FixedPrices()
+    while not pace.is_resting:
+        one_step(pace, UNSURE, accepted=False)
+    # A copy of any kind is better than no draft.
+    assert pace.prefers_lookup(DraftKind.of_lookup(1))
+    for _ in range(200):
+        will_rest = pace.will_rest
+        pace.begin([100], 100)
+        assert pace.is_resting == will_rest != pace.is_trial
+        if pace.is_trial:
+            assert pace.should_run_head(unknown(0)) and not pace.is_resting
+            pace.begin([100], 100)
+            assert not pace.should_run_head(unknown(0)) and pace.is_resting
+    # Other costs are a reason to look again.
+    pace.prices = prices
+    pace.begin([100], 100)
+    assert not pace.is_resting
+
+
+def test_no_heads_always_rest():
+    pace = DraftPace(ThresholdPrices(0.5, 0, 8))
+    pace.begin([100], 100)
+    assert pace.will_rest and pace.prefers_lookup(DraftKind.of_lookup(1))
