@@ -13,8 +13,9 @@ from .stats import Difference, interval, paired
 from .tables import Experiment, load_experiment, table_names
 
 CONFIRMED, NOT_CONFIRMED, MIXED, NOT_TESTED = "confirmed", "not confirmed", "mixed", "not tested"
-# The scale of the tests says nothing about claims.
-SCALES = ("paper", "small")
+# The scales that claims are judged at; the scale of the tests says nothing about them. Of `small` and its beginning,
+# `short`, the first with a verdict counts.
+SCALES = (("paper",), ("small", "short"))
 
 
 @dataclass(frozen=True)
@@ -134,19 +135,24 @@ def verdict_rows(folder: Path) -> list[list[str]]:
         ["table", "claim", "the paper", "scale", "seeds", "the results: difference [95 % interval]", "verdict", "why"]
     ]
     for table in table_names():
-        for claim in load_experiment(table, SCALES[0]).content["claims"]:
-            judged = [row for scale in SCALES if (row := _judged(claim, table, scale, folder)) is not None]
-            for cells in judged or [["", "", "", NOT_TESTED]]:
+        for claim in load_experiment(table, "paper").content["claims"]:
+            judged = [_first_verdict([_judged(claim, table, scale, folder) for scale in scales]) for scales in SCALES]
+            for cells in list(filter(None, judged)) or [["", "", "", NOT_TESTED]]:
                 why = claim.get("why", "") if cells[-1] in (NOT_CONFIRMED, MIXED) else ""
                 rows.append([table, claim["claim"], claim["paper"], *cells, why])
     return rows
 
 
+def _first_verdict(judged: list[list[str] | None]) -> list[str] | None:
+    """Return the first row with a verdict, or the first one without, or `None` if there is none at all."""
+    rows = list(filter(None, judged))
+    return next((row for row in rows if row[-1] != NOT_TESTED), rows[0] if rows else None)
+
+
 def _judged(claim: dict[str, Any], table: str, scale: str, folder: Path) -> list[str] | None:
     """Return scale, seeds, findings and verdict; `None` without figures at this scale."""
-    experiment = load_experiment(table, scale)
-    path = folder / f"{experiment.name}.json"
-    findings = find(claim, experiment, Results.load(path)) if path.exists() else []
+    path = folder / f"{table}-{scale}.json"
+    findings = find(claim, load_experiment(table, scale), Results.load(path)) if path.exists() else []
     if not findings:
         return None
     seeds = sorted({finding.seeds for finding in findings})

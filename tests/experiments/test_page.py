@@ -122,6 +122,15 @@ def test_no_verdict_without_results_or_with_one_seed(tmp_path):
     assert {row[2] for row in verdicts(tmp_path).values()} == {"not tested"}
 
 
+def test_a_shorter_training_is_judged_where_the_longer_one_has_no_verdict(tmp_path):
+    claim = "The ensemble beats the same model without it."
+    for scale, count, expected in (("short", 3, "short"), ("small", 1, "short"), ("small", 3, "small")):
+        records = [record for record in ptb_results().records if record["seed"] <= count]
+        Results("ptb", scale, records).save(tmp_path / f"ptb-{scale}.json")
+        (row,) = [row for row in verdict_rows(tmp_path) if row[:2] == ["ptb", claim]]
+        assert row[3] == expected and row[6] == "confirmed"
+
+
 def test_a_gain_below_the_claimed_one_does_not_confirm_it(tmp_path):
     claim = "WDR with the ensemble translates better than the plain model, by 0.7 to 1.5 BLEU."
     for gain, verdict in ((0.5, "not confirmed"), (0.8, "confirmed")):
