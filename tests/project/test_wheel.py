@@ -1,9 +1,10 @@
-"""The wheel: what it contains, and that it works where there is no checkout."""
+"""Wheel and source distribution: what they contain, and that the wheel works where there is no checkout."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,7 +15,10 @@ from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT
 
 PACKAGE = "ngram_wdr_hf"
-NOT_PACKAGED = shutil.ignore_patterns("__pycache__")
+# Caches, environments and what was made by running the project.
+NOT_PACKAGED = shutil.ignore_patterns(
+    "__pycache__", ".*_cache", ".git", ".gitignore", ".venv", "*.egg-info", "build", "dist", "runs", "site"
+)
 
 
 def run(*command: str | Path, folder: Path, **environment: str) -> str:
@@ -31,15 +35,26 @@ def run(*command: str | Path, folder: Path, **environment: str) -> str:
     return process.stdout
 
 
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel of this checkout, built in a copy: building leaves files in the folder of the sources."""
-    sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("built")
-    shutil.copytree(ROOT / PACKAGE, sources / PACKAGE, ignore=NOT_PACKAGED)
-    shutil.copytree(ROOT / "tests" / "project", sources / "tests", ignore=NOT_PACKAGED)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "MANIFEST.in", "train_clm.py"):
-        shutil.copy(ROOT / name, sources)
-    run("-m", "build", "--wheel", "--no-isolation", "--outdir", built, sources, folder=built)
+def sources(tmp_path_factory) -> Path:
+    """A copy of this checkout: building leaves files in the folder of the sources."""
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "sources", ignore=NOT_PACKAGED)
+
+
+@pytest.fixture(scope="module")
+def built(sources, tmp_path_factory) -> Path:
+    """The source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    run("-m", "build", "--no-isolation", "--outdir", folder, sources, folder=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
     (path,) = built.glob("*.whl")
     return path
 
@@ -50,6 +65,14 @@ def installed(wheel, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     run("-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", folder, wheel, folder=folder)
     return folder
+
+
+def test_source_distribution(sources, built):
+    """It has every file of the project, so the tests can be run from it."""
+    expected = {name for name in files_in(sources) if ".egg-info/" not in name}
+    with tarfile.open(built / f"{PACKAGE}-{__version__}.tar.gz") as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert not expected - packed
 
 
 def test_content(wheel):
