@@ -1,0 +1,81 @@
+"""Figures in README and docs are those of the results files."""
+
+import re
+
+import pytest
+from runner.page import write_page
+from runner.results import Results
+from runner.stats import paired, summarize
+from runner.tables import load_experiment
+
+from tests.support.processes import ROOT
+
+RESULTS, PAGES = ROOT / "experiments" / "results", ROOT / "docs" / "results"
+FILES = sorted(path.stem for path in RESULTS.glob("*.json"))
+
+
+def results_of(name: str) -> Results:
+    return Results.load(RESULTS / f"{name}.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pages(name, tmp_path):
+    """A page is what `run.py --report` writes now."""
+    table, scale = name.split("-")
+    page = write_page(load_experiment(table, scale), results_of(name), tmp_path)
+    assert page.read_text(encoding="utf-8") == (PAGES / page.name).read_text(encoding="utf-8")
+    for image in tmp_path.glob("*.png"):
+        assert (PAGES / image.name).exists()
+
+
+def row_of(text: str, beginning: str) -> list[str]:
+    """Return the cells of the table row that begins with these words, without emphasis."""
+    (line,) = [line for line in text.splitlines() if line.replace("*", "").startswith(f"| {beginning}")]
+    return [cell.strip() for cell in line.replace("*", "").strip("|").split("|")]
+
+
+def figures(name: str, group: str, system: str, column: str) -> tuple[str, str]:
+    """Return a mean over seeds on the test set, and its difference to the plain model, as documents give them."""
+    results = results_of(name)
+    values = results.values(group, system, "test", column)
+    difference = paired(values, results.baseline(group, "test", column))
+    return summarize([*values.values()]).text(1), difference.text(1)
+
+
+@pytest.mark.parametrize(
+    ("row", "system", "column"),
+    [
+        ("plain model", "plain", "without heads"),
+        ("with the best temperature", "free-wdr-4", "temperature"),
+        ("free heads, best λ", "free-wdr-4", "best λ"),
+        ("free heads, fitted weights", "free-wdr-4", "fitted"),
+        ("free heads on a third", "free-wdr-4-third", "fitted"),
+        ("the paper's recipe, λ = 0", "wdr-4", "without heads"),
+        ("the paper's recipe, best λ", "wdr-4", "best λ"),
+        ("the paper's recipe, fitted weights", "wdr-4", "fitted"),
+        ("control: the same heads", "present", "fitted"),
+        ("control: a plain model", "wide", "without heads"),
+    ],
+)
+def test_table_of_results(row, system, column):
+    cells = row_of((PAGES / "index.md").read_text(encoding="utf-8"), row)[1:]
+    for name, (mean, difference) in zip(
+        ("ptb-short", "ptb-small"), zip(cells[::2], cells[1::2], strict=True), strict=True
+    ):
+        if mean:
+            expected = figures(name, "ptb", system, column)
+            assert (mean, difference) == (expected[0], "" if system == "plain" else expected[1])
+
+
+def test_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row, name, group, system, column in (
+        ("Perplexity, Penn Treebank", "ptb-small", "ptb", "free-wdr-4", "fitted"),
+        ("the same by the paper's recipe", "ptb-small", "ptb", "wdr-4", "best λ"),
+        ("Translation, Multi30k", "nmt-short", "multi30k-en-de", "free-wdr", "best λ"),
+    ):
+        _, plain, ours, _ = row_of(text, row)
+        assert plain == figures(name, group, "plain", "without heads")[0].split(" ")[0]
+        mean, difference = figures(name, group, system, column)
+        found, compared = re.fullmatch(r"(\S+)(?: \((.*)\))?", ours).groups()
+        assert found == mean.split(" ")[0] and compared in (None, difference)
