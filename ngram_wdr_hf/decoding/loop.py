@@ -1,5 +1,6 @@
 """Speculative decoding of batches: draft tokens, check them in one forward pass, keep those accepted in each row."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,15 +139,18 @@ class SpeculativeDecoding:
         cache = self.kwargs["past_key_values"] = outputs.past_key_values
         # Checked again, as a cache may create its layers in the first forward pass.
         check_can_crop(cache, num_rows)
-        self.cache = RaggedCache(cache, num_rows, self.kwargs.pop(self.mask_name, None))
+        mask, positions = self.kwargs.pop(self.mask_name, None), self.kwargs.pop(self.positions_name, None)
+        # Without padding, no mask is needed.
+        mask = None if mask is not None and mask.ndim == 2 and bool(mask.all()) else mask
+        self.cache = RaggedCache(cache, num_rows, mask)
         self.drafter.pace.prices.cache_bytes = self.cache.bytes_per_token()
-        positions = self.kwargs.pop(self.positions_name, None)
         # By default, a token's position is its column in the cache.
-        self.has_positions = positions is not None
+        last_column = cache.get_seq_length() - 1
         if positions is None:
-            positions = torch.full((num_rows, 1), cache.get_seq_length() - 1, device=self.device)
+            positions = torch.full((num_rows, 1), last_column)
         # The position of the prompt's last token; `_check_drafts` adds the new tokens.
-        self.next_positions = positions.expand(num_rows, -1)[:, -1]
+        self.next_positions: list[int] = positions.expand(num_rows, -1)[:, -1].tolist()
+        self.has_positions = any(position != last_column for position in self.next_positions)
         token_types = self.kwargs.pop("token_type_ids", None)
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
@@ -164,7 +168,7 @@ class SpeculativeDecoding:
             if width > min(max_steps):
                 # Drafts beyond the maximum length will be dropped, but their positions must be valid.
                 steps = torch.minimum(steps, torch.tensor(max_steps, device=self.device)[:, None])
-            inputs[self.positions_name] = self.next_positions[:, None] + steps
+            inputs[self.positions_name] = torch.tensor(self.next_positions, device=self.device)[:, None] + steps
         mask = self.cache.attention_mask
         if mask is not None:
             mask = inputs[self.mask_name] = torch.cat([mask, mask.new_ones(len(mask), width)], dim=1)
@@ -194,7 +198,7 @@ class SpeculativeDecoding:
         width = drafts.depth + 1
         # Of the prompt, only the last position counts.
         logits = outputs.logits[:, -width:].to(self.device, torch.float32)
-        hidden_states = outputs.last_hidden_state
+        hidden_states = outputs.get("last_hidden_state")
         # Cloned, as processors may change the scores in place.
         scores = self.text.process(logits.clone() if self.text.processors else logits, drafts.tokens)
         if self.config.do_sample:
@@ -230,7 +234,7 @@ class SpeculativeDecoding:
             rows = torch.arange(len(counts), device=self.device)
             self.next_tokens = tokens[rows, last]
             self.hidden_states = None if hidden_states is None else hidden_states[rows, last]
-        self.next_positions = self.next_positions + torch.tensor(counts, device=self.device)
+        self.next_positions = list(map(operator.add, self.next_positions, counts))
         unfinished = self.text.unfinished()
         if not self.returns_cache and 0 < len(unfinished) < len(counts):
             self._keep_rows(unfinished)
@@ -242,7 +246,7 @@ class SpeculativeDecoding:
         self.cache.select(rows, self.device)
         self.kwargs = {name: _select(value, index, num_rows) for name, value in self.kwargs.items()}
         self.text.rows = [self.text.rows[row] for row in rows]
-        self.next_tokens, self.next_positions = self.next_tokens[index], self.next_positions[index]
+        self.next_tokens, self.next_positions = self.next_tokens[index], [self.next_positions[row] for row in rows]
         self.hidden_states = None if self.hidden_states is None else self.hidden_states[index]
         self.token_types = None if self.token_types is None else self.token_types[index]
 

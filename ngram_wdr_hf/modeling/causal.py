@@ -70,7 +70,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 
     In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
     them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
-    perplexity in the paper. `logits` are always those of the ensemble.
+    perplexity in the paper. `logits` are always those of the ensemble. Without labels and ensemble, most models call
+    their backbone's `forward` and return its output.
 
     Simple heads work with `inputs_embeds` as with `input_ids`. WDR heads need the ids: they cannot be trained without,
     and head n takes part in the ensemble only where the last n tokens were given as ids.
@@ -135,9 +136,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         adds_nothing = next_tokens is None and ensemble == 0 and not return_last_hidden_state
         if adds_nothing and self.ngram_plain_forward and inputs.get("last_hidden_state") is None:
             self._ngram_check_text(inputs, None)
-            return self._ngram_output(
-                dict(self.ngram_plain_forward(**inputs, logits_to_keep=logits_to_keep, return_dict=True))
-            )
+            return self.ngram_plain_forward(**inputs, logits_to_keep=logits_to_keep, return_dict=True)
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
