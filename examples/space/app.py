@@ -44,7 +44,7 @@ STYLE = """
 :root { color-scheme: light; }
 :root:has(body.dark) { color-scheme: dark; }
 .gradio-container .traced { background: none; }
-#text, #predictions { padding: 0; }
+:is(#text, #predictions) .html-container { padding: 0; }
 #speed :is(th, td) { border-color: var(--border-color-primary); padding: .3rem .6rem; }
 #speed :is(th, td):not(:first-child) { text-align: right; }
 """
