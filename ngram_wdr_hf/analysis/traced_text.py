@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation.utils import GenerateOutput
+from transformers.utils import ModelOutput
 
 from ..data.errors import InputError
 from ..data.rows import pad_prompts
@@ -253,7 +253,7 @@ def _check_model(model: PreTrainedModel) -> None:
 
 def generate_after(
     model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: int, use_mtp: bool, **options: Any
-) -> GenerateOutput:
+) -> ModelOutput:
     """
     Return the output of `generate` for a batch of prompts, in evaluation mode and within the model's positions. With
     drafts, it has their statistics in `speculation`.
