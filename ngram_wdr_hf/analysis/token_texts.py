@@ -30,5 +30,12 @@ def token_texts(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[
     return texts
 
 
+def texts_after(before: Sequence[int], ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return what each of the tokens `ids` adds to a text that ends in the tokens `before`."""
+    # The last tokens may begin a character.
+    before = before[-2 * MAX_TOKENS_OF_CHARACTER :]
+    return token_texts([*before, *ids], tokenizer)[len(before) :]
+
+
 def _decode(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

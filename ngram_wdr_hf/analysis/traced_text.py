@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
 from ..data.errors import InputError
 from ..data.rows import pad_prompts
@@ -18,7 +19,7 @@ from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..training.common.model import can_drop_drafts
 from .token_rows import TextOrIds, check_ids, token_rows
-from .token_texts import MAX_TOKENS_OF_CHARACTER, token_texts
+from .token_texts import texts_after, token_texts
 
 DEFAULT_NEW_TOKENS = 64
 # Options of `generate` that `traced_text` sets itself.
@@ -169,7 +170,7 @@ def traced_text(
     statistics, rows = SpeculationStatistics(), []
     # Some models cannot draft for several rows at once.
     for batch in [prompts] if model.ngram_rows_can_move else [[one] for one in prompts]:
-        output = _generate(model, batch, max_new_tokens, options)
+        output = generate_after(model, batch, max_new_tokens, use_mtp=True, **options)
         statistics += output.speculation
         num_read = output.sequences.shape[1] - max(map(len, output.speculation.trace))
         # With `num_return_sequences`, a prompt has several rows.
@@ -217,9 +218,7 @@ def traced_tokens(
     texts = token_texts(ids, tokenizer)[len(begin) :]
     tokens = []
     for position, (one, text) in enumerate(zip(trace, texts, strict=True), start=len(begin)):
-        # The text of a draft depends on the tokens before it, which may begin its character.
-        before = ids[max(0, position - 2 * MAX_TOKENS_OF_CHARACTER) : position]
-        drafts = _drafts(before, (*one.rejected, *one.dropped), tokenizer)
+        drafts = _drafts(ids[:position], (*one.rejected, *one.dropped), tokenizer)
         tokens.append(TracedToken(text, one.source, drafts[: len(one.rejected)], drafts[len(one.rejected) :]))
     return tokens
 
@@ -231,8 +230,7 @@ def _drafts(
     if not drafts:
         return ()
     ids, sources = zip(*drafts, strict=True)
-    texts = token_texts([*before, *ids], tokenizer)[len(before) :]
-    return tuple(map(Draft, texts, sources))
+    return tuple(map(Draft, texts_after(before, ids, tokenizer), sources))
 
 
 def _in_order(by_source: dict[int, int]) -> dict[int, int]:
@@ -253,8 +251,13 @@ def _check_model(model: PreTrainedModel) -> None:
         raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
 
 
-def _generate(model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: int, options: dict[str, Any]):
-    """Return the output of `generate` for a batch of prompts, with the trace."""
+def generate_after(
+    model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: int, use_mtp: bool, **options: Any
+) -> ModelOutput:
+    """
+    Return the output of `generate` for a batch of prompts, in evaluation mode and within the model's positions. With
+    drafts, it has their statistics in `speculation`.
+    """
     is_encoder_decoder = model.config.is_encoder_decoder
     batch = pad_prompts(prompts, side="right" if is_encoder_decoder else "left")
     num_read = 1 if is_encoder_decoder else batch["input_ids"].shape[1]
@@ -264,7 +267,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: 
             # Avoids Transformers' warning about two limits.
             max_length=None,
             max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),
-            use_mtp=True,
+            use_mtp=use_mtp,
             return_dict_in_generate=True,
             **options,
         )

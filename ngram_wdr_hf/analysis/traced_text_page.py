@@ -96,7 +96,7 @@ def fragment(traced: TracedText) -> str:
 
 def _legend(traced: TracedText) -> str:
     """Return a table of the sources, each in its colours, with their tokens and drafts."""
-    rows = [(_span(row.source, source_name(row.source)), *row[1:]) for row in counts_by_source(traced)]
+    rows = [(source_span(row.source, source_name(row.source)), *row[1:]) for row in counts_by_source(traced)]
     num_replaced = sum(bool(token.rejected) for token in traced.tokens)
     if num_replaced:
         replaced = '<span class="token replaced" data-mark="×">of these, draft rejected</span>'
@@ -128,7 +128,7 @@ def _token(token: TracedToken) -> str:
     line_breaks = text[len(body) :]
     shown = escape(body).replace("\n", "⏎\n") + "⏎" * len(line_breaks)
     if not token.rejected:
-        return _span(token.source, shown) + line_breaks
+        return source_span(token.source, shown) + line_breaks
     drafts = f"Rejected: {_listed(token.rejected)}."
     if token.dropped:
         drafts += f" Dropped after it: {_listed(token.dropped)}."
@@ -148,7 +148,7 @@ def _listed(drafts: Sequence[Draft]) -> str:
     )
 
 
-def _span(source: int, shown: str) -> str:
+def source_span(source: int, shown: str) -> str:
     """Return HTML in the colours of a source, with its mark."""
     if source == MODEL_SOURCE:
         return f'<span class="token">{shown}</span>'
