@@ -113,8 +113,6 @@ class DraftPace:
     TRIAL_SHARE = 0.01
     # How many drafts a guess counts as: few, as a generation may be short.
     GUESS_WEIGHT = 2.0
-    # The guess of what a step with heads gains, in forward passes: that of a mediocre head.
-    GAIN_GUESS = 0.3
 
     def __init__(self, prices: DraftPrices | ThresholdPrices):
         self.prices = prices
@@ -244,13 +242,13 @@ class DraftPace:
             chance *= self.acceptance_rate(DraftKind.of_depth(depth))
             weight, cost = weight + chance, cost + head
             options.append((weight, cost + self.costs.checks[depth + 1]))
-        guess = self.GAIN_GUESS * self.calibrations["heads"].factor
-        total, number = guess * self.GUESS_WEIGHT, self.GUESS_WEIGHT
-        for kind, num_seen in self.num_seen.items():
+        total = number = 0.0
+        # Before any confidence is known, the rate of all drafts of the first head is the best guess.
+        for kind, count in [(DraftKind.of_depth(0), self.GUESS_WEIGHT), *self.num_seen.items()]:
             rate = self.acceptance_rate(kind)
             # Drafts that do not pay are not made.
-            total += num_seen * max(0.0, *(rate * weight - cost for weight, cost in options))
-            number += num_seen
+            total += count * max(0.0, *(rate * weight - cost for weight, cost in options))
+            number += count
         return total / number
 
     def _count(self, kinds: Sequence[DraftKind]) -> None:
