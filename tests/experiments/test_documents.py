@@ -28,6 +28,11 @@ def test_pages(name, tmp_path):
         assert (PAGES / image.name).exists()
 
 
+def section(title: str) -> str:
+    """Return a section of the page of all results."""
+    return (PAGES / "index.md").read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
 def row_of(text: str, beginning: str) -> list[str]:
     """Return the cells of the table row that begins with these words, without emphasis."""
     (line,) = [line for line in text.splitlines() if line.replace("*", "").startswith(f"| {beginning}")]
@@ -57,8 +62,8 @@ def figures(name: str, group: str, system: str, column: str) -> tuple[str, str]:
         ("control: a plain model", "wide", "without heads"),
     ],
 )
-def test_table_of_results(row, system, column):
-    cells = row_of((PAGES / "index.md").read_text(encoding="utf-8"), row)[1:]
+def test_table_of_language_models(row, system, column):
+    cells = row_of(section("Penn Treebank, small"), row)[1:]
     for name, (mean, difference) in zip(
         ("ptb-short", "ptb-small"), zip(cells[::2], cells[1::2], strict=True), strict=True
     ):
@@ -67,12 +72,29 @@ def test_table_of_results(row, system, column):
             assert (mean, difference) == (expected[0], "" if system == "plain" else expected[1])
 
 
+@pytest.mark.parametrize(
+    ("row", "system", "column"),
+    [
+        ("plain model", "plain", "without heads"),
+        ("free heads, fitted weights", "free-wdr", "fitted"),
+        ("the paper's recipe, λ = 0", "wdr", "without heads"),
+        ("the paper's recipe, fitted weights", "wdr", "fitted"),
+    ],
+)
+def test_table_of_translations(row, system, column):
+    cells = row_of(section("Multi30k, small"), row)[1:]
+    for name, cell in zip(("nmt-short", "nmt-small"), cells, strict=True):
+        values = [results_of(name).values("multi30k-en-de", system, split, column) for split in ("test", "validation")]
+        test, validation = (summarize([*found.values()]).text() for found in values)
+        assert cell == f"{test} ({validation})"
+
+
 def test_readme():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for row, name, group, system, column in (
         ("Perplexity, Penn Treebank", "ptb-small", "ptb", "free-wdr-4", "fitted"),
         ("the same by the paper's recipe", "ptb-small", "ptb", "wdr-4", "best λ"),
-        ("Translation, Multi30k", "nmt-short", "multi30k-en-de", "free-wdr", "best λ"),
+        ("Translation, Multi30k", "nmt-small", "multi30k-en-de", "free-wdr", "temperature"),
     ):
         _, plain, ours, _ = row_of(text, row)
         assert plain == figures(name, group, "plain", "without heads")[0].split(" ")[0]
