@@ -19,9 +19,10 @@ from ...evaluation.lengths import max_positions
 from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
-from ..common.model import can_drop_drafts, check_train_mode, choose_weights, restrict_drafts
-from ..common.run import Run, all_runs, begin, finish, in_their_folders
+from ..common.model import can_drop_drafts, check_train_mode, restrict_drafts
+from ..common.run import Run
 from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
+from ..common.runs import run_all
 from ..common.self_generated import SelfGeneration
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
@@ -47,24 +48,12 @@ def run_clm(arguments: RunArguments) -> list[ClmResult]:
     """
     check_text_options(arguments)
     check_clm_arguments(arguments)
-    arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments, repository)) as runs:
-        results = [_complete(run) for run in runs]
-        if arguments.training.process_index == 0:
-            print_tables(results)
-            finish(arguments, results, repository)
-    return results
+    return run_all(arguments, _complete, print_tables)
 
 
 def _complete(run: Run) -> ClmResult:
     """Do what is left of one run, from its data to its files, and return its result."""
-    with run.preparing():
-        data, model = _prepare(run)
-        run.claim(data.tokenizer, model)
-    run.introduce(model, data.counts())
-    if run.needs_training:
-        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-    model = run.load_trained(model)
+    data, model = run.complete_training(_prepare, _make_trainer)
 
     windows = data.windows(run.arguments.data.stride)
     fit = run.fit(model, windows)

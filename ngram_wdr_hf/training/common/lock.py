@@ -5,10 +5,13 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from ...data.errors import InputError
 
@@ -89,3 +92,19 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
     except OSError:
         pass
+
+
+def lock(folder: Path, locks: ExitStack) -> None:
+    """
+    Hold the lock on a folder in the first process, until `locks` are closed. If another command has it, raise an
+    `InputError` in every process.
+    """
+    problem = None
+    if PartialState().is_main_process:
+        try:
+            locks.enter_context(locked(folder))
+        except InputError as error:
+            problem = str(error)
+    (problem,) = broadcast_object_list([problem])
+    if problem is not None:
+        raise InputError(problem)

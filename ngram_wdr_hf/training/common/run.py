@@ -1,16 +1,17 @@
-"""Steps of a run, shared by all tasks: begin, prepare, train, score, save, finish."""
+"""Steps of a run, shared by all tasks: prepare, train, score, save."""
 
 import copy
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, reduce
+from accelerate.utils import reduce
+from torch import nn
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -29,72 +30,29 @@ from ..run_trainer import Diverged
 from ..trainer import NgramTrainer, to_device
 from .arguments import RunArguments
 from .checkpoints import check_checkpoint, check_heads, read_mapping
-from .hub import make_repository, push_run
-from .lock import locked
-from .model import limit_length
+from .model import choose_weights, limit_length
 from .model_card import save_model_card
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_tables
 from .run_folder import EVALUATION, SETTINGS, RunFolder
 from .settings import (
-    best_metric,
     check_restored,
-    check_together,
-    comparison_runs,
     fits_in_training,
     output_folder,
     run_settings,
-    with_data_of_run,
 )
-from .train import describe_trained, end_if_diverged, stopped_early, train_and_save
+from .train import describe_trained, stopped_early, train_and_save
 
 
-def begin(arguments: RunArguments) -> tuple[RunArguments, str | None]:
-    """
-    Check the options together and complete them; without training, data options come from the evaluated run. Return
-    the options and the id of the repository on the Hub to push to, created here. It is `None` if the run is not
-    pushed, or not by this process.
-    """
-    check_together(arguments)
-    training = arguments.training
-    training.metric_for_best_model = best_metric(arguments)
-    if training.metric_for_best_model == "accepted_drafts":
-        training.greater_is_better = True
-    repository = make_repository(training) if training.process_index == 0 else None
-    # Trainer would push its own model card.
-    training.push_to_hub = False
-    return arguments if training.do_train else with_data_of_run(arguments), repository
+class RunData(Protocol):
+    """The data of a run, of any task."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def counts(self) -> dict[str, str]: ...
 
 
-def all_runs(arguments: RunArguments, repository: str | None = None) -> list["Run"]:
-    """
-    Return the run of these options, to be pushed to `repository` unless `None`, and with `--compare`, one for each
-    other kind of model, in a subfolder.
-    """
-    return [Run(arguments, repository), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
-
-
-@contextmanager
-def in_their_folders(runs: Iterable["Run"]) -> Iterator[Iterator["Run"]]:
-    """Hold the lock on the folder of each of these runs, from the run's turn to the end. Raise as `lock` does."""
-    with ExitStack() as locks:
-        yield (run for run in runs if lock(run.folder.path, locks) is None)
-
-
-def lock(folder: Path, locks: ExitStack) -> None:
-    """
-    Hold the lock on a folder in the first process, until `locks` are closed. If another command has it, raise an
-    `InputError` in every process.
-    """
-    problem = None
-    if PartialState().is_main_process:
-        try:
-            locks.enter_context(locked(folder))
-        except InputError as error:
-            problem = str(error)
-    (problem,) = broadcast_object_list([problem])
-    if problem is not None:
-        raise InputError(problem)
+Data = TypeVar("Data", bound=RunData)
 
 
 class Run:
@@ -200,6 +158,23 @@ class Run:
         limit_length(tokenizer, model)
         if self.saves_results:
             self.folder.claim(self.settings, tokenizer)
+
+    def complete_training(
+        self,
+        prepare: Callable[["Run"], tuple[Data, PreTrainedModel]],
+        make_trainer: Callable[["Run", nn.Module, Data], NgramTrainer],
+    ) -> tuple[Data, PreTrainedModel]:
+        """
+        Prepare data and model, and train what is left to train. Return the data and the trained model. `make_trainer`
+        is given the module to train, the model itself or with an adapter.
+        """
+        with self.preparing():
+            data, model = prepare(self)
+            self.claim(data.tokenizer, model)
+        self.introduce(model, data.counts())
+        if self.needs_training:
+            self.train(make_trainer(self, choose_weights(model, self.arguments.model), data))
+        return data, self.load_trained(model)
 
     def introduce(self, model: PreTrainedModel, counts: Mapping[str, str]) -> None:
         """Print the sizes of the model and of each split (`counts`), and whether the run is trained already."""
@@ -356,23 +331,3 @@ def _update_file(path: Path, fields: Mapping[str, Any], removed: Container[str] 
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     unfinished.replace(path)
-
-
-def finish(arguments: RunArguments, results: Sequence[TaskResult], repository: str | None) -> None:
-    """
-    Plot the comparison of `--compare`, print where the results are, and push them to `repository`, unless `None`. For
-    the first process only.
-    """
-    folder = output_folder(arguments)
-    if arguments.report.compare:
-        save_lambda_plot(results, folder / "comparison.png")
-        save_training_plot(results, folder / "comparison_training.png")
-        save_gradient_diversity_plot(results, folder / "comparison_gradient_diversity.png")
-    if arguments.training.do_train:
-        print(f"\nSaved in {folder}: the model, README.md, metrics.json and the plots.")
-    else:
-        print(f"\nSaved in {folder}: {EVALUATION}.md and {EVALUATION}.json.")
-    end_if_diverged({result.name: result.history for result in results})
-    if repository is not None:
-        push_run(folder, repository, arguments.training)
-        print(f"Pushed to {repository}.")

@@ -15,7 +15,8 @@ from ...data.errors import InputError
 from ...data.glue import GLUE_TASKS, GlueTask
 from ...metrics import GLUE
 from ..common.arguments import RunArguments
-from ..common.run import Run, lock
+from ..common.lock import lock
+from ..common.run import Run
 from ..common.train import end_if_diverged, train_and_save
 from ..common.trainer_parts import check_trainer_parts
 from ..run_trainer import RunTrainer

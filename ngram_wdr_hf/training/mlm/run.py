@@ -9,8 +9,9 @@ from transformers import default_data_collator
 from ...method.documents import IGNORE_INDEX
 from ...modeling.masked import NgramMaskedMixin
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights
-from ..common.run import Run, all_runs, begin, finish, in_their_folders
+from ..common.model import check_train_mode
+from ..common.run import Run
+from ..common.runs import run_all
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
 from .arguments import check_mlm_arguments
@@ -31,24 +32,12 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     """
     check_text_options(arguments)
     check_mlm_arguments(arguments)
-    arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments, repository)) as runs:
-        results = [_complete(run) for run in runs]
-        if arguments.training.process_index == 0:
-            print_tables(results)
-            finish(arguments, results, repository)
-    return results
+    return run_all(arguments, _complete, print_tables)
 
 
 def _complete(run: Run) -> MlmResult:
     """Do what is left of one run, from its data to its files, and return its result."""
-    with run.preparing():
-        data, model = _prepare(run)
-        run.claim(data.tokenizer, model)
-    run.introduce(model, data.counts())
-    if run.needs_training:
-        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-    model = run.load_trained(model)
+    data, model = run.complete_training(_prepare, _make_trainer)
 
     scores = run.score(model, data.texts(), trainer_class=MlmTrainer)
     guesses = _guesses(model, data, run.arguments.report.num_examples) if run.training.should_save else []

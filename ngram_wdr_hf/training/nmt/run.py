@@ -22,9 +22,10 @@ from ...evaluation.lengths import max_positions
 from ...evaluation.scores import by_kind
 from ...method.ensemble import Ensemble, is_lambda
 from ..common.arguments import RunArguments
-from ..common.model import check_train_mode, choose_weights, restrict_drafts
-from ..common.run import Run, all_runs, begin, finish, in_their_folders
+from ..common.model import check_train_mode, restrict_drafts
+from ..common.run import Run
 from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
+from ..common.runs import run_all
 from ..common.self_generated import SelfGeneration
 from ..common.settings import check_together, with_data_of_run
 from ..trainer import to_device
@@ -52,25 +53,17 @@ def run_nmt(arguments: RunArguments) -> list[NmtResult]:
         check_together(arguments)
         _translate_file(arguments)
         return []
-    arguments, repository = begin(arguments)
-    with in_their_folders(all_runs(arguments, repository)) as runs:
-        results = [_complete(run) for run in runs]
-        if arguments.training.process_index == 0:
-            print_examples(results[0])
-            print_tables(results)
-            finish(arguments, results, repository)
-    return results
+    return run_all(arguments, _complete, _print_results)
+
+
+def _print_results(results: Sequence[NmtResult]) -> None:
+    print_examples(results[0])
+    print_tables(results)
 
 
 def _complete(run: Run) -> NmtResult:
     """Do what is left of one run, from its data to its files, and return its result."""
-    with run.preparing():
-        data, model = _prepare(run)
-        run.claim(data.tokenizer, model)
-    run.introduce(model, data.counts())
-    if run.needs_training:
-        run.train(_make_trainer(run, choose_weights(model, run.arguments.model), data))
-    model = run.load_trained(model)
+    data, model = run.complete_training(_prepare, _make_trainer)
 
     batches = {split: pairs for split, pairs in data.batches.items() if split != "train"}
     fit = run.fit(model, batches)

@@ -8,7 +8,7 @@ import yaml
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.arguments import RunArguments
-from ngram_wdr_hf.training.common.run import all_runs, begin
+from ngram_wdr_hf.training.common.runs import all_runs, begin
 from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
 from ngram_wdr_hf.training.glue.run import single_runs
 from ngram_wdr_hf.training.mlm.arguments import parse_mlm_arguments
