@@ -28,7 +28,7 @@ PUBLIC_MODULES += (
 )
 # Public names with an underscore.
 NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
-MADE_BY_METACLASSES = ("_abc_impl", "_backward_cls", "_field_defaults", "_fields")
+MADE_BY_METACLASSES = ("_abc_impl", "_backward_cls", "_field_defaults", "_fields", "_is_protocol")
 GETTERS = ("getattr", "hasattr", "setattr")
 # Every part of a listed path counts as listed, such as `_dynamo` in `torch._dynamo`.
 LISTED = {part for private in PRIVATE_NAMES for part in re.split(r"[.:]", private.path)}
