@@ -1,6 +1,6 @@
 """
-Stands for a warm process, see `warm_python`: a script that passes its arguments, environment, folder and output on, and
-ends with the exit code of that process. It imports little, so that it starts at once.
+Stands for a warm process, see `warm_python`: a script that passes its arguments, environment, folder and output on,
+and ends with the exit code of that process. It imports little, so that it starts at once.
 """
 
 import json
