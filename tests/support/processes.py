@@ -93,7 +93,7 @@ def run_and_kill(run, folder: Path, options: list[str]) -> None:
 
 def launch(script: Path, *arguments: str) -> tuple[int, str]:
     """Run `accelerate launch` with two processes and return the exit code and the output."""
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command = [*warm_python(), "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
     process = subprocess.Popen(
         command,
