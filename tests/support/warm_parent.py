@@ -15,7 +15,8 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from types import ModuleType
 
-IMPORTS = ["transformers.models.auto.modeling_auto", "transformers.trainer", "datasets"]
+# Not Transformers' Trainer, which asks while it is imported whether it is in a notebook.
+IMPORTS = ["transformers.models.auto.modeling_auto", "transformers.training_args", "accelerate", "datasets"]
 
 
 def receive(connection: socket.socket) -> tuple[dict, list[int]]:
