@@ -148,7 +148,7 @@ results = lm_eval.simple_evaluate(
 assert "ngram_wdr_hf" not in sys.modules
 print("\\nsum", sum(sample["filtered_resps"][0] for sample in results["samples"]["texts"]))
 """
-    printed = run_python("-c", script)
+    printed = run_python("-c", script, is_warm=True)
     total = float(re.search(r"^sum (\S+)$", printed, flags=re.MULTILINE)[1])
     assert total == pytest.approx(sum(our_log_likelihoods(checkpoint[0], 0.4)), rel=1e-5)
 

@@ -4,9 +4,10 @@ import re
 
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, warm_python
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [
@@ -19,6 +20,13 @@ NAMES = [
 ]
 # Timeout per cell in seconds. On two idle cores, a whole notebook needs less.
 PATIENCE = 600
+
+
+class WarmKernelManager(AsyncKernelManager):
+    """Starts kernels that have the imports done."""
+
+    def format_kernel_cmd(self, extra_arguments=None) -> list[str]:
+        return [*warm_python(), "-m", "ipykernel_launcher", "-f", self.connection_file]
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -46,7 +54,8 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     fresh = nbformat.from_dict(stored)
     for cell in code_cells(fresh):
         cell.outputs, cell.execution_count = [], None
-    NotebookClient(fresh, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(fresh, kernel_manager_class=WarmKernelManager, timeout=PATIENCE, resources=resources).execute()
     assert not [output for cell in code_cells(fresh) for output in cell.outputs if output.output_type == "error"]
     # The stored outputs come from one run in order, have all images, and contain no local paths.
     assert [cell.execution_count for cell in code_cells(stored)] == list(range(1, len(code_cells(stored)) + 1))

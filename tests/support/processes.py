@@ -1,10 +1,14 @@
-"""Subprocesses: Python without the package, a script that is killed, and distributed processes."""
+"""Subprocesses: Python that starts at once, without the package, a script that is killed, distributed processes."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,13 +18,34 @@ CONFIGURATIONS = ROOT / "examples" / "accelerate"
 PATIENCE = 300
 
 
-def run_python(*arguments: str, is_silent: bool = False, **environment: str) -> str:
+@cache
+def warm_python() -> list[str]:
     """
-    Run Python with these arguments, check that it succeeds (without warnings if `is_silent`), and return its output.
-    `environment` is added to the current one.
+    Return a command to use like `python`, for processes that have torch and Transformers imported from the start, but
+    not the package: the imports take longer than most of what such processes are for. They are forked from one parent,
+    with the settings of its environment that these libraries read while they are imported, such as HF_HOME.
+    """
+    folder, here = tempfile.mkdtemp(prefix="warm_"), Path(__file__).parent
+    address = f"{folder}/address"
+    command = [sys.executable, "-I", str(here / "warm_parent.py"), address]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout.readline() == b"listening\n"
+
+    def end() -> None:
+        parent.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return [sys.executable, "-I", "-S", str(here / "warm_client.py"), address]
+
+
+def run_python(*arguments: str, is_warm: bool = False, is_silent: bool = False, **environment: str) -> str:
+    """
+    Run Python, or `warm_python`, with these arguments, check that it succeeds (without warnings if `is_silent`), and
+    return its output. `environment` is added to the current one.
     """
     run = subprocess.run(
-        [sys.executable, *arguments],
+        [*(warm_python() if is_warm else [sys.executable]), *arguments],
         env={**os.environ, **environment},
         cwd=ROOT,
         capture_output=True,
@@ -37,8 +62,8 @@ def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
     script = folder / "elsewhere.py"
     script.write_text('import sys\n\nsys.modules["ngram_wdr_hf"] = None\n' + code, encoding="utf-8")
     run = subprocess.run(
-        [sys.executable, "-I", str(script), *arguments],
-        env={"HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"},
+        [*warm_python(), "-I", str(script), *arguments],
+        env={"PATH": ""},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -68,7 +93,7 @@ def run_and_kill(run, folder: Path, options: list[str]) -> None:
 
 def launch(script: Path, *arguments: str) -> tuple[int, str]:
     """Run `accelerate launch` with two processes and return the exit code and the output."""
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command = [*warm_python(), "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(CONFIGURATIONS / "cpu_2_processes.yaml"), str(script), *arguments]
     process = subprocess.Popen(
         command,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -49,6 +50,14 @@ def card_code(folder: Path) -> str:
 
 def cut_in_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def leave_out_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longer than a short training: plots, and the collection of garbage before it."""
+    for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
+        monkeypatch.setattr(f"ngram_wdr_hf.training.common.run.{name}", lambda results, path: False)
+    monkeypatch.setattr("ngram_wdr_hf.training.glue.run.save_plot", lambda results, path: None)
+    monkeypatch.setattr("accelerate.utils.memory.gc", SimpleNamespace(collect=lambda: None))
 
 
 class FinishedRun(NamedTuple):

@@ -2,7 +2,6 @@
 
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import openai
+
+from tests.support.processes import warm_python
 
 # Seconds to wait for the start of a server, an answer, or the end.
 PATIENCE = 120
@@ -53,7 +54,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[Server]:
     block. The log is there, too.
     """
     port, log = free_port(), folder / "server.log"
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--port", str(port), *arguments]
+    command = [*warm_python(), "-m", "transformers.cli.transformers", "serve", "--port", str(port), *arguments]
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     server = Server(f"http://localhost:{port}", log)

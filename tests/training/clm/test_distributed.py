@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,15 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing import ProcessRaisedException
 from transformers import AutoModelForCausalLM
 
-import ngram_wdr_hf
+from ngram_wdr_hf.command.main import main
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
 from tests.support.errors import raises_naming
 from tests.support.processes import CONFIGURATIONS, ROOT, in_two_processes, launch
-from tests.support.scripts import metrics_of
+from tests.support.scripts import metrics_of, one_sentence
 from tests.support.tiny import random_ids, tiny_model
 
 BLOCK_SIZE = 24
@@ -245,35 +247,30 @@ def test_fsdp_run_equals_an_unsharded_run(texts, one_process, tmp_path):
     assert load_file(folder / "model.safetensors")["ngram_heads.2.fc_out.weight"].shape == (128, 128)
 
 
-SECOND_WITH_OTHER_OPTIONS = """
-import os, runpy, sys
-arguments = sys.argv[1:] + ["--seed", "1"] * int(os.environ["RANK"])
-sys.argv = [{script!r}, *arguments]
-runpy.run_path({script!r}, run_name="__main__")
-"""
-
-
-def assert_refused(sentence: str, code: int, output: str) -> None:
-    # The launcher exits with 1 and prints the exit code of the first failed process.
-    assert code == 1 and "exitcode  : 2" in output, output
-    assert sentence in output
+def command_of_one(rank: int, folder: Path, first: list[str], second: list[str]) -> None:
+    """Run the command in one of two processes, each with its own options, and write its errors and its exit code."""
+    with open(folder / f"errors_{rank}", "w", encoding="utf-8") as errors, redirect_stderr(errors):
+        code = main(["clm", *(second if rank else first)])
+    (folder / f"code_{rank}").write_text(str(code))
 
 
 def test_bad_input_ends_both_processes(texts, tmp_path):
     arguments = options({**texts, "train_file": "missing.txt"}, tmp_path / "run")
-    code, output = launch(ROOT / "train_clm.py", *arguments)
-    assert_refused("error: The file missing.txt", code, output)
-    # The only traceback is the launcher's.
-    assert output.count("Traceback (most recent call last)") == 1
-    assert str(Path(ngram_wdr_hf.__file__).parent) not in output
+    in_two_processes(command_of_one, tmp_path, arguments, arguments)
+    for rank in range(2):
+        assert (tmp_path / f"code_{rank}").read_text() == "2"
+        assert "error: The file missing.txt" in one_sentence((tmp_path / f"errors_{rank}").read_text())
     assert not (tmp_path / "run").exists()
 
 
 def test_bad_input_of_one_process_ends_the_other(texts, tmp_path):
     """The first process, without an error, must not wait for the second forever."""
-    script = tmp_path / "script.py"
-    script.write_text(SECOND_WITH_OTHER_OPTIONS.format(script=str(ROOT / "train_clm.py")), encoding="utf-8")
-    assert_refused("seed: saved 42, now 1", *launch(script, *options(texts, tmp_path / "run")))
+    arguments = options(texts, tmp_path / "run")
+    # Its connection to the second is closed.
+    with pytest.raises(ProcessRaisedException, match="Process 0 terminated"):
+        in_two_processes(command_of_one, tmp_path, arguments, [*arguments, "--seed", "1"])
+    assert (tmp_path / "code_1").read_text() == "2" and not (tmp_path / "code_0").exists()
+    assert "seed: saved 42, now 1" in one_sentence((tmp_path / "errors_1").read_text())
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGURATIONS.glob("*.yaml")), ids=lambda path: path.stem)

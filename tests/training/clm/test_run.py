@@ -23,6 +23,7 @@ LEAVES = ["README.md", "lambda_sweep.png", "metrics.json", "model.safetensors", 
 LEAVES += ["training.png"]
 
 
+@pytest.mark.plots
 @pytest.mark.parametrize("recipe", ["free", "paper"])
 def test_run_and_its_files(files, tmp_path, capsys, monkeypatch, recipe):
     monkeypatch.chdir(tmp_path)
@@ -151,6 +152,7 @@ def test_repeated_command_does_not_train(finished_clm, tmp_path, capsys):
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == weights
 
 
+@pytest.mark.plots
 def test_compare(finished_clm, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished_clm.folder, folder)
@@ -315,7 +317,7 @@ def test_default_data(tmp_path, monkeypatch, capsys):
     """Only options that shorten the run are given."""
     monkeypatch.chdir(tmp_path)
     short = ["--max_steps", "2", "--lambda_grid", "0", "0.4", "--eval_strategy", "no", "--disable_tqdm", "true"]
-    (result,) = run(*short)
+    (result,) = run(*short, "--config_overrides", "n_layer=1", "n_embd=32")
     assert result.name == "wdr N=4" and result.settings["preset"] == "tiny"
     assert set(result.scores) == {"validation", "test"}
     assert 20_000 < result.scores["validation"].num_words < result.scores["validation"].num_tokens

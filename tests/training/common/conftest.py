@@ -1,30 +1,14 @@
-"""Short runs of all scripts, without plots."""
+"""Short runs of all scripts."""
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
-import accelerate
 import pytest
 
-import ngram_wdr_hf
 from tests.support import clm_runs, glue_runs, mlm_runs, nmt_runs
-from tests.support.scripts import as_arguments
+from tests.support.scripts import as_arguments, leave_out_plots
 
 CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2)
-
-
-@pytest.fixture
-def without_plots(monkeypatch):
-    leave_out_plots(monkeypatch)
-
-
-def leave_out_plots(monkeypatch) -> None:
-    """Leave out what takes longer than these trainings: plots, and the collection of garbage before a training."""
-    for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
-        monkeypatch.setattr(ngram_wdr_hf.training.common.run, name, lambda results, path: False)
-    monkeypatch.setattr(ngram_wdr_hf.training.glue.run, "save_plot", lambda results, path: None)
-    monkeypatch.setattr(accelerate.utils.memory, "gc", SimpleNamespace(collect=lambda: None))
 
 
 class Script:
@@ -47,7 +31,7 @@ def clm_script(checkpoint: str, files: list[str]) -> Script:
 
 
 @pytest.fixture
-def clm(without_plots, checkpoint, files) -> Script:
+def clm(checkpoint, files) -> Script:
     return clm_script(checkpoint, files)
 
 
@@ -60,7 +44,7 @@ def undisturbed(checkpoint, files, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def nmt(without_plots, marian, pair_files) -> Script:
+def nmt(marian, pair_files) -> Script:
     pairs = [*pair_files["train"], *pair_files["validation"]]
     options = ["--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, *CONSTANT]
     options += as_arguments(lambda_grid=0, num_beams=1, lr_scheduler_type="inverse_sqrt", warmup_steps=2)
@@ -68,14 +52,14 @@ def nmt(without_plots, marian, pair_files) -> Script:
 
 
 @pytest.fixture
-def mlm(without_plots, files) -> Script:
+def mlm(files) -> Script:
     options = [*files, *mlm_runs.QUICK, *CONSTANT, *as_arguments(max_steps=-1, eval_strategy="epoch")]
     options += as_arguments(per_device_train_batch_size=64, num_examples=0)
     return Script(mlm_runs.run, options, ("--num_train_epochs 1", "--num_train_epochs 2"))
 
 
 @pytest.fixture
-def glue(without_plots, tmp_path) -> Script:
+def glue(tmp_path) -> Script:
     glue_runs.write_task(tmp_path, "sst2")
     glue_runs.tiny_checkpoint("gpt2", tmp_path / "model")
     options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "sst2", "--data_dir", str(tmp_path)]

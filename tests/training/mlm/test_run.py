@@ -26,6 +26,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return AutoModelForMaskedLM.from_pretrained(folder).state_dict()
 
 
+@pytest.mark.plots
 def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
@@ -133,6 +134,7 @@ def test_resumed_run(files, tmp_path, monkeypatch):
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(parts).items())
 
 
+@pytest.mark.plots
 def test_compare(files, tmp_path, capsys):
     results = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--compare", "--preset", "tiny-bert")
     assert [result.name for result in results] == ["wdr N=3", "plain", "wdr N=3, masked tokens"]

@@ -173,7 +173,7 @@ def test_the_papers_settings(marian, preset, inner, heads, dropout, rate, batch_
 
 
 def test_help_names_every_option():
-    shown = run_python(str(SCRIPT), "--help_all", is_silent=True, COLUMNS="200")
+    shown = run_python(str(SCRIPT), "--help_all", is_warm=True, is_silent=True, COLUMNS="200")
     for group in (NmtDataArguments, NmtModelArguments, NmtReportArguments, NmtTrainingArguments):
         for option in fields(group):
             assert f"--{option.name}" in shown

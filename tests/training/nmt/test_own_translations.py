@@ -23,16 +23,10 @@ from tests.support.checkpoints import rewrite_config
 from tests.support.errors import raises_naming
 from tests.support.nmt_runs import NUM_PAIRS, QUICK, run, toy_pairs
 from tests.support.pairs import IGNORED, PAD, pairs_of, random_lengths, tokens_of
-from tests.support.scripts import as_arguments, finish, metrics_of, weights_of
+from tests.support.scripts import as_arguments, finish, leave_out_plots, metrics_of, weights_of
 from tests.support.tiny import SEQ2SEQ, tiny_seq2seq
-from tests.training.common.conftest import leave_out_plots
 
 END = 0
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
-    leave_out_plots(monkeypatch)
 
 
 def options(num_sentences: int, **fields) -> SelfGeneration:

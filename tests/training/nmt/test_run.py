@@ -238,6 +238,7 @@ def test_bag_of_words_without_heads(marian, pairs, tmp_path):
     assert len(rows) == 22 and all(row["plain"] == row["hypothesis"] for row in rows)
 
 
+@pytest.mark.plots
 def test_compare(pairs, tmp_path, capsys):
     folder = tmp_path / "run"
     options = [*pairs, *QUICK, "--max_steps", "2", "--num_beams", "1"]
