@@ -53,13 +53,13 @@ def _images(text: str) -> list[str]:
     return [part.split(")")[0] for part in text.split("](")[1:]]
 
 
-def test_two_steps_of_the_paper(tmp_path):
+def test_ten_steps_of_the_paper(tmp_path):
     """The paper's Transformer itself, in smaller batches, on a short text."""
     for name, (split, count) in DOCUMENTS.items():
         write_english(split, count, tmp_path / name)
     run = load_experiment("ptb", "paper").run("ptb", "wdr-4", 1, tmp_path / "runs", tmp_path)
-    short = as_arguments(max_steps=2, eval_strategy="steps", eval_steps=2, per_device_train_batch_size=4)
+    short = as_arguments(max_steps=10, eval_strategy="steps", eval_steps=10, per_device_train_batch_size=4)
     assert complete([replace(run, commands=[[*run.commands[0], *short]])], 1, print) == []
     metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["head_parameters"] == 3 * (2 * 256**2 + 2 * 256)
-    assert metrics["settings"]["preset"] == "paper-tf-small" and metrics["settings"]["max_steps"] == 2
+    assert metrics["settings"]["preset"] == "paper-tf-small" and metrics["settings"]["max_steps"] == 10

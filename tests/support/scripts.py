@@ -55,7 +55,8 @@ def cut_in_half(path: Path) -> None:
 def leave_out_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes longer than a short training: plots, and the collection of garbage before it."""
     for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
-        monkeypatch.setattr(f"ngram_wdr_hf.training.common.run.{name}", lambda results, path: False)
+        for module in ("run", "runs"):
+            monkeypatch.setattr(f"ngram_wdr_hf.training.common.{module}.{name}", lambda results, path: False)
     monkeypatch.setattr("ngram_wdr_hf.training.glue.run.save_plot", lambda results, path: None)
     monkeypatch.setattr("accelerate.utils.memory.gc", SimpleNamespace(collect=lambda: None))
 
