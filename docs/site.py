@@ -42,10 +42,12 @@ REFERENCE = re.compile(r"\[<code>~?([^<]*)</code>\]")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages of the results and the notebooks to the navigation."""
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
-    results = sorted(path.stem for path in Path(config.docs_dir, "results").glob("*.md") if path.stem != "index")
-    # A page of a table is named after the table and its scale, TABLE-SCALE. The scales have the same title.
-    pages = {name: f"results/{name}.md" for name in results}
-    sections["Results"] += [{name: page} if "-" in name else page for name, page in pages.items()]
+    for path in sorted(Path(config.docs_dir, "results").glob("*.md")):
+        if path.stem != "index":
+            title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").partition(":")[0]
+            # A page of a table is named after the table and its scale, TABLE-SCALE. The scales have the same title.
+            scale = path.stem.partition("-")[2]
+            sections["Results"].append({f"{title}, {scale}" if scale else title: f"results/{path.name}"})
     sections["Notebooks"] += NOTEBOOKS
     return config
 
