@@ -298,3 +298,9 @@ def noun_from(line: str) -> Noun:
 def adjective_from(line: str) -> Adjective:
     (english, *_), german, kinds = (part.split() for part in line.split("|"))
     return Adjective(english, german[0], german[-1], frozenset(kinds))
+
+
+def written(text: str, mark: str) -> str:
+    """Return a sentence with a capital letter and the final `mark`, without repeated, leading or trailing commas."""
+    text = re.sub(r"( ?,)+", ",", text).strip(" ,")
+    return text[0].upper() + text[1:] + mark

@@ -1,7 +1,6 @@
 """The ensemble and drafting in `generate`."""
 
 import copy
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -19,10 +18,11 @@ from transformers.generation import (
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.obstacles import CannotDraft
 from ..decoding.processor import split_ensemble_processors
-from ..method.configuration import check_draft_vocab_size, check_ensemble_weights, check_fraction, check_integer
+from ..method.configuration import check_ensemble_weights, check_fraction, check_integer
 from ..method.ensemble import is_plain
 from ..method.names import refuse_misspelt
 from .default_drafts import DefaultDraftsMixin
+from .draft_vocabulary import DraftVocabularyMixin
 from .signature import ENSEMBLE_ARGUMENTS
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
@@ -40,7 +40,7 @@ GENERATION_OPTIONS = (*SAVED_OPTIONS, "use_mtp")
 DRAFT_COUNTS = {"num_assistant_tokens": 0, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
 
 
-class NgramGenerationMixin(DefaultDraftsMixin):
+class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
     r"""
     Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and
     `generation_config`:
@@ -210,73 +210,6 @@ class NgramGenerationMixin(DefaultDraftsMixin):
             if count is not None:
                 check_integer(name, count, minimum)
         self.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
-
-    def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
-        r"""
-        Restrict the heads' drafts in `generate(use_mtp=True)` to the given tokens, which makes drafting cheaper. This
-        also sets `config.draft_vocab_size` to their number. The tokens are saved with the model.
-
-        Args:
-            token_ids (`Sequence[int]` or `torch.LongTensor`):
-                The token ids, without duplicates and most useful first: usually the most frequent ones of the training
-                data. With a smaller `draft_vocab_size`, `generate` uses only the first of them.
-        """
-        if not self.ngram_heads:
-            raise ValueError("`ngram_set_draft_tokens` needs a model with heads: use `ngram_size` >= 2.")
-        vocab_size = self.ngram_vocab_size
-        tokens = torch.as_tensor(token_ids, device=self.device).flatten()
-        check_draft_vocab_size(len(tokens), vocab_size)
-        is_integer = not tokens.is_floating_point() and tokens.dtype != torch.bool
-        if not is_integer or len(tokens.unique()) < len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise ValueError(
-                f"`token_ids` must be integers from 0 to {vocab_size - 1} without duplicates. Remove all others."
-            )
-        self.config.draft_vocab_size = len(tokens)
-        self.register_buffer("draft_token_ids", tokens.long())
-
-    def set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
-        """Deprecated: use [`~NgramGenerationMixin.ngram_set_draft_tokens`]."""
-        warnings.warn("`set_draft_tokens` is deprecated: use `ngram_set_draft_tokens`.", FutureWarning, stacklevel=2)
-        self.ngram_set_draft_tokens(token_ids)
-
-    def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.Tensor | None:
-        """
-        Return the tokens that the heads choose drafts from, `(draft_vocab_size,)`: those of `ngram_set_draft_tokens`,
-        then the first others of the vocabulary. `draft_vocab_size=None` means that of `config`. Return `None` for
-        the full vocabulary.
-        """
-        if draft_vocab_size is None:
-            draft_vocab_size = self.config.draft_vocab_size
-        vocab_size = self.ngram_vocab_size
-        check_draft_vocab_size(draft_vocab_size, vocab_size)
-        if draft_vocab_size is None or draft_vocab_size == vocab_size:
-            return None
-        tokens = getattr(self, "draft_token_ids", None)
-        if tokens is None:
-            tokens = torch.arange(draft_vocab_size, device=self.device)
-        elif len(tokens) < draft_vocab_size:
-            all_tokens = torch.arange(vocab_size, device=tokens.device)
-            tokens = torch.cat([tokens, all_tokens[~torch.isin(all_tokens, tokens)]])
-        tokens = tokens[:draft_vocab_size]
-        if int(tokens.max()) >= vocab_size:
-            raise ValueError(
-                f"`draft_token_ids` contains {int(tokens.max())}, but the vocabulary now has {vocab_size} tokens: "
-                "choose others with `ngram_set_draft_tokens`."
-            )
-        return tokens
-
-    def _ngram_match_draft_tokens(self) -> None:
-        """
-        Make the buffer `draft_token_ids`, the tokens that heads may draft, match `config.draft_vocab_size`, which may
-        have been changed: delete it for `None`; otherwise truncate it, or create or extend it with the first tokens of
-        the vocabulary that it lacks. Without heads, it is not created.
-        """
-        size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
-        if size is None and tokens is not None:
-            del self.draft_token_ids
-        elif size is not None and self.ngram_heads and (tokens is None or len(tokens) != size):
-            vocabulary = self.ngram_draft_vocabulary(size)
-            self.ngram_set_draft_tokens(range(size) if vocabulary is None else vocabulary)
 
     def _assisted_decoding(
         self,

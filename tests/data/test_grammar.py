@@ -6,8 +6,11 @@ import pytest
 
 from ngram_wdr_hf.data import lexicon, meaning
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.grammar import Speaker, english, english_german, german
+from ngram_wdr_hf.data.grammar import english_german
+from ngram_wdr_hf.data.in_english import english
+from ngram_wdr_hf.data.in_german import german
 from ngram_wdr_hf.data.meaning import Clause, Gap, NounPhrase, Place, Sentence
+from ngram_wdr_hf.data.speaker import Speaker
 from ngram_wdr_hf.data.words import ACCUSATIVE, DATIVE, HABIT, NOMINATIVE, PAST, PERFECT
 from tests.support.errors import raises_naming
 
