@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.claims import write_verdicts
 from runner.tables import ROOT
+from runner.verdicts_page import write_verdicts
 
 from ngram_wdr_hf.training.common.command_line import run_script
 from ngram_wdr_hf.training.common.option_parser import OptionParser

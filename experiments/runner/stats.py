@@ -9,6 +9,9 @@ from scipy.stats import t
 
 CONFIDENCE = 0.95
 
+# A figure by seed.
+Values = Mapping[int, float]
+
 
 class Summary(NamedTuple):
     """The mean over seeds, the sample standard deviation (`None` for one seed), and the number of seeds."""
@@ -49,10 +52,15 @@ def interval(values: Sequence[float]) -> Difference:
     return Difference(summary.mean, summary.mean - half, summary.mean + half, count)
 
 
-def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
-    """Return the difference of values to those of the same seed in `baseline`; `None` without a common seed."""
-    seeds = sorted(values.keys() & baseline.keys())
-    return interval([values[seed] - baseline[seed] for seed in seeds]) if seeds else None
+def differences(values: Values, baseline: Values) -> dict[int, float]:
+    """Return the differences of values to those of the same seed in `baseline`, for all common seeds."""
+    return {seed: values[seed] - baseline[seed] for seed in sorted(values.keys() & baseline.keys())}
+
+
+def paired(values: Values, baseline: Values) -> Difference | None:
+    """Return the mean of these differences with its interval; `None` without a common seed."""
+    found = differences(values, baseline)
+    return interval([*found.values()]) if found else None
 
 
 def signed(value: float, digits: int = 2) -> str:

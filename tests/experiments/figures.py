@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from runner.results import Results
+
 
 def record(system: str, seed: int, figures: dict[str, float], group: str = "ptb", **fields: Any) -> dict[str, Any]:
     """Return the record of a run with these figures on the test and the validation set."""
@@ -50,3 +52,39 @@ def metrics(**fields: Any) -> dict[str, Any]:
         ],
         **fields,
     }
+
+
+def ptb_results() -> Results:
+    """Plain: 100, 102, 104. WDR with λ: 3, 4 and 5 less. Simple: better or worse than plain, by seed."""
+    grid = {"test": [[0.0, 101.0], [0.4, 99.0], [0.6, 120.0]], "validation": [[0.0, 1.0], [0.4, 0.5], [0.6, 2.0]]}
+    fields = {"lambda": grid, "best_lambda": 0.4, "weights": [0.8, 0.2], "temperature_weight": 1.0}
+    records = []
+    for seed, gain, change in ((1, 3.0, -1.0), (2, 4.0, 1.0), (3, 5.0, 0.5)):
+        plain = 98.0 + 2 * seed
+        diversity = [[0, 0.0, 9.0], [5, 1.0, 0.5 + seed / 100], [10, 2.0, 0.7 + seed / 100]]
+        higher = [[step, epoch, value + 0.1] for step, epoch, value in diversity]
+        records += [
+            record("plain", seed, {"without heads": plain}, head_parameters=0, minutes=None),
+            record(
+                "wdr-4",
+                seed,
+                {"without heads": plain + 1, "best λ": plain - gain},
+                gradient_diversity=higher,
+                **fields,
+            ),
+            record("simple-4", seed, {"without heads": plain + change}, gradient_diversity=diversity, **fields),
+        ]
+    return Results("ptb", "small", records)
+
+
+def rows_of(text: str, title: str) -> dict[str, list[str]]:
+    """Return the first table after a title by the label of its rows."""
+    lines = [line for line in text.split(title, 1)[1].splitlines() if line]
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = {}
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows[cells[0]] = cells[1:]
+    return rows

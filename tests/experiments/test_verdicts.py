@@ -1,0 +1,132 @@
+"""Verdicts on the paper's claims from results alone."""
+
+from pathlib import Path
+
+import pytest
+from runner.claims import Case, Claim, Judgement, judgements, together
+from runner.results import Results
+from runner.verdicts_page import write_verdicts
+
+from tests.experiments.figures import ptb_results, record, rows_of
+
+
+def judged(folder: Path, table: str = "ptb") -> dict[str, Judgement]:
+    return {one.claim.content["claim"]: one for one in judgements(table, folder)}
+
+
+def test_verdicts(tmp_path):
+    ptb_results().save(tmp_path / "ptb-small.json")
+    found = judged(tmp_path)
+    expected = {
+        "Simple N-gram models beat the plain model, without the ensemble.": "undecided",
+        "WDR models beat the plain model, without the ensemble.": "contradicted",
+        "The ensemble beats the same model without it.": "confirmed",
+        "The best λ is near 0.4.": "confirmed",
+        "WDR models keep their gain at λ = 0.6.": "contradicted",
+        "WDR models beat simple N-gram models, with the best λ.": "not tested",
+        "The gradient diversity of WDR is higher than that of simple N-gram models.": "confirmed",
+    }
+    assert {claim: found[claim].verdict for claim in expected} == expected
+    ensemble = found["The ensemble beats the same model without it."]
+    (case,) = ensemble.cases
+    assert case.name == "WDR, N = 4 (best λ) − WDR, N = 4 (without heads)"
+    assert ensemble.claim.text(case.values) == "−5.00 [−7.48, −2.52]"
+    assert (ensemble.scale, ensemble.seeds) == ("small", "3")
+
+
+def test_page(tmp_path):
+    ptb_results().save(tmp_path / "ptb-small.json")
+    write_verdicts(tmp_path, tmp_path / "pages" / "verdicts.md")
+    page = (tmp_path / "pages" / "verdicts.md").read_text(encoding="utf-8")
+    summary = rows_of(page, "# The paper's claims")
+    claim = "The ensemble beats the same model without it."
+    # The same claim is in two tables; only the first one has results. The paper's order: Penn Treebank comes first.
+    assert page.count(f"| {claim} |") == 2
+    assert page.index("Simple N-gram models beat") < page.index("WDR with the ensemble translates better")
+    keeps = summary["WDR models keep their gain at λ = 0.6."]
+    assert keeps[1:] == [r"+17.00 \[+12.03, +21.97\]", "ptb-small", "3", "contradicted"]
+    assert summary["The results of masked language models on GLUE are mixed."][1:] == ["", "", "", "not tested"]
+    cases = rows_of(page, f"### {claim.removesuffix('.')}")
+    assert cases["WDR, N = 4 (best λ) − WDR, N = 4 (without heads)"] == ["3", r"−5.00 \[−7.48, −2.52\]", "confirmed"]
+    # Reasons are given for claims that are not confirmed, and claims without results have no section.
+    assert "Why: λ weights all heads alike" in page.split("### WDR models keep")[1]
+    assert "Why" not in page.split(f"### {claim.removesuffix('.')}")[1].split("###")[0]
+    assert "### The results of masked" not in page
+
+
+def test_no_verdict_without_results_or_with_one_seed(tmp_path):
+    assert {one.verdict for one in judged(tmp_path).values()} == {"not tested"}
+    results = ptb_results()
+    results.records = [record for record in results.records if record["seed"] == 1]
+    results.save(tmp_path / "ptb-small.json")
+    found = judged(tmp_path)
+    assert {one.verdict for one in found.values()} == {"not tested"}
+    assert any(one.cases for one in found.values())
+
+
+def test_a_shorter_training_is_judged_where_the_longer_one_has_no_verdict(tmp_path):
+    for scale, count, expected in (("short", 3, "short"), ("small", 1, "short"), ("small", 3, "small")):
+        records = [record for record in ptb_results().records if record["seed"] <= count]
+        Results("ptb", scale, records).save(tmp_path / f"ptb-{scale}.json")
+        one = judged(tmp_path)["The ensemble beats the same model without it."]
+        assert one.scale == expected and one.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(
+    "gains, verdict",
+    [((0.8, 0.801), "confirmed"), ((0.5, 0.501), "contradicted"), ((0.0, 1.6), "undecided")],
+)
+def test_a_gain_below_the_claimed_one_contradicts_it(gains, verdict, tmp_path):
+    records = []
+    for seed, gain in enumerate(gains, 1):
+        records.append(record("plain", seed, {"without heads": 30.0 + seed}, "multi30k-en-de"))
+        figures = {"without heads": 0.0, "best λ": 30.0 + seed + gain}
+        records.append(record("wdr", seed, figures, "multi30k-en-de"))
+    Results("nmt", "small", records).save(tmp_path / "nmt-small.json")
+    claim = "WDR with the ensemble translates better than the plain model, by 0.7 to 1.5 BLEU."
+    assert judged(tmp_path, "nmt")[claim].verdict == verdict
+
+
+def test_the_gain_on_a_smaller_dataset(tmp_path):
+    records = [
+        record("wdr", seed, {"without heads": 100.0, "best λ": best + seed / 10}, group)
+        for seed in (1, 2)
+        for group, best in (("tt-ptb", 90.0), ("tt-wikitext2", 95.0), ("rf-ptb", 99.0), ("rf-wikitext2", 97.0))
+    ]
+    Results("primary", "paper", records).save(tmp_path / "primary-paper.json")
+    (one,) = [one for claim, one in judged(tmp_path, "primary").items() if "smaller dataset" in claim]
+    # One case confirms the claim, the other one contradicts it.
+    assert (one.scale, one.seeds, one.verdict) == ("paper", "2", "mixed")
+    assert one.cases[0].name.endswith("TT, Penn Treebank, N = 2 − TT, WikiText-2, N = 4")
+    assert one.claim.text(one.cases[0].values).startswith("+5.00")
+
+
+def test_cases_together():
+    """By seed: the mean of all cases with two seeds and more, for the seeds that all of these have."""
+    cases = [Case("", {1: 1.0, 2: 2.0, 3: 9.0}), Case("", {1: 3.0, 2: 6.0}), Case("", {1: 99.0})]
+    assert together(cases) == {1: 2.0, 2: 4.0}
+    assert together([Case("", {1: 99.0})]) == {}
+
+
+LOWER, HIGHER, OPEN = {1: -2.0, 2: -2.1}, {1: 2.0, 2: 2.1}, {1: -1.0, 2: 1.0}
+
+
+@pytest.mark.parametrize(
+    "kind, cases, verdict",
+    [
+        ("difference", [LOWER, LOWER], "confirmed"),
+        ("difference", [HIGHER, HIGHER], "contradicted"),
+        ("difference", [LOWER, HIGHER], "mixed"),
+        ("difference", [OPEN], "undecided"),
+        # Each case alone is undecided; together they are not, as their seeds' errors cancel.
+        ("difference", [{1: -1.0, 2: -9.0}, {1: -9.0, 2: -1.1}], "confirmed"),
+        ("difference", [LOWER, {1: 5.0}], "confirmed"),
+        ("difference", [{1: -5.0}], "not tested"),
+        ("mixed", [LOWER, HIGHER], "confirmed"),
+        ("mixed", [LOWER, OPEN], "undecided"),
+        ("mixed", [], "not tested"),
+    ],
+)
+def test_verdict_of_several_cases(kind, cases, verdict):
+    claim = Claim("ptb", {"kind": kind, "better": "lower"})
+    assert claim.verdict([Case("", values) for values in cases]) == verdict
