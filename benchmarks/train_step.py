@@ -7,7 +7,7 @@ Time and peak memory of a training step with N-gram heads, relative to stock GPT
 
 A step is forward and backward, without the optimizer. The models take turns in one process, and each is compared with
 stock GPT-2 in the same round. The time ratio is the median over the rounds; its limit is the ratio of floating-point
-operations, and 1 for sampled heads (ρ = 1/3) unless the vocabulary is most of the model. Memory is the growth of the
+operations, and 1 for sampled heads (ρ < 1) unless the vocabulary is most of the model. Memory is the growth of the
 resident set during a step, measured in a separate process per model.
 """
 
@@ -48,6 +48,7 @@ MODELS = {
     "N=4": {"ngram_size": 4},
     "N=4 ρ=1/3 γ=1": {"ngram_size": 4, "head_sample_rate": 1 / 3},
     "N=4 ρ=1/3 γ=0": {"ngram_size": 4, "head_sample_rate": 1 / 3, "head_gradient": 0.0},
+    "N=4 ρ=1/8 γ=0": {"ngram_size": 4, "head_sample_rate": 1 / 8, "head_gradient": 0.0},
 }
 # GPT-2's default `gelu_new` is the same function, unfused; its cost would hide that of the heads.
 COMMON = {"activation_function": "gelu_pytorch_tanh", "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}

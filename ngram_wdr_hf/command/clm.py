@@ -1,7 +1,7 @@
 r"""
 Train and evaluate a causal language model with N-gram heads.
 
-    ngram-wdr clm                                              # WDR 4-gram on English text of Python, in minutes
+    ngram-wdr clm                                              # WDR 4-gram on the texts of Python's help, in minutes
     ngram-wdr clm --compare                                    # compare with the plain and simple N-gram models
     ngram-wdr clm --preset paper-tf-small --train_file ptb.train.txt --validation_file ptb.valid.txt \
         --test_file ptb.test.txt --output_dir runs/ptb         # the paper's small Transformer

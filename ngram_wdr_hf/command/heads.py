@@ -20,14 +20,15 @@ from transformers.hf_argparser import HfArg
 from ..data.errors import InputError
 from ..training.clm.arguments import ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments
 from ..training.clm.run import run_clm
-from ..training.common.arguments import output_dir_field
+from ..training.common.arguments import HEADS_LEARNING_RATE, output_dir_field
 from ..training.common.command_line import parse_arguments
 from ..training.common.run_folder import RunFolder
 
 PROG = "ngram-wdr heads MODEL"
 OWN_TOKENS = 200_000
-# The options that the command itself sets.
-FIXED_OPTIONS = ("--model_name_or_path", "--train_mode")
+# Options that the command sets itself, and options that have no use here.
+FIXED_OPTIONS = ("model_name_or_path", "train_mode")
+HIDDEN_OPTIONS = (*FIXED_OPTIONS, "compare", "do_train", "lora_rank")
 
 
 @dataclass
@@ -37,6 +38,11 @@ class HeadsDataArguments(ClmDataArguments):
     train_file: list[str] | None = HfArg(
         default=None,
         help="UTF-8 text files to train on. Default, without any data option: text that the model writes itself.",
+    )
+    self_generated: int | None = HfArg(
+        default=None,
+        help="Number of tokens that the model writes itself as training text, from the prompts of `--prompt_file` or "
+        f"from its start token. Default: {OWN_TOKENS:,} without `--train_file` and `--dataset_name`, else none.",
     )
 
     def __post_init__(self):
@@ -73,21 +79,22 @@ class HeadsModelArguments(ClmModelArguments):
 
 @dataclass
 class HeadsTrainingArguments(ClmTrainingArguments):
-    """The options of `ngram-wdr clm` for training, with another default folder."""
+    """The options of `ngram-wdr clm` for training, with another default folder and learning rate."""
 
     output_dir: str | None = output_dir_field("runs/heads")
+    learning_rate: float = HfArg(default=HEADS_LEARNING_RATE, help="Peak learning rate.")
 
 
 def main(arguments: Sequence[str]) -> None:
     has_model = bool(arguments) and not arguments[0].startswith("-")
     for name in [argument.partition("=")[0] for argument in arguments]:
-        if name in FIXED_OPTIONS:
+        if name.removeprefix("--") in FIXED_OPTIONS:
             raise InputError(f"`{name}` is fixed here. Remove it, or use `ngram-wdr clm`, which has it.")
     # After the other options: a settings file comes first.
     fixed = ["--train_mode", "heads", "--model_name_or_path", arguments[0] if has_model else "MODEL"]
     options = [*arguments[has_model:], *fixed]
     classes = (HeadsDataArguments, HeadsModelArguments, ClmReportArguments, HeadsTrainingArguments)
-    parsed = parse_arguments(classes, options, __doc__, PROG)
+    parsed = parse_arguments(classes, options, __doc__, PROG, HIDDEN_OPTIONS)
     if not has_model:
         raise InputError(f"Name the model that gets heads first: `{PROG} [--option value ...]`.")
     if not parsed.training.do_train:

@@ -1,7 +1,7 @@
 r"""
 Train and evaluate a masked language model (BERT or ModernBERT) with WDR heads at its masked words.
 
-    ngram-wdr mlm                                              # 2-level WDR on English text of Python, in minutes
+    ngram-wdr mlm                                              # 2-level WDR on the texts of Python's help, in minutes
     ngram-wdr mlm --compare                                    # compare with the plain model and `masked` composition
     ngram-wdr mlm --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
         --wdr_compose masked --output_dir runs/spans           # masked spans, differences of masked words only

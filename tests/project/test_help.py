@@ -39,6 +39,19 @@ def test_the_file_is_what_the_parser_prints(command):
         assert "--output_dir" in text and "--learning_rate" in text and "--adam_beta1" not in text
 
 
+@pytest.mark.parametrize(
+    "command, refused",
+    [
+        ("heads", ["--model_name_or_path", "--train_mode", "--lora_rank", "--compare", "--do_train"]),
+        ("glue", ["--do_train", "--eval_strategy", "--metric_for_best_model", "--push_to_hub"]),
+    ],
+)
+def test_help_has_no_options_that_are_refused(command, refused):
+    for option in ("--help", "--help_all"):
+        described = {line.split()[0] for line in help_of(command, option).splitlines() if line.startswith("  --")}
+        assert "--output_dir" in described and described.isdisjoint(refused)
+
+
 def test_every_file_is_of_a_command():
     assert sorted(path.stem for path in HELP.iterdir()) == sorted(DESCRIBED)
 

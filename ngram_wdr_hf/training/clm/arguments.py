@@ -35,7 +35,7 @@ class ClmDataArguments(TextDataArguments):
         default=None,
         help="`word`: the words of the training text, split at white space, with <unk> and an <eos> per line, as is "
         "usual for PTB and WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a pretrained tokenizer's "
-        "name or folder. Default: the checkpoint's with `--model_name_or_path`, `bpe` for Python's English, else "
+        "name or folder. Default: the checkpoint's with `--model_name_or_path`, `bpe` for the built-in text, else "
         "`word`.",
     )
     self_generated: int | None = HfArg(

@@ -86,7 +86,7 @@ def find_clm_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """
     Return the tokenizer in the run's `folder`, if there is one; else load or train the one that `--tokenizer` selects,
-    by default the checkpoint's, `bpe` for Python's English, or `word`. `folder=None` means that there is no run.
+    by default the checkpoint's, `bpe` for the built-in text, or `word`. `folder=None` means that there is no run.
     """
     is_default_text = data.train_file is None and data.dataset_name is None
     subwords = data.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size

@@ -126,7 +126,7 @@ class ModelArguments:
     ngram_head_reads: str | None = HfArg(
         default=None,
         help="What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens "
-        "before the predicted one, for better drafts. Default: the checkpoint's, else `hidden`.",
+        "before the predicted one, for better drafts. Default: the checkpoint's; for new heads, the recipe's.",
     )
     ngram_head_expansion: int | None = HfArg(
         default=None,
@@ -323,6 +323,12 @@ class RunTrainingArguments(TrainingArguments):
         default=True,
         help="Whether the result is the checkpoint with the best `--metric_for_best_model` instead of the last. "
         "Always off with `--eval_strategy no`.",
+    )
+    metric_for_best_model: str | None = HfArg(
+        default=None,
+        help="Metric that selects the best checkpoint, such as `loss`, `perplexity` or `heads_loss`; an unknown name "
+        "lists all. Default: the perplexity of the ensemble; without one and with `--recipe paper`, the loss; with "
+        "`--train_mode heads`, that of the heads.",
     )
     learning_rate: float = HfArg(
         default=TrainingArguments.learning_rate,

@@ -51,16 +51,20 @@ def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] |
 
 
 def parse_arguments(
-    classes: tuple[type, type, type, type], arguments: Sequence[str], description: str, prog: str
+    classes: tuple[type, type, type, type],
+    arguments: Sequence[str],
+    description: str,
+    prog: str,
+    hidden: Sequence[str] = (),
 ) -> RunArguments:
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
     takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
-    `InputError` for unknown options and bad values. `prog`, the command, and `description` head the text of `--help`.
+    `InputError` for unknown options and bad values. `prog`, the command, and `description` head the text of `--help`, which
+    does not show the options in `hidden`.
     """
-    parser = OptionParser(
-        classes, prog=prog, description=description, usage="%(prog)s [FILE.yaml] [--option value ...]", epilog=EPILOG
-    )
+    usage = "%(prog)s [FILE.yaml] [--option value ...]"
+    parser = OptionParser(classes, hidden, prog=prog, description=description, usage=usage, epilog=EPILOG)
     arguments, values = list(arguments), {}
     if arguments and _is_yaml(arguments[0]):
         words, values = read_settings(arguments[0], parser)

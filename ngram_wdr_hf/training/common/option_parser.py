@@ -43,12 +43,16 @@ class OptionParser(HfArgumentParser):
 
     Args:
         classes (`Sequence[type]`, *optional*): Dataclasses with one field per option.
+        hidden (`Sequence[str]`, *optional*): Names of options that help does not show.
         kwargs: Arguments of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, classes: Sequence[type] = (), **kwargs):
+    def __init__(self, classes: Sequence[type] = (), hidden: Sequence[str] = (), **kwargs):
         # An abbreviation would not be recognized by every parser of a script.
         super().__init__(classes, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **kwargs})
+        for action in self._actions:
+            if action.dest in hidden:
+                action.help = SUPPRESS
         if classes and self.add_help:
             self.add_argument(
                 "--help_all",

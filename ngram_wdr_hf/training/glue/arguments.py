@@ -14,6 +14,9 @@ from ..common.checks import SEED, check_at_least, check_number
 from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 
+# Options that have one possible value here.
+FIXED_OPTIONS = ("do_train", "eval_strategy", "metric_for_best_model", "push_to_hub")
+
 
 @dataclass
 class GlueDataArguments:
@@ -170,4 +173,4 @@ def parse_glue_arguments(arguments: Sequence[str], description: str) -> RunArgum
     `InputError` for unknown options and bad values. `description` heads the text of `--help`.
     """
     classes = (GlueDataArguments, GlueModelArguments, GlueReportArguments, GlueTrainingArguments)
-    return parse_arguments(classes, arguments, description, "ngram-wdr glue")
+    return parse_arguments(classes, arguments, description, "ngram-wdr glue", FIXED_OPTIONS)
