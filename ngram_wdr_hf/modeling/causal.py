@@ -73,8 +73,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     perplexity in the paper. `logits` are always those of the ensemble. Without labels and ensemble, most models call
     their backbone's `forward` and return its output.
 
-    Simple heads work with `inputs_embeds` as with `input_ids`. WDR heads need the ids: they cannot be trained without,
-    and head n takes part in the ensemble only where the last n tokens were given as ids.
+    WDR heads and heads that read tokens need `input_ids`: they cannot be trained with `inputs_embeds`, and head n
+    takes part in the ensemble only where the last n tokens were given as ids. Simple heads that read only the hidden
+    state work with both.
 
     With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that restart).
     Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
