@@ -20,7 +20,7 @@ LARGEST_CHUNK = 1024
 CACHED_ELEMENTS = 2**20
 # The rows of a chunk's logits begin at multiples of this many elements.
 ALIGNMENT = 64
-# Gradients of a mean over many rows underflow in float16.
+# Gradients of a mean over many rows underflow in float16: they are scaled by at most this number.
 FLOAT16_SCALE = 1024.0
 
 
@@ -177,8 +177,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx, weight, bias, shape, head_gradient, targets, factors, *groups):
         needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
-        # Gradients of a mean cannot overflow in float16; scaled, they do not underflow either.
-        ctx.scale = FLOAT16_SCALE if weight.dtype == torch.float16 else 1.0
+        ctx.dtype, ctx.scale = weight.dtype, _gradient_scale(factors) if weight.dtype == torch.float16 else 1.0
         # Half precision would lose the digits of many small terms.
         weight_grad = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
         bias_grad = torch.zeros_like(bias, dtype=sum_dtype) if needs_bias else None
@@ -215,7 +214,9 @@ class _ChunkedLoss(torch.autograd.Function):
                     _multiply(logit_grad.T, (rows * factor).to(logit_grad.dtype), weight_grad, beta=1)
                 if needs_bias:
                     bias_grad += logits.mul_(factor).sum(0)
-        shared_grads = [None if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad)]
+        # In float16, a sum over many rows may overflow as long as it is scaled.
+        dtype = sum_dtype if weight.dtype == torch.float16 else weight.dtype
+        shared_grads = [None if grad is None else grad.to(dtype) for grad in (weight_grad, bias_grad)]
         ctx.save_for_backward(*shared_grads, *row_grads)
         nll = torch.cat(nlls)
         ctx.mark_non_differentiable(nll)
@@ -223,12 +224,23 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss, _):
+        # The gradients were computed with the loss, so autograd would take them for constants.
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "The N-gram training loss has no second derivatives. Remove `create_graph=True`, or use the loss of "
+                "evaluation mode."
+            )
         factor, grads = grad_loss / ctx.scale, ctx.saved_tensors
         # Copying the gradient of the output embedding takes time. On an accelerator, so does reading the factor.
         if factor.device.type != "cpu" or factor != 1.0:
-            grads = (None if grad is None else grad * factor.to(grad.dtype) for grad in grads)
+            grads = (None if grad is None else (grad * factor.to(grad.dtype)).to(ctx.dtype) for grad in grads)
         weight_grad, bias_grad, *row_grads = grads
         return weight_grad, bias_grad, None, None, None, None, *row_grads
+
+
+def _gradient_scale(factors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the scale for gradients in float16: so that no row's factor exceeds 1, and at most `FLOAT16_SCALE`."""
+    return 1.0 / torch.cat(list(factors)).amax().clamp(min=1.0 / FLOAT16_SCALE)
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: int = 0) -> None:
