@@ -23,8 +23,8 @@ from ngram_wdr_hf.training.common.command_line import run_script
 class PresentHeadsGPT2LMHeadModel(WDRNgramGPT2LMHeadModel):
     """GPT-2 with heads that predict the next token from the present hidden state. For training and evaluation only."""
 
-    def _ngram_predict(self, inputs, next_tokens, uses_ensemble, keep=0):
-        predictions, fields = super()._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
+    def _ngram_predict(self, inputs, *args, **kwargs):
+        predictions, fields = super()._ngram_predict(inputs, *args, **kwargs)
         if len(predictions.embeddings) == 1:
             return predictions, fields
         hidden_states, training = predictions.main, predictions.training  # (batch_size, T, d)

@@ -129,7 +129,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return_last_hidden_state: bool = False,
         **inputs,
     ) -> NgramCausalLMOutput:
-        next_tokens = self._ngram_next_tokens(labels, shift_labels)
+        next_tokens, is_shifted = self._ngram_next_tokens(labels, shift_labels), shift_labels is not None
         if ensemble_lambda is None and "block_table" in inputs:
             # Continuous batching has no argument for λ, and refuses an ensemble.
             ensemble_lambda = 0.0
@@ -142,7 +142,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
         uses_ensemble = ensemble != 0 and not (self.training and next_tokens is not None and keeps_all)
-        predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep)
+        predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep, is_shifted)
 
         if next_tokens is None or (self.training and not keeps_all):
             fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(ensemble), logits_to_keep))
@@ -168,7 +168,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         `forward`. `shift_labels` are labels that are already shifted; they take precedence over `labels`.
         """
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
-        return self._ngram_predict({**inputs, "use_cache": False}, next_tokens, uses_ensemble=True)[0]
+        inputs = {**inputs, "use_cache": False}
+        is_shifted = shift_labels is not None
+        return self._ngram_predict(inputs, next_tokens, uses_ensemble=True, is_shifted=is_shifted)[0]
 
     def _ngram_predict(
         self,
@@ -176,11 +178,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         next_tokens: torch.Tensor | None,
         uses_ensemble: bool,
         keep: int = 0,
+        is_shifted: bool = False,
     ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
         Run the backbone and the heads. Return the predictions of the tokens after the last `keep` positions (0: all),
         and the other fields of the backbone's output. The heads are applied only if the loss (`next_tokens` given) or
-        the ensemble needs them; otherwise there is only depth 0.
+        the ensemble needs them; otherwise there is only depth 0. `is_shifted` tells that `next_tokens` were given as
+        such, and not made from labels.
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
@@ -192,6 +196,11 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         else:
             hidden_states, fields = inputs["last_hidden_state"].to(self.dtype), {}
         past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
+        # A model may be spread over several devices. From here on, everything is where the output embedding is.
+        weight = self.get_output_embeddings().weight
+        device = hidden_states.device if weight.is_meta else weight.device
+        hidden_states, next_tokens, past_length = (_to(x, device) for x in (hidden_states, next_tokens, past_length))
+        text = {name: _to(text.get(name), device) for name in ("input_ids", "attention_mask", "position_ids")}
 
         if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
             targets = None if next_tokens is None else [next_tokens]
@@ -210,7 +219,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             states, records = history.extend(hidden_states, records)
             token_ids = records[..., 0]
         if next_tokens is not None:
-            next_tokens = next_tokens.masked_fill(~self._ngram_has_next(runs), IGNORE_INDEX)
+            next_tokens = next_tokens.masked_fill(~self._ngram_has_next(runs, is_shifted), IGNORE_INDEX)
         # The last `kept` positions need only that many hidden states, and one more per head.
         kept = min(keep or runs.shape[1], runs.shape[1])
         window = kept + len(self.ngram_heads)
@@ -305,12 +314,14 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             return shift_labels.long()
         return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
 
-    def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
+    def _ngram_has_next(self, runs: torch.Tensor, is_shifted: bool) -> torch.Tensor:
         """
         Return whether the token after each position belongs to the same document, as booleans `(batch_size, T)`. It is
-        False at padding, and True at any other last position, where the next token is unknown.
+        False at padding, and True at any other last position, where the next token is unknown. Before padding, it is
+        True for next tokens that were given as such, and False for those made from labels, where it is padding.
         """
-        return (runs > 0) & F.pad(runs[:, 1:] > 1, (0, 1), value=True)
+        continues = runs[:, 1:] != 1 if is_shifted else runs[:, 1:] > 1
+        return (runs > 0) & F.pad(continues, (0, 1), value=True)
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         """Return the arguments for the backbone: `inputs`, unless a subclass completes or changes them."""
@@ -349,3 +360,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
                 f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the heads' losses need "
                 f"the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
             )
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    """Return a tensor on a device, and any other value as it is."""
+    return value.to(device) if isinstance(value, torch.Tensor) else value

@@ -123,7 +123,7 @@ class NgramSeq2SeqMixin(NgramMixin):
         labels = labels if shift_labels is None else shift_labels
         return None if labels is None else labels.long()
 
-    def _ngram_has_next(self, runs: torch.Tensor) -> torch.Tensor:
+    def _ngram_has_next(self, runs: torch.Tensor, is_shifted: bool) -> torch.Tensor:
         # A position's label is its next token, also at the last position before padding.
         return runs > 0
 

@@ -10,7 +10,8 @@ from ngram_wdr_hf.method.heads import NgramPredictions
 from ngram_wdr_hf.method.logits import LogitLayer
 from tests.support import reference
 from tests.support.batches import BATCHES
-from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids, tiny_model
+from tests.support.errors import raises_naming
+from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids, right_pad, tiny_model
 from tests.support.training import LargestTensor, gradients
 
 SIZES = [1, 2, 3, 4, 5]
@@ -69,6 +70,21 @@ def test_shift_labels_include_the_token_after_the_row():
     full = model(input_ids=ids, labels=ids)
     torch.testing.assert_close(shard.loss, full.loss)
     torch.testing.assert_close(shard.head_losses, full.head_losses)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_shift_labels_of_padded_rows_equal_those_of_separate_rows(size, is_training):
+    """The target after a row's last token counts in every row, not only in the longest one."""
+    rows = [random_ids(1, length, seed=length)[0] for length in (9, 6, 4)]
+    model = tiny_model(torch.float64, ngram_size=size, ensemble_lambda=0.3).train(is_training)
+    apart = [model(row[None, :-1], shift_labels=row[None, 1:], num_items_in_batch=1).loss for row in rows]
+    for pad in (right_pad, left_pad):
+        ids, mask = pad([row[:-1] for row in rows])
+        targets = pad([row[1:] for row in rows], pad_token_id=-100)[0]
+        padded = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0), shift_labels=targets)
+        count = (targets != -100).sum()
+        torch.testing.assert_close(padded.loss * count, sum(apart))
 
 
 def test_packed_documents_equal_separate_documents():
@@ -219,6 +235,25 @@ def test_float16_gradients_neither_overflow_nor_underflow():
     for grad, wanted in zip(actual, expected, strict=True):
         assert grad.isfinite().all()
         assert (grad.float() - wanted).norm() < 1e-2 * wanted.norm()
+
+
+def test_float16_gradients_of_few_targets():
+    """Their mean is over few rows, so they are large before any scaling."""
+    rows = [torch.full((2, 16), 300.0).half().requires_grad_()]
+    weight = (torch.randn(VOCAB_SIZE, 16) / 100).half().requires_grad_()
+    loss, _ = loss_module.ngram_loss(NgramPredictions(rows, [torch.tensor([3, -100])]), LogitLayer(weight))
+    (actual,) = torch.autograd.grad(loss, weight)
+    full = weight.detach().double().requires_grad_()
+    (wanted,) = torch.autograd.grad(F.cross_entropy((rows[0][:1].double() @ full.T), torch.tensor([3])), full)
+    assert wanted.abs().max() > 200
+    torch.testing.assert_close(actual.double(), wanted, rtol=2e-3, atol=0.1)
+
+
+def test_second_derivatives_are_refused():
+    """Gradients are computed with the loss, so their own derivatives would be wrong."""
+    model, ids = tiny_model().train(), random_ids(2, 6)
+    with raises_naming(RuntimeError, "second derivatives", "`create_graph=True`"):
+        torch.autograd.grad(model(ids, labels=ids).loss, model.lm_head.weight, create_graph=True)
 
 
 def test_evaluation_computes_no_gradients(monkeypatch):
