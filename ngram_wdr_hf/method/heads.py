@@ -50,7 +50,7 @@ class NgramHead(nn.Module):
         if not self.num_tokens_read:
             return self.fc_out(self.activation(self.fc_in(hidden_states)))
         # Output embeddings may be much smaller or larger than hidden states.
-        scale = hidden_states.detach().square().mean(-1, keepdim=True).sqrt()
+        scale = _root_mean_square(hidden_states.detach())
         tokens = [F.rms_norm(embedding, embedding.shape[-1:]) * scale for embedding in reversed(neighbors)]
         inputs = torch.cat([hidden_states, *tokens], dim=-1)
         return hidden_states + self.fc_out(self.activation(self.fc_in(inputs)))
@@ -65,8 +65,15 @@ class NgramHead(nn.Module):
                 The output embeddings of the n tokens next to the predicted one, nearest first. A simple head that
                 reads no tokens ignores them.
         """
-        prediction = self(hidden_states, neighbors)
+        # Accelerate may have placed a head on another device.
+        prediction = self(hidden_states, neighbors).to(hidden_states.device)
         return prediction + conjugate_of(neighbors) if self.target == "wdr" else prediction
+
+
+def _root_mean_square(states: torch.Tensor) -> torch.Tensor:
+    """Return the root of the mean square of each vector, of shape `(..., 1)`. Squares overflow in float16."""
+    precise = states.float() if states.dtype == torch.float16 else states
+    return precise.square().mean(-1, keepdim=True).sqrt().to(states.dtype)
 
 
 @dataclass(frozen=True)

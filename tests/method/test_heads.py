@@ -53,6 +53,17 @@ def test_targets():
     assert len(of_heads.embeddings) == len(of_heads.targets) == 3 and of_heads.targets[0] is predictions.targets[1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_heads_that_read_tokens_with_large_states_in_half_precision(dtype):
+    """The square of a large hidden state overflows in float16."""
+    torch.manual_seed(0)
+    head = NgramHead(16, "relu", num_tokens_read=1)
+    states, token = 400 * torch.randn(3, 16), torch.randn(3, 16)
+    expected = head.predict(states, [token])
+    actual = head.to(dtype).predict(states.to(dtype), [token.to(dtype)])
+    torch.testing.assert_close(actual.float(), expected, rtol=0.05, atol=5.0)
+
+
 def test_ensemble():
     heads = make_heads(2)
     states, embeddings = torch.randn(2, 1, 5, WIDTH, dtype=torch.float64)
