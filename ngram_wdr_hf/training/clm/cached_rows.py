@@ -13,7 +13,8 @@ from ..common.cached_states import CachedStates
 class CachedRows(CachedStates):
     """
     Rows with their hidden states. An item has `input_ids`, `last_hidden_state` of shape `(T, d)`, and `shift_labels`:
-    the model's own most likely next tokens. The rows may have different lengths.
+    the model's own most likely next tokens. `labels` are the same tensor, since Trainer counts targets only with
+    labels. The rows may have different lengths.
     """
 
     collate = staticmethod(pad_batch)
@@ -30,5 +31,6 @@ class CachedRows(CachedStates):
         return {
             "input_ids": self.items[i]["input_ids"],
             "last_hidden_state": cached["states"],
+            "labels": cached["greedy"],
             "shift_labels": cached["greedy"],
         }

@@ -1,5 +1,6 @@
 """Heads of a frozen model: trained on text that it writes itself, with its hidden states kept on disk."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, Trainer, TrainingArguments
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.analysis.trained_run import load_run, load_text
@@ -22,6 +23,7 @@ from tests.support.clm_runs import QUICK, run
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, metrics_of
 from tests.support.tiny import plain_model
+from tests.support.training import ONE_STEP
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['content'] + ' .' }}{% endfor %}{% if add_generation_prompt %} today{% endif %}"
@@ -149,6 +151,27 @@ def test_loss_from_cached_states(model, tmp_path):
             type(model.transformer), "forward", lambda *args, **kwargs: pytest.fail("ran the backbone")
         )
         model.train()(**batch).loss.backward()
+
+
+def test_accumulation_with_cached_states_is_exact(model, tmp_path):
+    """Rows of different lengths count by their targets, in one batch and in several."""
+    rows = rows_of(4)
+    cached = CachedRows(rows, tmp_path, model.get_output_embeddings().weight.shape[1])
+    cached.fill(model, batch_size=2, shows_progress=False)
+    model.requires_grad_(False)
+    model.ngram_heads.requires_grad_(True)
+    weights = []
+    for batch_size in (4, 1):
+        copied = copy.deepcopy(model)
+        arguments = TrainingArguments(
+            tmp_path / "run",
+            **{**ONE_STEP, "per_device_train_batch_size": batch_size, "gradient_accumulation_steps": 4 // batch_size},
+            remove_unused_columns=False,
+        )
+        Trainer(copied, arguments, train_dataset=cached, data_collator=pad_batch).train()
+        weights.append([parameter.detach() for parameter in copied.ngram_heads.parameters()])
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_interrupted_cache_is_continued(model, tmp_path, monkeypatch):
