@@ -67,8 +67,12 @@ class SeparateClippingMixin:
         max_norm = self.args.max_grad_norm
         norm_of_heads = self.accelerator.clip_grad_norm_(heads, max_norm)
         # With a frozen trunk, only the heads have gradients.
-        has_trunk = any(parameter.requires_grad for parameter in trunk)
-        return self.accelerator.clip_grad_norm_(trunk, max_norm) if has_trunk else norm_of_heads
+        if not any(parameter.requires_grad for parameter in trunk):
+            return norm_of_heads
+        # Accelerate first divides all gradients by the loss scale of float16, which is possible only once.
+        is_scaled = self.accelerator.scaler is not None
+        clip = nn.utils.clip_grad_norm_ if is_scaled else self.accelerator.clip_grad_norm_
+        return clip(trunk, max_norm)
 
     def _has_free_heads(self) -> bool:
         config = self.accelerator.unwrap_model(self.model).config

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
@@ -74,6 +75,26 @@ def test_free_heads_leave_the_training_alone(tmp_path, trainer_class, arguments)
     actual = train(model, tmp_path, trainer_class, **arguments)
     assert_same_trunk(actual, wanted)
     assert not torch.equal(model.ngram_heads[0].fc_in.weight, start)
+
+
+def test_free_heads_with_a_loss_scale(tmp_path, monkeypatch):
+    """Float16 scales the loss. The gradients are divided by the scale once, though they are clipped in two parts."""
+
+    class ScalingTrainer(NgramTrainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+    def unscale(accelerator):
+        if accelerator.scaler is not None:
+            for optimizer in accelerator._optimizers:
+                accelerator.scaler.unscale_(optimizer.optimizer)
+
+    # Accelerate does so for float16 only, which a CPU is too slow for.
+    monkeypatch.setattr(Accelerator, "unscale_gradients", unscale)
+    trained = {kind: train(tiny_model(**FREE), tmp_path, kind, max_steps=3) for kind in (NgramTrainer, ScalingTrainer)}
+    for name, tensor in trained[NgramTrainer].items():
+        torch.testing.assert_close(trained[ScalingTrainer][name], tensor, msg=name)
 
 
 def test_attached_heads_do_not(tmp_path):
