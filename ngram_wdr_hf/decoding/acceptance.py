@@ -33,7 +33,8 @@ def accept_by_sampling(
     Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
     token, for any draft distribution. With p the softmax of `scores`, a draft is accepted with probability
     `min(1, p / q)`. The first rejected draft is replaced by a sample from the normalized `max(p - q, 0)`. If none is
-    rejected, one more token is sampled from p.
+    rejected, one more token is sampled from p. With drafts, a token whose score is -inf is returned only where all
+    are -inf.
 
     Args:
         scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`): As for `accept_greedily`.
@@ -60,6 +61,8 @@ def accept_by_sampling(
         residual = torch.where((num_accepted == i)[:, None], (target - q).clamp(min=0), residual)
     # If p and q differ only by rounding, the residual may be all zeros.
     residual = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, target)
+    # Where all tokens are forbidden, as may be the case after the end of a row, any token will do.
+    residual = torch.where(target.isnan(), 1.0, residual)
     tokens = torch.cat([drafts, drafts[:, -1:]], dim=1)
     tokens[rows, num_accepted] = torch.multinomial(residual, 1)[:, 0]
     return tokens, num_accepted

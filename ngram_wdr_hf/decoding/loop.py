@@ -1,5 +1,6 @@
 """Speculative decoding of batches: draft tokens, check them in one forward pass, keep those accepted in each row."""
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -214,6 +215,8 @@ class SpeculativeDecoding:
             counts[i] = num_accepted[i] + 1
         self.records.add(outputs, logits, scores, counts)
         counts = self.text.add(tokens, counts, self.records.scores)
+        if self.config.do_sample and drafts.depth:
+            self._check_allowed(scores, tokens, num_accepted, counts)
         self.records.clear_dropped(num_accepted, counts)
         self.statistics.num_tokens += sum(counts)
         drafted = drafts.tokens.tolist()
@@ -238,6 +241,20 @@ class SpeculativeDecoding:
         unfinished = self.text.unfinished()
         if not self.returns_cache and 0 < len(unfinished) < len(counts):
             self._keep_rows(unfinished)
+
+    def _check_allowed(
+        self, scores: torch.Tensor, tokens: torch.Tensor, num_accepted: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        """Raise a `ValueError` if a row got a token where all tokens are forbidden, other than after its end."""
+        last = torch.tensor(num_accepted, device=scores.device)
+        rows = torch.arange(len(last), device=scores.device)
+        chosen = scores[rows, last, tokens[rows, last]].tolist()
+        for i, count in enumerate(counts):
+            if count == num_accepted[i] + 1 and chosen[i] == -math.inf:
+                raise ValueError(
+                    f"The logits processors forbid all tokens after {len(self.text.tokens[self.text.rows[i]]) - 1} "
+                    f"tokens of row {self.text.rows[i]}. Let them allow at least one token."
+                )
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
         """Remove all rows but these from the batch; `rows` are indices into `self.text.rows`."""

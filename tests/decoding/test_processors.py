@@ -8,7 +8,7 @@ from transformers.generation import WatermarkingConfig
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from tests.support.options import DRAFTS, END, EVERYTHING, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
-from tests.support.tiny import model_of, prompts
+from tests.support.tiny import VOCAB_SIZE, model_of, prompts
 from tests.support.tokenizers import letter_tokenizer
 
 
@@ -64,6 +64,35 @@ def test_every_row_has_its_own_allowed_tokens():
     assert were_drafts_right(output)
     for i, row in enumerate(output.sequences):
         assert all(row[t] in allowed(i, row[:t]) for t in range(6, len(row)))
+
+
+def nothing_after(ends: list[int]):
+    """Return a function that allows every token, but none after an end."""
+    return lambda row, text: [] if int(text[-1]) in ends else list(range(VOCAB_SIZE))
+
+
+def test_nothing_is_allowed_after_the_end():
+    """An accepted draft may be the end of a row. What comes after it is not sampled in plain decoding either."""
+    model, ends = model_of("gpt2"), [22, 7, 26]
+    options = {"eos_token_id": ends, "pad_token_id": PAD, "do_sample": True, "return_dict_in_generate": True}
+    has_drafted_end = False
+    for seed in range(20):
+        torch.manual_seed(seed)
+        output = generate(model, prompts(1), prefix_allowed_tokens_fn=nothing_after(ends), **options, **DRAFTS)
+        last = output.speculation.trace[0][-1]
+        has_drafted_end |= last.token in ends and last.source != 0
+    assert has_drafted_end
+
+
+def test_sampling_where_nothing_is_allowed():
+    """A dead end is an error, with drafts as without."""
+    model, forbidden = model_of("gpt2"), list(range(0, VOCAB_SIZE, 2))
+    options = {"max_new_tokens": 12, "do_sample": True, "eos_token_id": None, "pad_token_id": PAD}
+    for drafts in ({}, DRAFTS):
+        for seed in range(5):
+            torch.manual_seed(seed)
+            with pytest.raises(ValueError):
+                generate(model, prompts(1), prefix_allowed_tokens_fn=nothing_after(forbidden), **options, **drafts)
 
 
 def test_minimal_length_before_an_end_that_drafts_hold():
