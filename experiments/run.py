@@ -31,7 +31,11 @@ from ngram_wdr_hf.training.common.option_parser import OptionParser
 def parse(arguments: Sequence[str]) -> Namespace:
     parser = OptionParser(description=__doc__)
     parser.add_argument("table", help=f"One of {', '.join(table_names())}.")
-    parser.add_argument("--scale", default="small", help="`paper`, for a GPU; `small`, for a CPU; `short`, its first epochs; `smoke`, a test.")
+    parser.add_argument(
+        "--scale",
+        default="small",
+        help="`paper`, for a GPU; `small`, for a CPU; `short`, its first epochs; `smoke`, a test.",
+    )
     parser.add_argument("--data", type=Path, help="Folder of the data files that the scale needs.")
     parser.add_argument("--seeds", type=int, nargs="+", help="Seeds to train with. Default: those of the scale.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of runs at a time, with one thread each.")

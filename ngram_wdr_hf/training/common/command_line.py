@@ -60,8 +60,8 @@ def parse_arguments(
     """
     Parse `[FILE.yaml] [--option value ...]` into the classes for data, model, report and training. The command line
     takes precedence over the file, the file over the preset, and the preset over the train mode. Raise an
-    `InputError` for unknown options and bad values. `prog`, the command, and `description` head the text of `--help`, which
-    does not show the options in `hidden`.
+    `InputError` for unknown options and bad values. `prog`, the command, and `description` head the text of `--help`,
+    which does not show the options in `hidden`.
     """
     usage = "%(prog)s [FILE.yaml] [--option value ...]"
     parser = OptionParser(classes, hidden, prog=prog, description=description, usage=usage, epilog=EPILOG)

@@ -36,7 +36,8 @@ class TextDataArguments:
 
     train_file: list[str] | None = HfArg(
         default=None,
-        help="UTF-8 text files to train on. Default, without any data option: English text that ships with Python (docstrings and help texts).",
+        help="UTF-8 text files to train on. Default, without any data option: English text that ships with Python "
+        "(docstrings and help texts).",
     )
     validation_file: list[str] | None = HfArg(
         default=None,
