@@ -55,6 +55,7 @@ def figures(name: str, group: str, system: str, column: str) -> tuple[str, str]:
         ("free heads, best λ", "free-wdr-4", "best λ"),
         ("free heads, fitted weights", "free-wdr-4", "fitted"),
         ("free heads on a third", "free-wdr-4-third", "fitted"),
+        ("free heads on an eighth", "free-wdr-4-eighth", "fitted"),
         ("the paper's recipe, λ = 0", "wdr-4", "without heads"),
         ("the paper's recipe, best λ", "wdr-4", "best λ"),
         ("the paper's recipe, fitted weights", "wdr-4", "fitted"),
