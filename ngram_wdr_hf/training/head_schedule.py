@@ -51,7 +51,8 @@ class HeadSchedule(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         step = state.global_step
         for model in self.models:
-            model.ngram_step = step
+            # A number would be a constant of compiled code.
+            model.ngram_step = torch.tensor(step)
             model.ngram_head_factors = head_factors(self.schedule, step, state.max_steps, len(model.ngram_heads))
 
 
