@@ -153,6 +153,13 @@ def test_schedule_and_sample_resume(tmp_path, schedule):
     assert not torch.equal(other["ngram_heads.0.fc_in.weight"], wanted["ngram_heads.0.fc_in.weight"])
 
 
+def test_schedule_ends_with_the_training(tmp_path):
+    model, ids = tiny_model(), random_ids(2, 9)
+    train(model, tmp_path, options={"head_loss_schedule": "linear"}, max_steps=2)
+    expected = with_weights_of(model, tiny_model()).train()
+    assert torch.equal(model.train()(ids, labels=ids).loss, expected(ids, labels=ids).loss)
+
+
 def test_logged_losses_of_a_sample(tmp_path):
     """The log has the mean over the sampled targets of all batches of a step, however they are split."""
     logs = []
