@@ -69,7 +69,8 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
-            drafts per forward pass if all heads draft, `eval_accepted_drafts`.
+            drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, because it takes all
+            weights in one process.
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
