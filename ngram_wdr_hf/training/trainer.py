@@ -119,8 +119,9 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             self._num_head_losses += 1
         return (loss, outputs) if return_outputs else loss
 
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        if "loss" in logs and self._num_head_losses:
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # Only Trainer's own logs of the training loss have a start, and these are made in all processes.
+        if start_time is not None and self._num_head_losses:
             sums, weights = self.accelerator.reduce(torch.stack([self._head_losses, self._head_weights]))
             names = loss_names(len(sums), self.main_name)
             means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
@@ -131,7 +132,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
             self._head_losses = self._head_weights = self._bow_loss = 0.0
             self._num_head_losses = 0
-        super().log(logs, *args, **kwargs)
+        super().log(logs, start_time)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         text = dataloader.dataset
