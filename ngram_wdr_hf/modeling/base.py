@@ -25,10 +25,11 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     ngram_arguments: tuple[str, ...] = ()
     # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
-    # The number of training steps so far, the seed of the heads' sample of positions.
-    ngram_step = 0
+    # The number of training steps so far, the seed of the heads' sample of positions. A tensor with one number spares
+    # `torch.compile` from compiling every step anew.
+    ngram_step: int | Any = 0
     # Factors of the heads' loss weights, for a schedule; `None` for 1.
-    ngram_head_factors: Sequence[float] | None = None
+    ngram_head_factors: Sequence[float] | Any = None
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
@@ -79,9 +80,17 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         config = self.config
         weights = head_weights(config.ngram_size, config.head_loss_weight, config.head_loss_decay)
         if self.ngram_head_factors is not None:
-            weights = [weights[0], *map(operator.mul, weights[1:], self.ngram_head_factors)]
+            weights = self._ngram_scheduled(weights)
         rate = config.head_sample_rate if samples else 1.0
-        return HeadTraining(weights, config.head_gradient, rate, self.ngram_step, **fields)
+        # Without a sample, compiled code must not depend on the step.
+        step = self.ngram_step if rate < 1.0 else 0
+        return HeadTraining(weights, config.head_gradient, rate, step, **fields)
+
+    # Compiled code would have the products as constants, and every step would be compiled anew.
+    @torch.compiler.disable
+    def _ngram_scheduled(self, weights: Sequence[float]) -> list[float]:
+        """Return loss weights by depth, with those of the heads multiplied by `ngram_head_factors`."""
+        return [weights[0], *map(operator.mul, weights[1:], self.ngram_head_factors)]
 
     @property
     def ngram_vocab_size(self) -> int:

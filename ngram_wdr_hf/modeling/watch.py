@@ -29,11 +29,14 @@ class HeadWatchMixin(Backbone):
 
     def _ngram_watch_backbone(self) -> None:
         """
-        Install the check by a hook on the backbone itself. That also catches training code that bypasses this model's
-        forward.
+        Install the check by hooks on the backbone itself and on the heads. That also catches training code that
+        bypasses this model's forward.
         """
         # A bound method, because `deepcopy` rebinds it to the copied model.
         self._ngram_watched_backbone().register_forward_hook(self._ngram_watch_hidden_states)
+        for head in self.ngram_heads:
+            # Not a method of the model, because PEFT copies the heads alone.
+            head.register_forward_hook(_watch_predictions)
 
     def _ngram_watched_backbone(self) -> nn.Module:
         """Return the module whose first output is the last hidden states."""
@@ -76,19 +79,33 @@ class HeadWatchMixin(Backbone):
         if any(_keeps_gradient(tensor) for reference in tensors if (tensor := reference()) is not None):
             return
         # Wait for the end of the backward pass: other parts of the loss may still reach the heads.
-        check = partial(self._ngram_check_head_gradients, reason)
+        check = partial(self._ngram_check_head_gradients, reason, torch._C._current_graph_task_id())
         torch.autograd.Variable._execution_engine.queue_callback(check)
 
-    def _ngram_check_head_gradients(self, reason: str) -> None:
+    def _ngram_check_head_gradients(self, reason: str, backward_pass: int) -> None:
         """
-        Raise a `RuntimeError` if the backbone has gradients and the heads have none. `reason` is the part of its
-        message that says why, and what to do.
+        Raise a `RuntimeError` if the backbone has gradients, and the heads have none and got none in the backward pass
+        with this number. `reason` is the part of its message that says why, and what to do.
         """
-        if _has_gradient(self.base_model) and not _has_gradient(self.ngram_heads):
+        # ZeRO and some optimizers release gradients during the backward pass, those of the heads first.
+        is_reached = _has_gradient(self.ngram_heads) or any(
+            getattr(module, "ngram_last_pass", None) == backward_pass for module in self.ngram_heads.modules()
+        )
+        if _has_gradient(self.base_model) and not is_reached:
             raise RuntimeError(
                 f"`ngram_heads` got no gradients in this backward pass, but the backbone did: {reason}, or freeze the "
                 "heads with `model.ngram_heads.requires_grad_(False)`."
             )
+
+
+def _watch_predictions(head: nn.Module, args: tuple, predictions: torch.Tensor) -> None:
+    """Forward hook of a head. Make a backward pass through its predictions leave its number in `ngram_last_pass`."""
+    if predictions.requires_grad and not torch.compiler.is_compiling():
+        predictions.register_hook(partial(_note_backward_pass, head))
+
+
+def _note_backward_pass(head: Any, _: torch.Tensor) -> None:
+    head.ngram_last_pass = torch._C._current_graph_task_id()
 
 
 def _has_gradient(module: nn.Module) -> bool:

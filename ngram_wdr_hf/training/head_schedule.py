@@ -31,8 +31,9 @@ def head_factors(schedule: str, step: int, max_steps: int, num_heads: int) -> Se
 class HeadSchedule(TrainerCallback):
     r"""
     Callback that sets the heads' loss weights and the seed of their sample of positions before every step. Both depend
-    on the step only, so a resumed training continues exactly. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by
-    themselves; add it to a stock [`Trainer`] if the model has a `head_sample_rate` below 1.
+    on the step only, so a resumed training continues exactly. After the training, the loss weights are the
+    configuration's again. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by themselves; add it to a stock [`Trainer`]
+    if the model has a `head_sample_rate` below 1.
 
     Args:
         schedule (`str`, *optional*, defaults to `"constant"`): See [`head_factors`].
@@ -51,8 +52,13 @@ class HeadSchedule(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         step = state.global_step
         for model in self.models:
-            model.ngram_step = step
+            # A number would be a constant of compiled code.
+            model.ngram_step = torch.tensor(step)
             model.ngram_head_factors = head_factors(self.schedule, step, state.max_steps, len(model.ngram_heads))
+
+    def on_train_end(self, args, state, control, **kwargs):
+        for model in self.models:
+            model.ngram_head_factors = None
 
 
 class SeparateClippingMixin:

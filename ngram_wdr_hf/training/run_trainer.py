@@ -24,8 +24,8 @@ class RunTrainer(Trainer):
     """
     A [`Trainer`] of a run that can be resumed or prolonged. It tells the length of the training, in steps unless a
     subclass has another unit, how much of it was trained in a saved state, and whether the learning rates up to there
-    are those of the present length. It raises a `Diverged` error instead of logging a loss or saving
-    weights that are infinite or not numbers.
+    are those of the present length. It raises a `Diverged` error instead of logging a loss or saving weights that are
+    infinite or not numbers: in all processes, unless one of them logs or saves by itself.
     """
 
     def __init__(self, *args, **kwargs):
@@ -107,16 +107,22 @@ class RunTrainer(Trainer):
         trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
         here = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in trained]
         is_bad = torch.stack([~weight.isfinite().all() for weight in here]).any()
-        if self.accelerator.gather(is_bad.to(self.args.device)).any():
+        # All processes save shards together. Other weights are the same in each process, and one may save them alone.
+        if self.is_fsdp_enabled or any(isinstance(weight, DTensor) for weight in trained):
+            is_bad = self.accelerator.gather(is_bad.to(self.args.device)).any()
+        if is_bad:
             raise Diverged(self.state.global_step, "weights are")
 
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        self._check_steps()
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # Trainer logs in all processes: steps with the start of the training, and at its end how long it took. Others
+        # may log in one process alone.
+        if start_time is not None or (self.is_in_train and "train_runtime" in logs):
+            self._check_steps()
         losses = [value for name, value in logs.items() if name.endswith("_loss")]
         may_overflow = "loss" in logs and self.accelerator.scaler is not None
         if not may_overflow and not all(map(math.isfinite, losses)):
             raise Diverged(self.state.global_step, "the loss is" if "loss" in logs else "the validation loss is")
-        super().log(logs, *args, **kwargs)
+        super().log(logs, start_time)
 
     def save_model(self, *args, **kwargs) -> None:
         self._check_weights()

@@ -69,7 +69,8 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
-            drafts per forward pass if all heads draft, `eval_accepted_drafts`.
+            drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, because it takes all
+            weights in one process.
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
@@ -118,8 +119,9 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             self._num_head_losses += 1
         return (loss, outputs) if return_outputs else loss
 
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        if "loss" in logs and self._num_head_losses:
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # Only Trainer's own logs of the training loss have a start, and these are made in all processes.
+        if start_time is not None and self._num_head_losses:
             sums, weights = self.accelerator.reduce(torch.stack([self._head_losses, self._head_weights]))
             names = loss_names(len(sums), self.main_name)
             means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
@@ -130,7 +132,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
             self._head_losses = self._head_weights = self._bow_loss = 0.0
             self._num_head_losses = 0
-        super().log(logs, *args, **kwargs)
+        super().log(logs, start_time)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         text = dataloader.dataset

@@ -1,4 +1,4 @@
-"""The watch over the heads' gradients in evaluation mode, where a loop forgot `model.train()`."""
+"""The watch over the heads' gradients: a loop forgot `model.train()`, or gradients are released early."""
 
 import copy
 import weakref
@@ -55,10 +55,13 @@ def test_loop_after_loading(tmp_path):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_adapters_trained_in_evaluation_mode():
+def adapted(model):
     heads = [f"ngram_heads.{n}" for n in range(3)]
-    adapters = LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True)
-    model = get_peft_model(tiny_model(), adapters).eval()
+    return get_peft_model(model, LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True))
+
+
+def test_adapters_trained_in_evaluation_mode():
+    model = adapted(tiny_model()).eval()
     with raises_naming(RuntimeError, *NAMES):
         model(**causal_batch()).loss.backward()
 
@@ -102,6 +105,41 @@ def test_losses_that_reach_all_that_is_trained():
     embeddings = model.transformer.wte(batch["input_ids"]).requires_grad_() * 1.0
     model(inputs_embeds=embeddings, labels=batch["labels"]).loss.backward()
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def release_gradients(model) -> None:
+    """Drop the heads' gradients as soon as they are computed, like ZeRO, which reduces a full bucket and frees it."""
+
+    def release(parameter) -> None:
+        parameter.grad = None
+
+    for parameter in model.ngram_heads.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(release)
+
+
+@pytest.mark.parametrize(("model", "batch"), MODELS.values(), ids=MODELS)
+def test_gradients_released_in_the_backward_pass(model, batch):
+    model, batch = model().train(), batch()
+    release_gradients(model)
+    model(**batch).loss.backward()
+    (model(**batch).loss + model(**batch).loss).backward()
+    assert all(parameter.grad is None for parameter in model.ngram_heads.parameters())
+    # The gradients of earlier backward passes do not count.
+    with raises_naming(RuntimeError, *NAMES):
+        model.eval()(**batch).loss.backward()
+
+
+def test_released_gradients_of_special_heads():
+    """Free heads, heads without a loss weight, a copy, heads of the ensemble, and heads that PEFT has copied."""
+    unweighted = tiny_model().train()
+    unweighted.ngram_head_factors = [0.0, 0.0, 0.0]
+    models = [tiny_model(head_gradient=0.0).train(), unweighted, copy.deepcopy(unweighted)]
+    models += [tiny_model(ensemble_lambda=0.4), adapted(tiny_model()).train()]
+    for model in models:
+        release_gradients(model)
+        model(**causal_batch()).loss.backward()
+        assert all(parameter.grad is None for parameter in model.ngram_heads.parameters())
 
 
 def test_kept_loss_does_not_keep_the_logits():

@@ -43,6 +43,8 @@ evaluate.module:EvaluationModule._info
     takes
     metrics/: describe a metric, the documented way
 
+torch._C:_current_graph_task_id
+    modeling/watch.py: tell whether a gradient arrived in this backward pass or in an earlier one
 torch._dynamo:mark_static_address
     takes t
     decoding/history.py: keep the history of a static cache at one address under CUDA graphs

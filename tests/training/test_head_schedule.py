@@ -6,8 +6,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
+from ngram_wdr_hf.method.head_training import HeadTraining
 from ngram_wdr_hf.training.head_schedule import HeadSchedule, head_factors
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.errors import raises_naming
@@ -173,6 +174,13 @@ def test_schedule_and_sample_resume(tmp_path, schedule):
     assert not torch.equal(other["ngram_heads.0.fc_in.weight"], wanted["ngram_heads.0.fc_in.weight"])
 
 
+def test_schedule_ends_with_the_training(tmp_path):
+    model, ids = tiny_model(), random_ids(2, 9)
+    train(model, tmp_path, options={"head_loss_schedule": "linear"}, max_steps=2)
+    expected = with_weights_of(model, tiny_model()).train()
+    assert torch.equal(model.train()(ids, labels=ids).loss, expected(ids, labels=ids).loss)
+
+
 def test_logged_losses_of_a_sample(tmp_path):
     """The log has the mean over the sampled targets of all batches of a step, however they are split."""
     logs = []
@@ -187,3 +195,27 @@ def test_logged_losses_of_a_sample(tmp_path):
     for one, other in zip(*logs, strict=True):
         for name in ("next_word_loss", "head_1_loss", "head_2_loss", "head_3_loss"):
             assert one[name] == pytest.approx(other[name], rel=1e-5)
+
+
+@torch.compiler.disable
+def weighted(counts: list[torch.Tensor], training: HeadTraining) -> torch.Tensor:
+    """Like the loss, a function that `torch.compile` leaves out."""
+    return sum(count * weight for count, weight in zip(counts, training.weights[1:], strict=True))
+
+
+@pytest.mark.parametrize(("schedule", "rate"), [("constant", 1.0), ("constant", 0.5), ("linear", 1.0)])
+def test_steps_are_not_compiled_anew(schedule, rate):
+    model, targets = tiny_model(head_sample_rate=rate), random_ids(2, 9)
+    callback = HeadSchedule(schedule)
+    callback.on_train_begin(None, None, None, model=model)
+
+    def loss() -> torch.Tensor:
+        training = model._ngram_head_training()
+        return weighted([training.choose(targets, n).sum() for n in (1, 2, 3)], training)
+
+    compiled = torch.compile(loss, backend="aot_eager")
+    for step in range(4):
+        callback.on_step_begin(None, TrainerState(global_step=step, max_steps=4), None)
+        # A number becomes a variable when it changes for the first time.
+        with torch.compiler.set_stance("default" if step < 2 else "fail_on_recompile"):
+            assert torch.equal(compiled(), loss())

@@ -38,6 +38,7 @@ from .run_folder import EVALUATION, SETTINGS, RunFolder
 from .settings import (
     check_restored,
     fits_in_training,
+    measures_acceptance,
     output_folder,
     run_settings,
 )
@@ -200,7 +201,7 @@ class Run:
         return {
             "ensembles": self.arguments.lambda_grid if needs_grid and len(model.ngram_heads) else (),
             "fits_ensemble": fits,
-            "measures_acceptance": self.arguments.model.train_mode == "heads",
+            "measures_acceptance": measures_acceptance(self.arguments),
             "head_loss_schedule": self.arguments.model.head_loss_schedule,
         }
 

@@ -86,9 +86,10 @@ def _check_metric(arguments: RunArguments) -> None:
             f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`, which freezes the backbone: "
             "choose `heads_loss`, `accepted_drafts`, `best_perplexity` or `fitted_perplexity`."
         )
-    if metric == "accepted_drafts" and model.train_mode != "heads":
+    if metric == "accepted_drafts" and not measures_acceptance(arguments):
         raise InputError(
-            "`--metric_for_best_model accepted_drafts` needs `--train_mode heads`: set that, or choose another metric."
+            "`--metric_for_best_model accepted_drafts` needs `--train_mode heads` without FSDP: set that, or choose "
+            "another metric."
         )
     if metric == "fitted_perplexity" and not fits_in_training(arguments):
         raise InputError(
@@ -122,7 +123,8 @@ def best_metric(arguments: RunArguments) -> str:
     """
     metric = _requested_metric(arguments)
     if arguments.model.train_mode == "heads" and metric in (None, "loss"):
-        return "accepted_drafts" if arguments.model.only_drafts else "heads_loss"
+        counts_drafts = arguments.model.only_drafts and measures_acceptance(arguments)
+        return "accepted_drafts" if counts_drafts else "heads_loss"
     if metric is not None:
         return metric
     if fits_in_training(arguments):
@@ -134,6 +136,11 @@ def best_metric(arguments: RunArguments) -> str:
 def fits_in_training(arguments: RunArguments) -> bool:
     """Return whether evaluations fit the ensemble's weights, which they cannot do with sharded weights."""
     return arguments.fits_ensemble and not uses_fsdp(arguments.training)
+
+
+def measures_acceptance(arguments: RunArguments) -> bool:
+    """Return whether evaluations count the accepted drafts of the heads, which takes all weights in one process."""
+    return arguments.model.train_mode == "heads" and not uses_fsdp(arguments.training)
 
 
 def _requested_metric(arguments: RunArguments) -> str | None:

@@ -3,17 +3,23 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.checkpoints import read_state
+from ngram_wdr_hf.training.run_trainer import Diverged
+from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.clm_runs import run as run_clm
 from tests.support.errors import raises_naming
+from tests.support.processes import in_two_processes
 from tests.support.scripts import contents, metrics_of
+from tests.support.tiny import random_ids, tiny_model
+from tests.support.training import ONE_STEP
 
 train_step = Trainer.training_step
 
@@ -97,3 +103,43 @@ def test_evaluation_of_weights_that_are_no_numbers(finished_clm, texts, tmp_path
     for command in (evaluation, [*finished_clm.command, "--output_dir", str(tmp_path / "run")]):
         with raises_naming(InputError, str(tmp_path / "run")):
             run_clm(*command)
+
+
+def tiny_trainer(folder: Path, **arguments) -> NgramTrainer:
+    rows = [{"input_ids": ids, "labels": ids} for ids in random_ids(2, 9)]
+    return NgramTrainer(tiny_model(), TrainingArguments(folder, **{**ONE_STEP, **arguments}), train_dataset=rows)
+
+
+def act_alone(rank: int, folder: Path) -> None:
+    """Train in two processes, then log and save in the first of them, while the second ends."""
+    trainer = tiny_trainer(folder, logging_strategy="no")
+    trainer.train()
+    if rank == 0:
+        trainer.log({"loss": 1.0, "other_loss": 2.0})
+        trainer.save_model(folder / "model")
+        with raises_naming(Diverged, "loss"):
+            trainer.log({"other_loss": math.nan})
+        next(trainer.model.parameters()).data.fill_(math.nan)
+        with raises_naming(Diverged, "weights"):
+            trainer.save_model(folder / "diverged")
+
+
+def test_one_process_logs_and_saves_alone(tmp_path):
+    """As with the stock Trainer, no other process has to take part."""
+    in_two_processes(act_alone, tmp_path)
+    assert (tmp_path / "model" / "model.safetensors").exists() and not (tmp_path / "diverged").exists()
+
+
+def diverge_in_one(rank: int, folder: Path) -> None:
+    def training_step(self, *args, **kwargs):
+        return train_step(self, *args, **kwargs) * (math.nan if rank == 1 else 1.0)
+
+    Trainer.training_step = training_step
+    # Noticed by the log of a step, and by the summary.
+    for strategy in ("steps", "no"):
+        with raises_naming(Diverged, "step 1"):
+            tiny_trainer(folder, logging_strategy=strategy, logging_steps=1).train()
+
+
+def test_divergence_in_one_process_ends_both(tmp_path):
+    in_two_processes(diverge_in_one, tmp_path)

@@ -14,6 +14,7 @@ from ngram_wdr_hf.data.pair_batches import tokenize_pairs
 from ngram_wdr_hf.data.pairs import PAIRS
 from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
+from ngram_wdr_hf.training.common.run import Run
 from ngram_wdr_hf.training.common.settings import best_metric, check_together, comparison_runs, with_data_of_run
 from ngram_wdr_hf.training.nmt.arguments import (
     NmtDataArguments,
@@ -60,6 +61,18 @@ def test_accepted_drafts_need_frozen_models():
     assert best_metric(arguments) == "accepted_drafts"
     with raises_naming(InputError, "`--metric_for_best_model accepted_drafts`", "`--train_mode heads`"):
         check_together(parse("--metric_for_best_model", "accepted_drafts"))
+
+
+def test_sharded_heads_are_chosen_by_their_loss(monkeypatch):
+    """FSDP leaves no process with the whole output embedding, which drafts need."""
+    frozen = ["--train_mode", "heads", "--model_name_or_path", "somewhere", "--head_loss_tokens", "draft"]
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    arguments = parse(*frozen)
+    check_together(arguments)
+    assert best_metric(arguments) == "heads_loss"
+    assert not Run(arguments).trainer_options(tiny_seq2seq("marian"))["measures_acceptance"]
+    with raises_naming(InputError, "`--metric_for_best_model accepted_drafts`", "FSDP"):
+        check_together(parse(*frozen, "--metric_for_best_model", "accepted_drafts"))
 
 
 @pytest.mark.parametrize("options", [["--ngram_target", "none"], ["--ngram_size", "1"], ["--compare"]])
