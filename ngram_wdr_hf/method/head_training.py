@@ -35,7 +35,8 @@ class HeadTraining:
         gradient (`float`, *optional*, defaults to 1.0):
             The share γ of the heads' gradient that reaches the hidden states and the output embedding.
         sample_rate (`float`, *optional*, defaults to 1.0): The share ρ of its targets that a head is trained on.
-        step (`int`, *optional*, defaults to 0): The seed of the sample. Each step should have its own.
+        step (`int` or `torch.LongTensor` of shape `()`, *optional*, defaults to 0):
+            The seed of the sample. Each step should have its own.
         tokens (`torch.LongTensor` of shape `(num_tokens,)`, *optional*):
             The ids of the tokens that the heads tell apart, without duplicates: their loss is that of a vocabulary of
             these tokens, and other targets do not count. `None` for the whole vocabulary.
@@ -46,7 +47,7 @@ class HeadTraining:
     weights: Sequence[float]
     gradient: float = 1.0
     sample_rate: float = 1.0
-    step: int = 0
+    step: int | torch.Tensor = 0
     tokens: torch.Tensor | None = None
     trains_model: bool = True
 

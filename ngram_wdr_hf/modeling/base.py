@@ -27,9 +27,9 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     ngram_text_prefix = ""
     # The number of training steps so far, the seed of the heads' sample of positions. A tensor with one number spares
     # `torch.compile` from compiling every step anew.
-    ngram_step: int | Any = 0
+    ngram_step: int | torch.Tensor = 0
     # Factors of the heads' loss weights, for a schedule; `None` for 1.
-    ngram_head_factors: Sequence[float] | Any = None
+    ngram_head_factors: Sequence[float] | None = None
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
@@ -90,7 +90,8 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     @torch.compiler.disable
     def _ngram_scheduled(self, weights: Sequence[float]) -> list[float]:
         """Return loss weights by depth, with those of the heads multiplied by `ngram_head_factors`."""
-        return [weights[0], *map(operator.mul, weights[1:], self.ngram_head_factors)]
+        factors: Any = self.ngram_head_factors
+        return [weights[0], *map(operator.mul, weights[1:], factors)]
 
     @property
     def ngram_vocab_size(self) -> int:
