@@ -36,11 +36,11 @@ def write_verdicts(results: Path, page: Path) -> None:
 
 def summary_table(judged: Iterable[Judgement]) -> str:
     """Return a row per claim and scale: the paper's figures, the mean of all cases, and the verdict."""
-    rows = [["claim", "the paper", "here", "scale", "seeds", "verdict"]]
+    rows = [["claim", "the paper", "here", "table", "seeds", "verdict"]]
     for one in judged:
         mean = together(one.cases)
         here = one.claim.text(mean) if mean and one.claim.kind != "mixed" else ""
-        place = [f"{one.claim.table}-{one.scale}" if one.scale else "", one.seeds]
+        place = [f"{one.claim.table}-{one.scale}" if one.scale else one.claim.table, one.seeds]
         rows.append([one.claim.content["claim"], one.claim.content["paper"], here, *place, one.verdict])
     return as_markdown(rows)
 

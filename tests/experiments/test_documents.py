@@ -7,6 +7,7 @@ from runner.page import write_page
 from runner.results import Results
 from runner.stats import paired, summarize
 from runner.tables import load_experiment
+from runner.verdicts_page import write_verdicts
 
 from tests.support.processes import ROOT
 
@@ -26,6 +27,13 @@ def test_pages(name, tmp_path):
     assert page.read_text(encoding="utf-8") == (PAGES / page.name).read_text(encoding="utf-8")
     for image in tmp_path.glob("*.png"):
         assert (PAGES / image.name).exists()
+
+
+def test_verdicts(tmp_path):
+    """The page of the paper's claims is what `verdicts.py` writes now."""
+    page = tmp_path / "verdicts.md"
+    write_verdicts(RESULTS, page)
+    assert page.read_text(encoding="utf-8") == (PAGES / page.name).read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:

@@ -45,7 +45,7 @@ def test_page(tmp_path):
     assert page.index("Simple N-gram models beat") < page.index("WDR with the ensemble translates better")
     keeps = summary["WDR models keep their gain at λ = 0.6."]
     assert keeps[1:] == [r"+17.00 \[+12.03, +21.97\]", "ptb-small", "3", "contradicted"]
-    assert summary["The results of masked language models on GLUE are mixed."][1:] == ["", "", "", "not tested"]
+    assert summary["The results of masked language models on GLUE are mixed."][1:] == ["", "mlm", "", "not tested"]
     cases = rows_of(page, f"### {claim.removesuffix('.')}")
     assert cases["WDR, N = 4 (best λ) − WDR, N = 4 (without heads)"] == ["3", r"−5.00 \[−7.48, −2.52\]", "confirmed"]
     # Reasons are given for claims that are not confirmed, and claims without results have no section.
