@@ -177,7 +177,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx, weight, bias, shape, head_gradient, targets, factors, *groups):
         needs_weight, needs_bias, _, _, _, _, *needs_rows = ctx.needs_input_grad
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
-        ctx.dtype, ctx.scale = weight.dtype, _gradient_scale(factors) if weight.dtype == torch.float16 else 1.0
+        ctx.scale = _gradient_scale(factors) if weight.dtype == torch.float16 else 1.0
         # Half precision would lose the digits of many small terms.
         weight_grad = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
         bias_grad = torch.zeros_like(bias, dtype=sum_dtype) if needs_bias else None
@@ -214,7 +214,7 @@ class _ChunkedLoss(torch.autograd.Function):
                     _multiply(logit_grad.T, (rows * factor).to(logit_grad.dtype), weight_grad, beta=1)
                 if needs_bias:
                     bias_grad += logits.mul_(factor).sum(0)
-        # In float16, a sum over many rows may overflow as long as it is scaled.
+        # In float16, a sum over many rows may overflow as long as it is scaled. Autograd casts it in the end.
         dtype = sum_dtype if weight.dtype == torch.float16 else weight.dtype
         shared_grads = [None if grad is None else grad.to(dtype) for grad in (weight_grad, bias_grad)]
         ctx.save_for_backward(*shared_grads, *row_grads)
@@ -233,14 +233,15 @@ class _ChunkedLoss(torch.autograd.Function):
         factor, grads = grad_loss / ctx.scale, ctx.saved_tensors
         # Copying the gradient of the output embedding takes time. On an accelerator, so does reading the factor.
         if factor.device.type != "cpu" or factor != 1.0:
-            grads = (None if grad is None else (grad * factor.to(grad.dtype)).to(ctx.dtype) for grad in grads)
+            grads = (None if grad is None else grad * factor.to(grad.dtype) for grad in grads)
         weight_grad, bias_grad, *row_grads = grads
         return weight_grad, bias_grad, None, None, None, None, *row_grads
 
 
 def _gradient_scale(factors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the scale for gradients in float16: so that no row's factor exceeds 1, and at most `FLOAT16_SCALE`."""
-    return 1.0 / torch.cat(list(factors)).amax().clamp(min=1.0 / FLOAT16_SCALE)
+    lowest = factors[0].new_full((1,), 1.0 / FLOAT16_SCALE)
+    return 1.0 / torch.cat([lowest, *factors]).amax()
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: int = 0) -> None:

@@ -245,8 +245,15 @@ def test_float16_gradients_of_few_targets():
     (actual,) = torch.autograd.grad(loss, weight)
     full = weight.detach().double().requires_grad_()
     (wanted,) = torch.autograd.grad(F.cross_entropy((rows[0][:1].double() @ full.T), torch.tensor([3])), full)
-    assert wanted.abs().max() > 200
+    assert wanted.abs().max() > 200 and actual.dtype == torch.float16
     torch.testing.assert_close(actual.double(), wanted, rtol=2e-3, atol=0.1)
+
+
+def test_float16_without_rows():
+    """A sample of the positions may be empty."""
+    rows, weight = torch.zeros(0, 16).half().requires_grad_(), torch.randn(VOCAB_SIZE, 16).half().requires_grad_()
+    loss, _ = loss_module.ngram_loss(NgramPredictions([rows], [torch.zeros(0, dtype=torch.long)]), LogitLayer(weight))
+    assert loss == 0 and not torch.autograd.grad(loss, weight)[0].any()
 
 
 def test_second_derivatives_are_refused():
