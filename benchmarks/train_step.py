@@ -3,7 +3,7 @@ Time and peak memory of a training step with N-gram heads, relative to stock GPT
 
     python benchmarks/train_step.py                      # all sizes, about 10 minutes on 2 cores
     python benchmarks/train_step.py --size small         # V=10,000 d=256
-    python benchmarks/train_step.py --size large --repeats 5
+    python benchmarks/train_step.py --size large --model N=1 --model "N=4 ρ=1/3 γ=0" --repeats 9
 
 A step is forward and backward, without the optimizer. The models take turns in one process, and each is compared with
 stock GPT-2 in the same round. The time ratio is the median over the rounds; its limit is the ratio of floating-point
@@ -92,10 +92,10 @@ def time_limit(size: str, name: str) -> float:
     return operations(size, name) / operations(size, STOCK)
 
 
-def measure_times(size: str, repeats: int) -> dict[str, list[float]]:
+def measure_times(size: str, names: list[str], repeats: int) -> dict[str, list[float]]:
     """Return the seconds of each step by model."""
     ids = batch(size)
-    models = {name: build(size, name) for name in MODELS}
+    models = {name: build(size, name) for name in names}
     times = {name: [] for name in models}
     # The first round is a warm-up.
     for repeat in tqdm(range(repeats + 1), desc=size, leave=False):
@@ -134,12 +134,12 @@ def memory_in_new_process(size: str, name: str) -> float:
     return float(run.stdout.split()[-1])
 
 
-def report(size: str, repeats: int) -> bool:
+def report(size: str, names: list[str], repeats: int) -> bool:
     fields, (rows, length) = SIZES[size]["model"], SIZES[size]["batch"]
     print(f"\nV={fields['vocab_size']:,} d={fields['n_embd']} layers={fields['n_layer']}, {rows} x {length} tokens")
     print(f"{'model':<15}{'step':>9}{'time ratio':>13}{'limit':>8}{'memory':>12}{'memory ratio':>14}{'limit':>8}")
-    times = measure_times(size, repeats)
-    memory = {name: memory_in_new_process(size, name) for name in MODELS}
+    times = measure_times(size, names, repeats)
+    memory = {name: memory_in_new_process(size, name) for name in names}
     is_within = True
     for name, seconds in times.items():
         line = f"{name:<15}{statistics.median(seconds):>8.2f}s"
@@ -158,13 +158,15 @@ def report(size: str, repeats: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, action="append", help="model size to measure (default: all)")
+    parser.add_argument("--model", choices=list(MODELS)[1:], action="append", help="model to measure (default: all)")
     parser.add_argument("--repeats", type=int, default=5, help="timed steps per model (default: 5)")
     parser.add_argument("--memory-of", choices=MODELS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
         print(measure_memory(arguments.size[0], arguments.memory_of))
         return
-    results = [report(size, arguments.repeats) for size in arguments.size or SIZES]
+    names = [name for name in MODELS if name == STOCK or not arguments.model or name in arguments.model]
+    results = [report(size, names, arguments.repeats) for size in arguments.size or SIZES]
     print("\nWithin the limits." if all(results) else "\nNOT within the limits.")
 
 

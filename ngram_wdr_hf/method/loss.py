@@ -20,6 +20,8 @@ LARGEST_CHUNK = 1024
 CACHED_ELEMENTS = 2**20
 # The rows of a chunk's logits begin at multiples of this many elements.
 ALIGNMENT = 64
+# Columns of logits per product on a CPU: the embeddings of these tokens stay in the processor's cache.
+CACHED_TOKENS = 512
 # Gradients of a mean over many rows underflow in float16: they are scaled by at most this number.
 FLOAT16_SCALE = 1024.0
 
@@ -179,13 +181,13 @@ class _ChunkedLoss(torch.autograd.Function):
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
         ctx.scale = _gradient_scale(factors) if weight.dtype == torch.float16 else 1.0
         # Half precision would lose the digits of many small terms.
-        weight_grad = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
+        weight_grad = torch.empty_like(weight, dtype=sum_dtype) if needs_weight else None
         bias_grad = torch.zeros_like(bias, dtype=sum_dtype) if needs_bias else None
         row_grads = [torch.empty_like(rows) if needs else None for rows, needs in zip(groups, needs_rows, strict=True)]
         size = min(chunk_rows(weight), max(1, *(len(rows) for rows in groups)))
         # Matrix products are faster if all rows of their result are aligned.
         buffer = weight.new_empty((size, ceil(len(weight) / ALIGNMENT) * ALIGNMENT), dtype=sum_dtype)
-        buffer, product_weight = buffer[:, : len(weight)], weight.to(product_dtype(weight))
+        product_weight = weight.to(product_dtype(weight))
 
         loss, nlls = torch.zeros((), dtype=sum_dtype, device=weight.device), []
         for i, tensors in enumerate(zip(groups, targets, factors, row_grads, strict=True)):
@@ -194,11 +196,12 @@ class _ChunkedLoss(torch.autograd.Function):
             count = max(1, ceil(len(groups[i]) / size))
             chunks = [[None] * count if tensor is None else tensor.tensor_split(count) for tensor in tensors]
             for rows, target, factor, row_grad in zip(*chunks, strict=True):  # (R, d), (R,), (R,), (R, d)
-                logits = buffer[: len(rows)]  # (R, vocab_size)
-                _multiply(rows.to(product_weight.dtype), product_weight.T, logits)
+                aligned = buffer[: len(rows)]  # (R, vocab_size + padding)
+                logits = aligned[:, : len(weight)]  # (R, vocab_size)
+                _multiply_by_parts(rows.to(product_weight.dtype), product_weight, logits)
                 if bias is not None:
                     logits += bias
-                nll, smoothed_nll = _cross_entropy(logits, target, *shape, row_grad is not None or needs_shared)
+                nll, smoothed_nll = _cross_entropy(aligned, logits, target, *shape)
                 nlls.append(nll)
                 loss += (factor * smoothed_nll).sum()
                 # `logits` are their gradients now, without the rows' factors.
@@ -211,7 +214,9 @@ class _ChunkedLoss(torch.autograd.Function):
                     continue
                 factor = factor if i == 0 else factor * head_gradient
                 if needs_weight:
-                    _multiply(logit_grad.T, (rows * factor).to(logit_grad.dtype), weight_grad, beta=1)
+                    # The first group always takes part, so its first chunk initializes the sum.
+                    scaled_rows = (rows * factor).to(logit_grad.dtype)
+                    _multiply(logit_grad.T, scaled_rows, weight_grad, beta=int(len(nlls) > 1))
                 if needs_bias:
                     bias_grad += logits.mul_(factor).sum(0)
         # In float16, a sum over many rows may overflow as long as it is scaled. Autograd casts it in the end.
@@ -254,39 +259,45 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, beta: 
         out.copy_(left @ right)
 
 
+def _multiply_by_parts(rows: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> None:
+    """Set `logits` to `rows @ weight.T`, on a CPU `CACHED_TOKENS` columns at a time."""
+    size = CACHED_TOKENS if weight.device.type == "cpu" else len(weight)
+    for part, columns in zip(weight.split(size), logits.split(size, dim=1), strict=True):
+        _multiply(rows, part.T, columns)
+
+
 def _cross_entropy(
+    aligned: torch.Tensor,
     logits: torch.Tensor,
     target: torch.Tensor,
     soft_cap: float | None,
     label_smoothing: float,
-    needs_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. In place of
-    `logits`, `(R, vocab_size)` and not yet soft-capped, leave their gradients if these are needed, also in rows
-    without target.
+    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. `logits`,
+    `(R, vocab_size)` and not yet soft-capped, are the first columns of `aligned`, which is contiguous. In their place,
+    leave their gradients, also in rows without target.
     """
     if soft_cap is not None:
         logits.div_(soft_cap).tanh_()
-        slope = 1.0 - logits.square() if needs_gradient else None  # (R, vocab_size)
+        slope = 1.0 - logits.square()  # (R, vocab_size)
         logits *= soft_cap
     is_target = target != IGNORE_INDEX
     # The index of the targets' logits; any logit stands for a missing target.
     at_target = torch.arange(len(target), device=target.device), target.clamp(min=0)
     target_logits, highest = logits[at_target], logits.amax(1)  # (R,)
     mean_logits = logits.mean(1) if label_smoothing else 0.0
-    sums = logits.sub_(highest[:, None]).exp_().sum(1)
-    nll = torch.where(is_target, highest + sums.log() - target_logits, 0.0)
+    aligned[:, logits.shape[1] :] = -torch.inf
+    torch.softmax(aligned, 1, out=aligned)
+    # The highest probability is 1 / sum(exp(logits - highest)), so its logarithm gives the normalizer of the row.
+    nll = torch.where(is_target, highest - logits.amax(1).log() - target_logits, 0.0)
     smoothed_nll = nll
     if label_smoothing:
         smoothed_nll = nll + label_smoothing * torch.where(is_target, target_logits - mean_logits, 0.0)
-    if needs_gradient:
-        logits /= sums[:, None]
-        logits[at_target] -= 1.0 - label_smoothing
-        if label_smoothing:
-            logits -= label_smoothing / logits.shape[1]
-        if soft_cap is not None:
-            logits *= slope
+        logits -= label_smoothing / logits.shape[1]
+    logits[at_target] -= 1.0 - label_smoothing
+    if soft_cap is not None:
+        logits *= slope
     return nll, smoothed_nll
 
 

@@ -146,6 +146,32 @@ def test_chunks_do_not_matter(monkeypatch, shape, tensors, limit):
     assert_same_gradients(loss, unchunked, [*rows, weight, bias])
 
 
+def test_parts_of_the_vocabulary_do_not_matter(monkeypatch, shape, tensors):
+    monkeypatch.setattr(loss_module, "CACHED_TOKENS", 3)
+    assert NUM_TOKENS % 3
+    rows, (weight, bias), targets = tensors[:3], tensors[-2:], random_targets(5, 4, 3)
+    loss, nlls = ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight, bias, shape), 0.2)
+    expected, expected_nlls = loss_by_definition(rows, targets, weight, bias, shape, 0.2)
+    torch.testing.assert_close(loss, expected, check_dtype=False)
+    torch.testing.assert_close(nlls, expected_nlls)
+    assert_same_gradients(loss, expected, [*rows, weight, bias])
+
+
+def test_improbable_targets():
+    """The probability of a target may be too small for float32."""
+    rows = [(300 * torch.randn(1, 8, WIDTH)).requires_grad_()]
+    weight = torch.randn(NUM_TOKENS, WIDTH, requires_grad=True)
+    targets = [(rows[0] @ weight.T).argmin(-1)]
+    loss, nlls = ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight))
+    precise = [tensor.detach().double().requires_grad_() for tensor in (rows[0], weight)]
+    expected = F.cross_entropy((precise[0] @ precise[1].T)[0], targets[0][0])
+    assert expected > 200 and nlls.item() == loss.item()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    gradients, wanted = torch.autograd.grad(loss, [rows[0], weight]), torch.autograd.grad(expected, precise)
+    for gradient, precise_gradient in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), precise_gradient, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("rows_per_head", [5, 0])
 def test_no_targets(shape, tensors, rows_per_head):
     """Without targets, or without rows, the loss and all gradients are 0."""
@@ -197,15 +223,19 @@ def test_no_gradients_of_frozen_tensors(monkeypatch, name, frozen):
 
     all_leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     expected = torch.autograd.grad(loss_of(all_leaves), all_leaves)
-    allocated, zeros_like = set(), torch.zeros_like
+    allocated = set()
 
-    def spy(tensor, **kwargs):
-        allocated.add(tensor.shape)
-        return zeros_like(tensor, **kwargs)
+    def spy(allocate):
+        def record(tensor, **kwargs):
+            allocated.add(tensor.shape)
+            return allocate(tensor, **kwargs)
+
+        return record
 
     leaves = [tensor.clone().requires_grad_(i not in frozen) for i, tensor in enumerate(tensors)]
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "zeros_like", spy)
+        for function in ("empty_like", "zeros_like"):
+            patch.setattr(torch, function, spy(getattr(torch, function)))
         loss = loss_of(leaves)
     assert loss.requires_grad == (len(frozen) < 5)
     # The gradients of the bias and the output embedding are identified by their shapes.
