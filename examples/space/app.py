@@ -23,7 +23,7 @@ from ngram_wdr_hf.analysis.token_predictions_page import predictions_fragment
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.checkpoint import as_input_error
 from ngram_wdr_hf.evaluation.lengths import max_positions
-from ngram_wdr_hf.method.ensemble import Ensemble, weights_of
+from ngram_wdr_hf.method.ensemble import Ensemble, is_lambda, weights_of
 
 # The checkpoint of a Space: the value of this variable, a folder or a name on the Hub, or else this folder.
 MODEL_VARIABLE = "NGRAM_WDR_MODEL"
@@ -146,10 +146,10 @@ def add_decoding(checkpoint: Checkpoint) -> list[gr.components.Component]:
 
 def add_ensemble(checkpoint: Checkpoint) -> list[gr.components.Component]:
     """Add the sliders of the ensemble, as the checkpoint has it. Return the components: choice, λ, the N weights."""
-    config = checkpoint.model.config
-    own_lambda = config.ensemble_lambda or DEFAULT_LAMBDA
-    own_weights = config.ensemble_weights or weights_of(own_lambda, config.ngram_size)
-    own = WEIGHTS if config.ensemble_weights else LAMBDA if config.ensemble_lambda else NONE
+    ensemble = checkpoint.ensemble
+    own_lambda = ensemble if ensemble and is_lambda(ensemble) else DEFAULT_LAMBDA
+    own_weights = weights_of(own_lambda if is_lambda(ensemble) else ensemble, checkpoint.model.config.ngram_size)
+    own = (LAMBDA if ensemble else NONE) if is_lambda(ensemble) else WEIGHTS
     with gr.Group():
         choice = gr.Radio([WEIGHTS, LAMBDA, NONE], value=own, label="Ensemble", elem_id="ensemble")
         label = "λ, the share of the heads"

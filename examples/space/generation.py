@@ -19,6 +19,7 @@ from ngram_wdr_hf.evaluation.checkpoint import as_input_error, load_checkpoint
 from ngram_wdr_hf.evaluation.lengths import max_positions
 from ngram_wdr_hf.method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ngram_wdr_hf.modeling.saved import naming_missing
+from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
 from ngram_wdr_hf.training.common.report import describe
 
 # Both ways of decoding take turns until this many seconds or rounds are over; a large model has one round.
@@ -34,9 +35,15 @@ class Checkpoint:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
+    @property
+    def ensemble(self) -> float | tuple[float, ...]:
+        """The ensemble of `generate` by default, λ or N weights: the generation config's, or else the model's."""
+        options = vars(self.model.generation_config)
+        return self.model.ngram_ensemble(**{name: options.get(name) for name in ENSEMBLE_ARGUMENTS})
+
     def describe(self) -> str:
         """Return a line of Markdown on the model."""
-        facts, ensemble, longest = describe(self.model), self.model.ngram_ensemble(), max_positions(self.model)
+        facts, ensemble, longest = describe(self.model), self.ensemble, max_positions(self.model)
         heads = f"{facts['head_parameters'] / 1e6:.2f} million of them in the heads"
         return (
             f"`{self.name}`: {self.model.config.model_type}, {facts['name']}, {facts['num_parameters'] / 1e6:.2f} "

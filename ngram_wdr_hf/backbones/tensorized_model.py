@@ -29,7 +29,8 @@ from ..method.documents import allowed_by
 
 class TensorizedTransformerConfig(PreTrainedConfig):
     r"""
-    Configuration of a Tensorized Transformer. The defaults are the paper's for Penn Treebank.
+    Configuration of a Tensorized Transformer. The defaults are those for Penn Treebank: the paper's
+    number of layers, and the original model's sizes (Ma et al. 2019).
 
     Args:
         vocab_size (`int`, *optional*, defaults to 10000): The vocabulary size.

@@ -165,7 +165,9 @@ def _copy_with_heads(
             "checkpoint's name instead of a model."
         )
     config_fields = plain.config.to_dict()
-    for name in ("model_type", "architectures", "auto_map", "transformers_version", "dtype"):
+    # A trunk from a checkpoint with heads keeps their fields, but new heads are not those.
+    dropped = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
+    for name in (*dropped, *model_class.config_class._ngram_fields()):
         config_fields.pop(name, None)
     model = model_class.from_pretrained(
         None,

@@ -83,7 +83,13 @@ class Drafter:
             prices = ThresholdPrices(threshold, num_heads, max_drafts)
         self.pace = DraftPace(prices)
 
-    def draft(self, text: TextRows, hidden_states: torch.Tensor | None, next_tokens: torch.Tensor) -> Drafts:
+    def draft(
+        self,
+        text: TextRows,
+        hidden_states: torch.Tensor | None,
+        next_tokens: torch.Tensor,
+        max_drafts: int | None = None,
+    ) -> Drafts:
         r"""
         Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
         saves or the maximum length is reached. There may be none.
@@ -94,6 +100,7 @@ class Drafter:
                 The hidden states that predicted the next tokens. Without them, the heads cannot draft.
             next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
                 The last token of each active row, which the model has chosen but not read yet.
+            max_drafts (`int`, *optional*): The maximum number of drafts per row.
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
@@ -104,6 +111,7 @@ class Drafter:
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
         limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0))
+        limit = limit if max_drafts is None else min(limit, max_drafts)
         for depth in range(limit):
             choice = probabilities = None
             ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]

@@ -14,8 +14,21 @@ class NgramHistory(DynamicLayer):
     `HistoryHost`.
 
     `keys` are the hidden states, `(batch_size, 1, T, d)`; `values` are the records, `(batch_size, 1, T, 3)`: token id,
-    run length and position.
+    run length and position. `num_columns` is the length of the cache.
+
+    Tokens that were read without the ensemble are in the cache, but not in the history. `offsets` tells where its
+    tokens are in the cache: with `(index, offset)`, from index on, token i is in column `i + offset`. Compiled code
+    can rely on `offsets`, as it changes only where tokens are missing.
     """
+
+    def __init__(self):
+        super().__init__()
+        self.offsets = [(0, 0)]
+        self.num_columns = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self.offsets = [(0, 0)]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -25,8 +38,23 @@ class NgramHistory(DynamicLayer):
         # A layer cropped to length 0 would keep its batch size and reject batches of another size.
         if abs(tokens_to_remove) >= self.get_seq_length():
             self.reset()
-        else:
+        elif tokens_to_remove:
             super().crop(tokens_to_remove)
+            self.offsets = [entry for entry in self.offsets if entry[0] < self.get_seq_length()]
+
+    def crop_to(self, num_columns: int) -> None:
+        """Remove the tokens that a cache of this length no longer has."""
+        num_kept = 0
+        for index, offset in self.offsets:
+            num_kept = max(min(num_kept, index), num_columns - offset)
+        self.crop(min(0, num_kept - self.get_seq_length()))
+
+    def trim(self, num_columns: int, width: int) -> None:
+        """Follow a cache that loses its first `num_columns` columns and keeps `width`."""
+        num_removed = max(0, self.get_seq_length() - width)
+        self.keys, self.values = self.keys[..., -width:, :], self.values[..., -width:, :]
+        moved = num_removed - num_columns
+        self.offsets = [(max(0, index - num_removed), offset + moved) for index, offset in self.offsets]
 
     def last_record(self) -> torch.Tensor | None:
         """
@@ -40,6 +68,10 @@ class NgramHistory(DynamicLayer):
         Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return the hidden states and
         the records of the whole history, the new ones last.
         """
+        index = self.get_seq_length()
+        offset = self.num_columns - hidden_states.shape[1] - index
+        if offset > self.offsets[-1][1]:
+            self.offsets.append((index, offset))
         keys, values = self.update(hidden_states[:, None], records[:, None])
         return keys[:, 0], values[:, 0]
 
@@ -95,8 +127,12 @@ class HistoryHost:
         self.ngram_history.batch_repeat_interleave(repeats)
 
     def crop(self, tokens_to_remove: int) -> None:
+        knows_length = length_of(self) > 0
         super().crop(tokens_to_remove)
-        self.ngram_history.crop(tokens_to_remove)
+        if knows_length:
+            self.ngram_history.crop_to(length_of(self))
+        else:
+            self.ngram_history.crop(tokens_to_remove)
 
     def reset(self) -> None:
         super().reset()
@@ -153,6 +189,11 @@ def self_attention_of(cache: Cache | None) -> Cache | None:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
+def length_of(layer: object) -> int | torch.Tensor:
+    """Return the number of tokens in a cache layer; 0 for one without attention, which does not count them."""
+    return layer.get_seq_length() if isinstance(layer, CacheLayerMixin) else 0
+
+
 def layers_and_history(cache: Cache) -> list:
     """Return the layers of a cache that grow with the text, and the history if there is one."""
     layers = self_attention_of(cache).layers
@@ -170,8 +211,7 @@ def tokens_in(cache: Cache | None) -> int | torch.Tensor:
         length = 0
     if isinstance(length, int) and length == 0:
         # In hybrid backbones some layers stay empty, possibly the first.
-        layers = layers_and_history(cache)
-        length = max([0, *[layer.get_seq_length() for layer in layers if isinstance(layer, CacheLayerMixin)]])
+        length = max([0, *map(length_of, layers_and_history(cache))])
     return length
 
 
@@ -202,6 +242,8 @@ def history_of(cache: Cache | None, num_heads: int, device: torch.device) -> Ngr
         is_static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
         host.ngram_history = StaticNgramHistory(num_heads) if is_static else NgramHistory()
     history = cache.layers[0].ngram_history
+    if isinstance(history, NgramHistory):
+        history.num_columns = length_of(cache.layers[0])
     if history.is_initialized:
         # It may have been offloaded, or the cache may have been moved.
         history.device = device

@@ -12,6 +12,7 @@ from transformers.generation import (
     GenerateEncoderDecoderOutput,
     GenerationConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
     StoppingCriteriaList,
 )
 from transformers.utils import ModelOutput
@@ -21,6 +22,7 @@ from .drafter import Drafter, Drafts
 from .few_tokens import FewTokenProducts
 from .obstacles import CannotDraft
 from .ragged_cache import RaggedCache, check_can_crop
+from .reach import check_rope, max_positions
 from .records import StepRecords
 from .rows import TextRows
 from .statistics import SpeculationStatistics
@@ -85,10 +87,14 @@ class SpeculativeDecoding:
         pad_token = generation_config.pad_token_id
         pad_token = generation_config.eos_token_id if pad_token is None else pad_token
         pad_token_id = 0 if pad_token is None else int(torch.as_tensor(pad_token).flatten()[0])
-        # A stopping criterion of the caller overrides the configuration.
-        max_length = stopping_criteria.max_length or generation_config.max_length
+        # Stopping criteria of the caller override the configuration.
+        lengths = [criterion.max_length for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria]
         # At least one token is generated.
-        max_length = max(max_length, input_ids.shape[1] + 1)
+        max_length = max(min(lengths, default=generation_config.max_length), input_ids.shape[1] + 1)
+        text_config = model.config.get_text_config(decoder=True)
+        check_rope(text_config, max_length)
+        # Drafts must not exceed the model's positions, even if the text will end before.
+        self.max_positions = max_positions(text_config)
         self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics(trace=[[] for _ in input_ids])
@@ -97,6 +103,11 @@ class SpeculativeDecoding:
         prefix = model.ngram_text_prefix
         self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
 
+        if model.training and model.is_gradient_checkpointing:
+            raise CannotDraft(
+                "`use_mtp=True` needs a cache, and in training mode gradient checkpointing has none. Call "
+                "`model.eval()` first, or use `use_mtp=False`."
+            )
         cache = model_kwargs.get("past_key_values")
         check_can_crop(cache, len(input_ids))
         if len(input_ids) > 1 and not model.ngram_rows_can_move:
@@ -119,7 +130,7 @@ class SpeculativeDecoding:
                 self._check_drafts(outputs, drafts)
                 if not self.text.unfinished():
                     break
-                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens)
+                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens, self._max_drafts())
                 tokens = self.next_tokens[:, None]
                 outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
             self.statistics.draft_cost = self.drafter.pace.total_cost
@@ -156,6 +167,13 @@ class SpeculativeDecoding:
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
 
+    def _max_drafts(self) -> int | None:
+        """Return how many drafts the model has positions for in every row; `None` if there is no limit."""
+        if self.max_positions is None:
+            return None
+        last = max(self.next_positions[i] for i in self.text.unfinished())
+        return max(0, self.max_positions - 1 - last)
+
     def _forward(self, tokens: torch.Tensor) -> ModelOutput:
         """
         Run a forward pass over `tokens`, `(num_rows, K)`, with the cache as their past. Return its output, with logits
@@ -166,8 +184,11 @@ class SpeculativeDecoding:
         if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
             max_steps = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
+            if self.max_positions is not None:
+                max_drafts = [max(0, self.max_positions - 1 - position) for position in self.next_positions]
+                max_steps = list(map(min, max_steps, max_drafts))
             if width > min(max_steps):
-                # Drafts beyond the maximum length will be dropped, but their positions must be valid.
+                # Drafts beyond the maximum length and of finished rows will be dropped, but need valid positions.
                 steps = torch.minimum(steps, torch.tensor(max_steps, device=self.device)[:, None])
             inputs[self.positions_name] = torch.tensor(self.next_positions, device=self.device)[:, None] + steps
         mask = self.cache.attention_mask
@@ -226,7 +247,6 @@ class SpeculativeDecoding:
             self.statistics.count_drafts(kinds, min(num_accepted[i], counts[i]))
             new_tokens = self.text.tokens[row][-counts[i] :]
             self.statistics.trace_tokens(row, new_tokens, num_accepted[i], drafted[i], kinds)
-        self._stream()
 
         self.cache.drop([width - count for count in counts], self.device)
         if width == 1:
@@ -238,6 +258,7 @@ class SpeculativeDecoding:
             self.next_tokens = tokens[rows, last]
             self.hidden_states = None if hidden_states is None else hidden_states[rows, last]
         self.next_positions = list(map(operator.add, self.next_positions, counts))
+        self._stream()
         unfinished = self.text.unfinished()
         if not self.returns_cache and 0 < len(unfinished) < len(counts):
             self._keep_rows(unfinished)
@@ -270,15 +291,21 @@ class SpeculativeDecoding:
     def _stream(self) -> None:
         """
         Pass new tokens to the streamer, if there is one: one per row at a time, as plain decoding does, up to the end
-        of the shortest unfinished row.
+        of the shortest unfinished row. If the streamer raises an error, the cache ends where it does in plain
+        decoding: before the last token that the streamer got.
         """
         if self.streamer is None:
             return
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
         ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
-        for position in range(self.num_streamed, ready):
-            self.streamer.put(self.text.sequences()[:, position].cpu())
-        self.num_streamed = max(self.num_streamed, ready)
+        try:
+            while self.num_streamed < ready:
+                self.num_streamed += 1
+                self.streamer.put(self.text.sequences()[:, self.num_streamed - 1].cpu())
+        except BaseException:
+            ahead = [len(self.text.tokens[row]) - self.num_streamed for row in self.text.rows]
+            self.cache.drop([max(0, count) for count in ahead], self.device)
+            raise
 
     def _output(self) -> ModelOutput | torch.Tensor:
         """Return the sequences, or the output object if `return_dict_in_generate`."""

@@ -23,7 +23,7 @@ class DraftKind(NamedTuple):
     @classmethod
     def of_head(cls, confidence: float) -> "DraftKind":
         """Return the kind of a head's draft, given the probability of the head's best token."""
-        return cls("head", min(int(confidence * 10), 9))
+        return cls("head", min(int(confidence * 10), 9) if confidence > 0 else 0)
 
     @classmethod
     def of_depth(cls, depth: int) -> "DraftKind":

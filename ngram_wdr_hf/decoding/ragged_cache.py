@@ -6,7 +6,7 @@ import torch
 from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
-from .history import can_host_history, layers_and_history, self_attention_of, stock_class_of
+from .history import NgramHistory, can_host_history, layers_and_history, self_attention_of, stock_class_of
 from .obstacles import CannotDraft
 
 # Layers whose rows can be cropped and shifted separately.
@@ -133,10 +133,14 @@ class RaggedCache:
         width = self.attention_mask.shape[1]
         for layer in layers_and_history(self.cache):
             # A history that was added later than the cache has fewer columns, none of them masked.
-            if layer.get_seq_length() > 0:
-                if isinstance(layer, DynamicSlidingWindowLayer):
-                    layer.cumulative_length -= surplus
-                layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
+            if layer.get_seq_length() == 0:
+                continue
+            if isinstance(layer, NgramHistory):
+                layer.trim(surplus, width)
+                continue
+            if isinstance(layer, DynamicSlidingWindowLayer):
+                layer.cumulative_length -= surplus
+            layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
         self.shifts = [shift - surplus for shift in self.shifts]
 
 

@@ -104,6 +104,8 @@ class TextRows:
         self.processors = processors
         self.criteria = criteria
         self.is_pointwise = all(type(processor) in POINTWISE for processor in processors)
+        # What prefix constraints allow after a row and its drafts, in the current step.
+        self._allowed: dict[tuple[int, ...], list[int]] = {}
         self.has_simple_criteria = all(type(criterion) in SIMPLE_CRITERIA for criterion in criteria)
 
     @property
@@ -189,12 +191,28 @@ class TextRows:
         """
         constrained = torch.full_like(scores, -torch.inf)
         for i, row in enumerate(rows):
-            allowed = list(processor._prefix_allowed_tokens_fn(row, texts[row]))
+            allowed = self._allowed_after(processor, row, texts[row])
             if not allowed and texts.shape[1] == len(self.tokens[row]):
                 # There is no draft to blame: let the processor raise its error.
                 processor(texts[row : row + 1], scores[i : i + 1])
             constrained[i, allowed] = scores[i, allowed]
         return constrained
+
+    def _allowed_after(self, processor: PrefixConstrainedLogitsProcessor, row: int, text: torch.Tensor) -> list[int]:
+        """
+        Return the tokens that the processor allows after a row and its drafts, `text`. After a draft that it forbids,
+        these are none: it may not know such a text.
+        """
+        num_read = len(self.tokens[row])
+        # There may be several constraints.
+        key = (id(processor), row, *text[num_read:].tolist())
+        if key not in self._allowed:
+            has_drafts = len(text) > num_read
+            if has_drafts and int(text[-1]) not in self._allowed_after(processor, row, text[:-1]):
+                self._allowed[key] = []
+            else:
+                self._allowed[key] = list(processor._prefix_allowed_tokens_fn(row, text))
+        return self._allowed[key]
 
     def unfinished(self) -> list[int]:
         """Return which active rows are unfinished, as indices into `rows`."""
@@ -214,6 +232,7 @@ class TextRows:
         Returns:
             `list[int]`: How many tokens were appended to each row, 0 for rows that were finished before.
         """
+        self._allowed.clear()
         counts = list(map(min, counts, self.tokens_left()))
         find_ends = self._find_simple_ends if self.has_simple_criteria else self._find_ends
         kept, finished = find_ends(tokens, counts, scores)

@@ -95,6 +95,8 @@ class NgramConfigMixin(BackboneConfig):
         if fields.get("model_type") == cls._ngram_backbone_config().model_type:
             # Transformers would warn that loading a plain backbone is not supported.
             fields["model_type"] = cls.model_type
+            # A plain class that loads and saves a trunk keeps fields that describe heads it no longer has.
+            fields = {name: value for name, value in fields.items() if name not in cls._ngram_fields()}
         return fields, kwargs
 
     @classmethod

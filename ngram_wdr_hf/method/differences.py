@@ -1,4 +1,4 @@
-"""Word difference representations (WDR): the arithmetic of the paper's equations 4 to 8."""
+"""Word difference representations (WDR): the arithmetic of the paper's equations 7 to 10."""
 
 from collections.abc import Sequence
 from math import comb

@@ -85,10 +85,12 @@ class LogitLayer:
         has an adapter, or is offloaded or sharded.
         """
         layer = model.get_output_embeddings()
-        if hasattr(layer, "base_layer"):
+        # PEFT's wrapper of single trainable tokens has no bias.
+        if hasattr(layer, "base_layer") or not hasattr(layer, "bias"):
             raise ValueError(
-                "`target_modules` must not include the output embedding: the N-gram loss reads its weights and "
-                "ignores an adapter on it. With PEFT, list it in `modules_to_save` instead."
+                "`target_modules` and `trainable_token_indices` must not include the output embedding, nor an input "
+                "embedding tied to it: the N-gram loss reads its weights and ignores an adapter on it. With PEFT, "
+                "list it in `modules_to_save` instead."
             )
         bias = _final_bias(model)
         return cls(output_weight(model), layer.bias if bias is None else bias.view(-1), LogitShape.of(model.config))

@@ -21,7 +21,7 @@ from ..decoding.history import (
     history_of,
     tokens_in,
 )
-from ..method.configuration import check_fraction
+from ..method.configuration import check_fraction, is_number
 from ..method.documents import IGNORE_INDEX, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
@@ -77,8 +77,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     takes part in the ensemble only where the last n tokens were given as ids. Simple heads that read only the hidden
     state work with both.
 
-    With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that restart).
-    Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
+    With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that do not continue
+    by 1). Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
     """
 
     ngram_output_class = NgramCausalLMOutput
@@ -290,8 +290,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         first; that takes evaluation mode and targets. With neither argument, the ensemble is the configuration's.
         """
         lambdas = list(ensemble_lambda) if isinstance(ensemble_lambda, (list, tuple)) else None
-        weights = list(ensemble_weights or ())
-        is_grid = lambdas is not None or (weights and isinstance(weights[0], (list, tuple)))
+        weights = [] if ensemble_weights is None else list(ensemble_weights)
+        is_grid = lambdas is not None or (weights and not is_number(weights[0]))
         if not is_grid:
             return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
         if self.training or next_tokens is None or lambdas == []:

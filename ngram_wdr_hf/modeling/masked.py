@@ -80,7 +80,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
     training loss is `1/2 L_0 + 1/(2(N-1)) sum_n L_n`.
 
     A token with a label is masked. Head n has no target where one of the next n tokens is padding or belongs to
-    another document (`position_ids` that restart). With `wdr_compose="masked"`, all of them need a label, too.
+    another document (`position_ids` that do not continue by 1). With `wdr_compose="masked"`, all of them need a label,
+    too.
 
     In training mode with labels, `loss` is this loss and no logits are returned. Otherwise `logits` are those of the
     plain backbone, and with labels `loss` is the mean NLL of the masked tokens.

@@ -1,12 +1,17 @@
 """Whether the server can use a checkpoint, before it starts."""
 
+import os
+
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..backbones.registry import is_masked
 from ..data.errors import InputError
 from ..evaluation.checkpoint import as_input_error
 from ..method.configuration import NgramConfigMixin
+from ..method.ensemble import is_lambda, is_plain
 from ..modeling.saved import naming_missing
+from ..modeling.signature import ENSEMBLE_ARGUMENTS
 
 # The server's limit for an answer, in tokens, if a request has none.
 DEFAULT_ANSWER = 1024
@@ -66,8 +71,15 @@ def check_served_model(name: str, continuous_batching: bool) -> list[str]:
 
 def _has_ensemble(config: PreTrainedConfig, folder: str, revision: str) -> bool:
     """Return whether `generate` uses the ensemble: that of the generation config, if it has one, or the model's."""
-    with as_input_error(folder):
-        options = vars(GenerationConfig.from_pretrained(folder, revision=revision))
-    names = ("ensemble_lambda", "ensemble_weights")
-    saved = [options[name] for name in names if options.get(name) is not None]
-    return any(saved or [config.ensemble_lambda, config.ensemble_weights])
+    options = {}
+    # A folder may have none.
+    if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, GENERATION_CONFIG_NAME)):
+        with as_input_error(folder):
+            options = vars(GenerationConfig.from_pretrained(folder, revision=revision))
+    saved = [options[name] for name in ENSEMBLE_ARGUMENTS if options.get(name) is not None]
+    return not all(_is_plain(value) for value in saved or [config.ensemble_lambda, config.ensemble_weights])
+
+
+def _is_plain(ensemble: float | list[float] | None) -> bool:
+    """Return whether an ensemble, λ or weights, is the model's own prediction."""
+    return not ensemble if ensemble is None or is_lambda(ensemble) else is_plain(ensemble)

@@ -140,6 +140,23 @@ def test_checkpoints_go_both_ways(name, tmp_path):
     assert torch.equal(logits(again, ensemble_lambda=0.5), logits(ours, ensemble_lambda=0.5))
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize("name", ["BloomForCausalLM", "GPT2LMHeadModel", "BartForConditionalGeneration"])
+def test_new_heads_on_the_trunk_of_a_checkpoint_with_heads(name, is_folder, tmp_path):
+    """The stock class keeps the fields of the old heads, which say nothing about new ones."""
+    model = plain(name)
+    fields = {"ensemble_weights": [0.8, 0.3, 0.1], "head_gradient": 0.0, "ngram_head_reads": "hidden+tokens"}
+    with_ngram_heads(model, ngram_size=3, draft_vocab_size=5, **fields).save_pretrained(tmp_path / "heads")
+    trunk = type(model).from_pretrained(tmp_path / "heads")
+    assert trunk.config.to_dict()["ensemble_weights"] == fields["ensemble_weights"]
+    trunk.save_pretrained(tmp_path / "trunk")
+    ours = with_ngram_heads(tmp_path / "trunk" if is_folder else trunk, ngram_size=2, head_sample_rate=0.5).eval()
+    assert torch.equal(logits(ours), logits(model))
+    fresh = with_ngram_heads(model, ngram_size=2, head_sample_rate=0.5).config
+    for field in fresh._ngram_fields():
+        assert getattr(ours.config, field) == getattr(fresh, field), field
+
+
 ELSEWHERE = """
 import pathlib, pickle, sys, torch, ngram_wdr_hf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM

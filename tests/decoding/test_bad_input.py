@@ -2,13 +2,18 @@
 
 import pytest
 import torch
+import transformers
 from transformers import EncoderDecoderCache, GenerationConfig, QuantizedCache, StaticCache
 from transformers.generation import SynthIDTextWatermarkingConfig
 
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_heads
+from tests.support.backbones import tiny_backbone
 from tests.support.errors import raises_naming
+from tests.support.options import DRAFTS, NO_END
 from tests.support.side_by_side import generate
-from tests.support.tiny import VOCAB_SIZE, plain_model, prompts, tiny_model, tiny_seq2seq
+from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, model_of, plain_model, prompts, tiny_model, tiny_seq2seq
+
+TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 
 
 def assert_rejected(*names: str, inputs=None, model=None, **options) -> None:
@@ -27,6 +32,46 @@ def assert_rejected(*names: str, inputs=None, model=None, **options) -> None:
 )
 def test_no_heads(make):
     assert_rejected("use_mtp", "ngram_size", model=make(ngram_size=1))
+
+
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [3.0, 2.0, 4.0, 2.0],
+    "original_max_position_embeddings": 24,
+}
+CHANGING_POSITIONS = {
+    "Phi3ForCausalLM": {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 24},
+    "LlamaForCausalLM": {
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+        "max_position_embeddings": 24,
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHANGING_POSITIONS)
+def test_positions_that_change_with_the_length(name):
+    """Up to that length, drafts are right; beyond it, the positions of all earlier tokens change."""
+    backbone = getattr(transformers, name)
+    sizes = {**LLAMA_SIZES, **TOKENS, **CHANGING_POSITIONS[name], "initializer_range": 0.3}
+    model = with_ngram_heads(backbone(backbone.config_class(**sizes))).double().eval()
+    assert_rejected("use_mtp", "24", "max_new_tokens", model=model, max_new_tokens=19, **NO_END)
+    inputs = prompts(1)
+    expected = generate(model, inputs, max_new_tokens=18, **NO_END)
+    assert torch.equal(generate(model, inputs, max_new_tokens=18, **NO_END, **DRAFTS), expected)
+    # A default is left out.
+    model.generation_config.use_mtp = True
+    options = {"max_new_tokens": 30, **NO_END}
+    assert torch.equal(generate(model, inputs, **options), generate(model, inputs, use_mtp=False, **options))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_gradient_checkpointing_in_training_mode(name):
+    """It has no cache."""
+    model = (model_of(name) if name == "gpt2" else tiny_backbone(name)).train()
+    model.gradient_checkpointing_enable()
+    assert_rejected("use_mtp", "model.eval()", model=model)
 
 
 BEAMS = {

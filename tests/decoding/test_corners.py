@@ -5,14 +5,84 @@ import itertools
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import StoppingCriteria
+from transformers import DynamicCache, StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
 
 from tests.support.backbones import tiny_backbone
 from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both
 from tests.support.side_by_side import were_drafts_right as were_right
-from tests.support.tiny import model_of, prompts, tiny_model
+from tests.support.tiny import model_of, prompts, random_ids, tiny_model
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_drafts_stay_within_the_positions(batch_size):
+    """A text that ends in time may have a maximum length beyond the model's positions; its drafts may not."""
+    model, inputs = model_of("gpt2", n_positions=16), prompts(batch_size)
+    options = {"max_new_tokens": 100, "stopping_criteria": [EndsAt(16)], **NO_END}
+    plain, speculative = generate_both(model, inputs, **options)
+    assert plain.sequences.shape[1] == 16 and were_right(speculative)
+    assert_same_generation(plain, speculative, ends=())
+
+
+class EndsAt(StoppingCriteria):
+    """Every row ends at a length."""
+
+    def __init__(self, length: int):
+        self.length = length
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), input_ids.shape[1] >= self.length)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_constraint_that_knows_no_forbidden_text(batch_size):
+    """The function of a constraint is not asked about texts that it forbids."""
+    allowed = {token: {(3 * token) % 30 + 2, (5 * token) % 30 + 2, token} for token in range(37)}
+
+    def next_tokens(row: int, text: torch.Tensor) -> list[int]:
+        new = text[6:].tolist()
+        assert all(after in allowed[before] for before, after in itertools.pairwise(new))
+        return sorted(allowed[int(text[-1])])
+
+    options, model = {"prefix_allowed_tokens_fn": next_tokens, **NO_END}, model_of("gpt2")
+    plain, speculative = generate_both(model, prompts(batch_size), **options)
+    assert_same_generation(plain, speculative, ends=())
+    assert were_right(speculative)
+
+
+class Interrupting(BaseStreamer):
+    """A streamer that raises an error with the fifth token."""
+
+    def __init__(self):
+        self.values = []
+
+    def put(self, value):
+        self.values.append(value.view(-1, 1) if self.values else value)
+        if len(self.values) == 6:
+            raise KeyboardInterrupt
+
+    def end(self):
+        raise AssertionError("It was interrupted.")
+
+
+@pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
+def test_cache_after_an_interrupted_stream(ensemble_lambda):
+    """It holds what the streamer got but the last token, as in plain decoding, whatever was drafted beyond."""
+    model = model_of("gpt2", ensemble_lambda=ensemble_lambda)
+    surplus = set()
+    for seed in range(4):
+        cache, streamer, ids = DynamicCache(), Interrupting(), random_ids(1, 6, seed=seed)
+        # A repetition, for prompt lookup.
+        ids = torch.cat([ids, ids], dim=1)
+        with pytest.raises(KeyboardInterrupt):
+            generate(model, {"input_ids": ids}, past_key_values=cache, streamer=streamer, **NO_END, **DRAFTS)
+        surplus.add(cache.get_seq_length() - (12 + 5 - 1))
+        text = torch.cat([ids, *streamer.values[1:]], dim=1)
+        anew = generate(model, {"input_ids": text}, **NO_END)
+        assert torch.equal(generate(model, {"input_ids": text}, past_key_values=cache, **NO_END), anew)
+    assert surplus == {0}
 
 
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])

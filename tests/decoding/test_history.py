@@ -21,7 +21,7 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLay
 
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
 from ngram_wdr_hf.decoding import history
-from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history
+from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history, self_attention_of
 from tests.support.tiny import LLAMA_SIZES, model_of, random_ids
 
 SIZES = {**LLAMA_SIZES, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
@@ -119,6 +119,30 @@ def test_verbs_reach_the_history(models, kind, verb):
         torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
     plain = read(model, ids, use_cache=False, ensemble_lambda=0.0).logits[:, -2:]
     assert (anew - plain).abs().max() > 0.1
+
+
+# A sliding window can be cropped by the tokens of one forward pass only.
+@pytest.mark.parametrize(
+    ("kind", "is_before"),
+    [("lazy", True), ("dynamic", True), ("dynamic", False), ("sliding", False), ("encoder-decoder", True)],
+)
+@torch.no_grad()
+def test_tokens_read_without_the_ensemble(models, kind, is_before):
+    """They are in the cache, but not in the history: a crop that removes them, or ends after them, leaves it alone."""
+    name, make = CACHES[kind]
+    model, cache, ids = models[name], make(models[name].config), random_ids(2, 12)
+    cache.activate_past_recording()
+    read(model, ids[:, :6], past_key_values=cache, ensemble_lambda=0.6)
+    read(model, ids[:, 6:9], past_key_values=cache, ensemble_lambda=0.0)
+    if is_before:
+        # The ensemble starts anew after them.
+        read(model, ids[:, 9:], past_key_values=cache, ensemble_lambda=0.6)
+        cache.crop(-3)
+    cache.crop(-3)
+    assert self_attention_of(cache).layers[0].ngram_history.get_seq_length() == 6
+    cached = read(model, ids[:, 6:8], past_key_values=cache, ensemble_lambda=0.6).logits
+    anew = read(model, ids[:, :8], use_cache=False, ensemble_lambda=0.6).logits[:, -2:]
+    torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
 
 
 def looks(cache: Cache) -> dict:

@@ -217,6 +217,14 @@ def test_custom_length_criterion(length, others):
     assert_same_generation(plain, speculative, ends=())
 
 
+def test_several_length_criteria():
+    """The shortest counts."""
+    criteria = [MaxLengthCriteria(12), MaxLengthCriteria(9), MaxLengthCriteria(15)]
+    plain, speculative = generate_both(model_of("gpt2"), prompts(3), stopping_criteria=criteria, **NO_END)
+    assert speculative.sequences.shape == plain.sequences.shape == (3, 9)
+    assert_same_generation(plain, speculative, ends=())
+
+
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_stop_strings(batch_size):
     tokenizer, model, inputs = letter_tokenizer(), model_of("gpt2"), prompts(batch_size)

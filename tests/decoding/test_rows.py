@@ -84,7 +84,8 @@ class SlowCache:
         for i in range(2):
             self.cache.update(states, -states, i)
         if self.history is not None:
-            self.history.extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
+            # As a forward pass does, so that the history knows the length of the cache.
+            history_of(self.full_cache, 3, CPU).extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
 
     def read(self, width):
         """Append random tokens to all rows, as a forward pass does."""
@@ -227,7 +228,12 @@ def uneven_rows(processors=(), criteria=(), max_length=14):
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processors_see_what_plain_decoding_shows(name, num_scores):
     text = uneven_rows(PROCESSORS[name])
-    drafts = torch.randint(2, 11, (3, 3))
+    longer = [list(text.tokens[row]) for row in text.rows]
+    for _ in range(3):
+        for row, tokens in zip(text.rows, longer, strict=True):
+            # Plain decoding never comes to a forbidden token.
+            tokens.append(allowed_tokens(row, tokens)[len(tokens) % 4])
+    drafts = torch.tensor([tokens[-3:] for tokens in longer])
     scores = torch.randn(3, num_scores, 11)
     before = scores.clone()
     processed = text.process(scores, drafts)

@@ -115,6 +115,14 @@ def test_sliders_begin_with_the_ensemble_of_the_checkpoint(tmp_path, fields, cho
     assert sliders["New tokens, at most"]["maximum"] == max_positions(tiny_model()) - 1
 
 
+def test_the_generation_config_comes_before_the_configuration():
+    model = tiny_model(ensemble_lambda=0.2)
+    checkpoint = generation.Checkpoint("model", model, letter_tokenizer())
+    assert checkpoint.ensemble == 0.2
+    model.generation_config.ensemble_weights = WEIGHTS
+    assert checkpoint.ensemble == tuple(WEIGHTS) and "weights" in checkpoint.describe()
+
+
 def test_the_text_ends_with_the_context(checkpoint):
     found = generation.generate(checkpoint, PROMPT, 60, 0.0)
     assert_names(found.note, "reads 40 tokens", f"prompt has {len(PROMPT)}", f"after {40 - len(PROMPT)} new")

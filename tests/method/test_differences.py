@@ -10,7 +10,7 @@ LEVELS = [1, 2, 3, 4, 5, 7]
 
 
 def binomial_wdr(embeddings, n, t):
-    """Return equation 6 of the paper at position t."""
+    """Return equation 9 of the paper at position t."""
     return sum(comb(n, i) * (-1) ** i * embeddings[..., t + n - i, :] for i in range(n + 1))
 
 

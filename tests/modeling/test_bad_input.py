@@ -61,6 +61,13 @@ def test_adapter_on_the_output_embedding():
         model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
 
 
+def test_trainable_tokens_of_a_tied_embedding():
+    config = LoraConfig(target_modules=["c_attn"], trainable_token_indices={"wte": [1, 2]}, fan_in_fan_out=True)
+    model = get_peft_model(tiny_model().train(), config)
+    with raises_naming(ValueError, "`trainable_token_indices`", "`modules_to_save`"):
+        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
+
+
 @pytest.mark.parametrize("value", [-0.1, 2, "much"])
 def test_lambda_of_a_call(value):
     model, ids = tiny_model(), random_ids(1, 5)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounter
 from transformers import DynamicCache, StaticCache
 
 from tests.support import reference
@@ -321,6 +322,23 @@ def test_compiled_forward(kind, target):
     logits = [model(ids[:, :4], past_key_values=cache).logits]
     logits += [compiled(ids[:, t : t + 1], past_key_values=cache).logits for t in range(4, 9)]
     torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_compiled_steps_are_compiled_once(target):
+    """The history grows with every step, but what the compiled code reads of it does not change."""
+    torch._dynamo.reset()
+    model, cache, ids = tiny_model(ngram_target=target, ensemble_lambda=0.4), DynamicCache(), random_ids(2, 12)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    model(ids[:, :4], past_key_values=cache)
+    counts = []
+    for t in range(4, 12):
+        compiled(ids[:, t : t + 1], past_key_values=cache)
+        counts.append(counter.frame_count)
+    # The first step makes the history, and the second finds that lengths change.
+    assert counts[2:] == [counts[2]] * 6
+    assert counts[0] > 0
 
 
 def test_compiled_training_forward():

@@ -35,6 +35,17 @@ def test_configuration(tmp_path):
     assert with_ngram_heads(plain_model(), **FIELDS).config.ensemble_lambda == 0.25
 
 
+def test_weights_of_the_ensemble():
+    model, ids, weights = tiny_model(ngram_size=3), random_ids(2, 6), [0.6, 0.5, -0.25]
+    expected = model(ids, labels=ids, ensemble_weights=weights)
+    actual = model(ids, labels=ids, ensemble_weights=np.array(weights))
+    assert torch.equal(actual.logits, expected.logits)
+    grid = model(ids, labels=ids, ensemble_weights=np.array([weights, weights]))
+    torch.testing.assert_close(grid.loss, expected.loss.expand(2))
+    generated = model.generate(ids, ensemble_weights=weights, max_new_tokens=4, **NO_END)
+    assert torch.equal(model.generate(ids, ensemble_weights=np.array(weights), max_new_tokens=4, **NO_END), generated)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("ngram_size", np.float64(3.0)), ("ngram_size", np.bool_(True)), ("ensemble_lambda", np.float32("nan"))],

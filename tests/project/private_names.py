@@ -300,6 +300,9 @@ transformers.trainer:Trainer._load_from_checkpoint
 transformers.trainer:Trainer.callback_handler
     training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
     set by transformers.trainer:Trainer
+transformers.trainer:Trainer.current_gradient_accumulation_steps
+    training/trainer.py: average the bag-of-words loss over the steps since the last log
+    set by transformers.trainer:Trainer
 transformers.trainer:Trainer.is_deepspeed_enabled
     evaluation/gradients.py: raise an error for sharded weights
     set by transformers.trainer:Trainer

@@ -121,6 +121,14 @@ def test_continuous_batching_without_the_ensemble(tmp_path, started):
     assert len(started) == 1
 
 
+def test_continuous_batching_with_plain_weights(tmp_path, started):
+    """The weight 1 of the model's own prediction is no ensemble. A folder may have no generation config."""
+    folder = save(tmp_path / "model", tiny_model(ensemble_weights=[1.0, 0.0, 0.0, 0.0]))
+    (tmp_path / "model" / "generation_config.json").unlink()
+    assert serve(folder, "--continuous-batching", "--port", str(free_port())) == 0
+    assert len(started) == 1
+
+
 def test_missing_packages(monkeypatch):
     monkeypatch.setattr("ngram_wdr_hf.serve.__main__.is_serve_available", lambda: False)
     with raises_naming(InputError, "ngram-wdr-hf[serve]"):
