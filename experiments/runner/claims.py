@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from .page import mean_diversity
+from .page import diversity_by_step
 from .results import Results
 from .stats import Values, differences, interval
 from .tables import Experiment, load_experiment
@@ -63,7 +63,9 @@ class Claim:
 
     def _differences(self, experiment: Experiment, results: Results) -> Iterable[Case]:
         split = self.content.get("split", "test")
-        for group in experiment.groups:
+        for group in self.content.get("groups", experiment.groups):
+            if group not in experiment.groups:
+                continue
             for pair in self.content["pairs"]:
                 values = [results.values(group, system, split, column) for system, column in (pair["of"], pair["to"])]
                 names = " − ".join(f"{experiment.label(system)} ({column})" for system, column in pair.values())
@@ -77,9 +79,12 @@ class Claim:
                 yield Case(_place(experiment, group) + experiment.label(system), values)
 
     def _diversities(self, experiment: Experiment, results: Results) -> Iterable[Case]:
+        """Yield the mean differences of gradient diversity, of all steps in both runs but the first."""
         of, to = self.content["of"], self.content["to"]
         for group in experiment.groups:
-            values = differences(*(mean_diversity(results, group, system) for system in (of, to)))
+            high, low = (diversity_by_step(results, group, system) for system in (of, to))
+            by_step = {seed: differences(high[seed], low[seed]) for seed in high.keys() & low.keys()}
+            values = {seed: mean([*found.values()][1:]) for seed, found in by_step.items() if len(found) > 1}
             yield Case(f"{_place(experiment, group)}{experiment.label(of)} − {experiment.label(to)}", values)
 
     def _smaller_datasets(self, experiment: Experiment, results: Results) -> Iterable[Case]:
@@ -102,14 +107,18 @@ class Claim:
     def outcome(self, values: Values) -> str:
         """
         Return what one case says. A difference confirms the claim if its whole interval has the claimed sign, and its
-        mean at least the claimed size. It contradicts the claim if its whole interval is below that size.
+        mean at least the claimed size. It contradicts the claim if its whole interval is below that size. A best λ
+        confirms the claim if its whole interval is near the claimed value, and contradicts it if none of it is.
         """
         found = interval([*values.values()])
         if found.low is None:
             return NOT_TESTED
         if self.kind == "best λ":
-            is_near = abs(found.mean - self.content["value"]) <= self.content["within"] + 1e-9
-            return CONFIRMED if is_near else CONTRADICTED
+            low, high = found.low - self.content["value"], found.high - self.content["value"]
+            within = self.content["within"] + 1e-9
+            if -within <= low and high <= within:
+                return CONFIRMED
+            return CONTRADICTED if low > within or high < -within else UNDECIDED
         sign = -1 if self.content.get("better") == "lower" else 1
         low, high = sorted((sign * found.low, sign * found.high))
         least = self.content.get("by", 0.0)
@@ -120,15 +129,21 @@ class Claim:
     def verdict(self, cases: Sequence[Case]) -> str:
         """
         Return the verdict: mixed if one case confirms the claim and another one contradicts it, otherwise what the
-        mean of all cases says. The claim that results are mixed is confirmed if they are.
+        mean of all cases says. The claim that results are mixed is confirmed if they are, and contradicted if all
+        cases agree. The best λ of all cases counts on average only.
         """
         outcomes = {self.outcome(case.values) for case in cases} - {NOT_TESTED}
         if not outcomes:
             return NOT_TESTED
         is_mixed = outcomes >= {CONFIRMED, CONTRADICTED}
         if self.kind == "mixed":
-            return CONFIRMED if is_mixed else UNDECIDED
-        return MIXED if is_mixed else self.outcome(together(cases))
+            agree = len(cases) > 1 and len(outcomes) == 1 and UNDECIDED not in outcomes
+            return CONFIRMED if is_mixed else CONTRADICTED if agree else UNDECIDED
+        if is_mixed and self.kind != "best λ":
+            return MIXED
+        values = together(cases)
+        # Without two common seeds, there is no interval of the mean.
+        return self.outcome(values) if len(values) > 1 else outcomes.pop() if len(outcomes) == 1 else UNDECIDED
 
 
 def together(cases: Sequence[Case]) -> Values:
@@ -186,7 +201,10 @@ def judgements(table: str, folder: Path) -> list[Judgement]:
 def _judge(claim: Claim, scale: str, folder: Path) -> Judgement | None:
     """Return the judgement at a scale; `None` without figures."""
     path = folder / f"{claim.table}-{scale}.json"
-    cases = claim.cases(load_experiment(claim.table, scale), Results.load(path)) if path.exists() else []
+    if not path.exists():
+        return None
+    experiment = load_experiment(claim.table, scale)
+    cases = claim.cases(experiment, Results.load(path).of_table(experiment))
     return Judgement(claim, scale, cases) if cases else None
 
 

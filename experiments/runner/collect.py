@@ -9,9 +9,11 @@ from typing import Any
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.glue import GLUE_TASKS
 from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
+from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
+from ngram_wdr_hf.training.common.run_folder import MODEL_WEIGHTS
 
-from .results import BEST_LAMBDA, GLUE, Results
+from .results import BEST_LAMBDA, GLUE, Results, is_current
 from .tables import Experiment, Run
 
 METRICS, TRANSLATIONS, GLUE_METRICS = "metrics.json", "test_translations.jsonl", "glue_metrics.json"
@@ -27,27 +29,49 @@ TRANSLATED = {WITHOUT_HEADS: "plain", "chosen ensemble": "hypothesis"}
 def is_finished(run: Run) -> bool:
     """
     Return whether all commands of a run have ended. A shorter run is not finished: its command continues it. Raise an
-    `InputError` if its folder holds a run with other options.
+    `InputError` if its folder holds a run with other options or data.
     """
     metrics = read_metrics(run)
     if metrics is None:
         return False
-    settings = metrics["settings"]
-    for name, value in {**run.options, "seed": run.seed}.items():
-        if name == LENGTH and settings[name] < value:
-            return False
-        if name in settings and not _same(settings[name], value):
-            raise InputError(
-                f"The run in {run.folder} has another {name} ({settings[name]}, now {value}): delete the folder, or "
-                "choose other `--runs`."
-            )
-    return len(run.commands) == 1 or (run.glue_folder / GLUE_METRICS).exists()
+    differing = differing_settings(run, metrics["settings"])
+    if LENGTH in differing and metrics["settings"][LENGTH] < run.options[LENGTH]:
+        return False
+    for name, value in differing.items():
+        raise InputError(
+            f"The run in {run.folder} has another {name} ({metrics['settings'][name]}, now {value}): delete the "
+            "folder, or choose other `--runs`."
+        )
+    return len(run.commands) == 1 or _has_current_glue(run)
+
+
+def _has_current_glue(run: Run) -> bool:
+    """Return whether a run has been fine-tuned on GLUE, with the weights that it has now."""
+    path = run.glue_folder / GLUE_METRICS
+    if not path.exists():
+        return False
+    # Older figures do not say which weights they are of.
+    saved = json.loads(path.read_text(encoding="utf-8")).get(MODEL_WEIGHTS)
+    return saved in (None, weights_digest(run.folder))
+
+
+def differing_settings(run: Run, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the options and data files of a run that differ from its saved settings, the length last."""
+    options = {**run.options, "seed": run.seed}
+    found = {name: value for name, value in options.items() if name in settings and not _same(settings[name], value)}
+    for name, value in run.source.get("data", {}).items():
+        if name in settings and not _same(_file_names(settings[name]), [value]):
+            found[name] = value
+    return dict(sorted(found.items(), key=lambda item: item[0] == LENGTH))
+
+
+def _file_names(paths: str | list[str]) -> list[str]:
+    return [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def is_recorded(run: Run, results: Results) -> bool:
     """Return whether the results have the figures of a run with the same options, be its folder there or not."""
-    records = results.of(run.group, run.system)
-    return any(record["seed"] == run.seed and record["options"] == run.options for record in records)
+    return any(record["seed"] == run.seed and is_current(record, run) for record in results.of(run.group, run.system))
 
 
 def read_metrics(run: Run) -> dict[str, Any] | None:
@@ -75,8 +99,7 @@ def collect(experiment: Experiment, runs: Iterable[Run], results: Results) -> No
             if source == run.system:
                 results.add(_without_heads(record, system))
     if experiment.task == "nmt":
-        translated = [run for run in runs if is_recorded(run, results) and (run.folder / TRANSLATIONS).exists()]
-        _compare_translations(experiment, translated, results)
+        _compare_translations(experiment, [run for run in runs if _has_translations(run, results)], results)
 
 
 def record_of(run: Run, task: str) -> dict[str, Any]:
@@ -89,6 +112,7 @@ def record_of(run: Run, task: str) -> dict[str, Any]:
         "system": run.system,
         "seed": run.seed,
         "options": run.options,
+        "source": run.source,
         "model": metrics["model"],
         "parameters": metrics["num_parameters"],
         "head_parameters": metrics["head_parameters"],
@@ -189,6 +213,12 @@ def _compare_translations(experiment: Experiment, runs: list[Run], results: Resu
             name: bootstrap(read_translations(plain), "plain", read_translations(run), field)
             for name, field in columns.items()
         }
+
+
+def _has_translations(run: Run, results: Results) -> bool:
+    """Return whether the translations of a recorded run are there, and not those of a longer one that continued it."""
+    metrics = read_metrics(run) if is_recorded(run, results) and (run.folder / TRANSLATIONS).exists() else None
+    return metrics is not None and not differing_settings(run, metrics["settings"])
 
 
 def read_translations(run: Run) -> list[dict[str, str]]:

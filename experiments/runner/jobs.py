@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -48,6 +50,16 @@ class Job:
         return line if is_new else None
 
 
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait: a job that is just starting could not be stopped."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def stop(jobs: Sequence[Job]) -> None:
     """Ask the processes to end, and kill those that do not."""
     for job in jobs:
@@ -71,7 +83,8 @@ def complete(runs: Sequence[Run], jobs: int, notify: Notify) -> list[Run]:
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(Job(waiting.pop(0)))
+                with held_interrupts():
+                    running.append(Job(waiting.pop(0)))
                 notify(f"{running[-1].run.name}: started, {len(waiting)} waiting")
             wait([job.process.sentinel for job in running], timeout=1)
             for job in [job for job in running if not job.process.is_alive()]:

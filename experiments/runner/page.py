@@ -6,10 +6,11 @@ from statistics import mean
 
 from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.model_card import as_markdown
+from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 
 from .plots import plot_diversity, plot_lambda
 from .results import GLUE, Results
-from .stats import paired, signed, summarize
+from .stats import differences, paired, signed, summarize
 from .tables import Experiment
 
 NO_FIGURE = ""
@@ -18,8 +19,14 @@ SAME_EPOCH = 1e-6
 
 
 def write_page(experiment: Experiment, results: Results, folder: Path) -> Path:
-    """Write the page of a table and its plots to `folder`, and return the page's path."""
+    """
+    Write the page of a table and its plots to `folder`, and return the page's path. Runs that are not as the table has
+    them now are left out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    num_records = len(results.records)
+    results = results.of_table(experiment)
+    num_left_out = num_records - len(results.records)
     parts = [
         f"# {experiment.content['title']}",
         experiment.content["about"],
@@ -29,6 +36,7 @@ def write_page(experiment: Experiment, results: Results, folder: Path) -> Path:
         "plain model of the same seed, with a 95 % interval by Student's t. The best λ, the temperature and the "
         "fitted weights are chosen on the validation set. The minutes of an interrupted run are those since it was "
         "last resumed.",
+        f"Left out: {num_left_out} records of runs with other options, data or scripts." if num_left_out else "",
     ]
     for group, place in experiment.groups.items():
         if results.of(group):
@@ -103,14 +111,14 @@ def difference_table(experiment: Experiment, results: Results, group: str, split
     columns = results.columns(group, split)
 
     def cells(system: str) -> list[str] | None:
-        differences = [
+        found = [
             paired(results.values(group, system, split, column), results.baseline(group, split, column))
             for column in columns
         ]
-        if system == "plain" or not any(differences):
+        if system == "plain" or not any(found):
             return None
-        count = max(difference.count for difference in differences if difference)
-        return [f"{count}", *(difference.text() if difference else NO_FIGURE for difference in differences)]
+        count = max(difference.count for difference in found if difference)
+        return [f"{count}", *(difference.text() if difference else NO_FIGURE for difference in found)]
 
     return _rows(experiment, results, group, ["system", "seeds", *columns], cells)
 
@@ -157,9 +165,17 @@ def diversity_table(experiment: Experiment, results: Results, group: str) -> str
 def mean_diversity(results: Results, group: str, system: str) -> dict[int, float]:
     """Return the mean gradient diversity by seed, without the first measurement, before the training."""
     return {
-        record["seed"]: mean(value for _, _, value in record[GRADIENT_DIVERSITY][1:])
+        seed: mean([*values.values()][1:])
+        for seed, values in diversity_by_step(results, group, system).items()
+        if len(values) > 1
+    }
+
+
+def diversity_by_step(results: Results, group: str, system: str) -> dict[int, dict[int, float]]:
+    """Return the gradient diversity by seed and step."""
+    return {
+        record["seed"]: {step: value for step, _, value in record[GRADIENT_DIVERSITY]}
         for record in results.of(group, system)
-        if len(record[GRADIENT_DIVERSITY]) > 1
     }
 
 
@@ -190,4 +206,22 @@ def _plain_note(experiment: Experiment, results: Results, group: str) -> str:
             " Its epoch was chosen with the ensemble; the perplexity by token of the plain model's own best epoch "
             f"was, on validation, {', '.join(better)}."
         )
+    if others := _other_free_models(experiment, results, group):
+        note += (
+            f" Without heads, other free systems differ from it by up to {others}: their runs are from other "
+            "machines, which round differently, or had their best ensemble in another epoch."
+        )
     return note
+
+
+def _other_free_models(experiment: Experiment, results: Results, group: str) -> str:
+    """Return how much free systems differ from the plain model without their heads, with their labels."""
+    plain = results.values(group, "plain", "test", WITHOUT_HEADS)
+    found = []
+    for system in experiment.systems:
+        is_free = any(record["options"].get("recipe") == "free" for record in results.of(group, system))
+        changes = differences(results.values(group, system, "test", WITHOUT_HEADS), plain) if is_free else {}
+        largest = max(map(abs, changes.values()), default=0.0)
+        if largest >= 0.005:
+            found.append(f"{largest:.2f} ({experiment.label(system)})")
+    return ", ".join(found)

@@ -6,6 +6,8 @@ from typing import Any
 
 from ngram_wdr_hf.data.errors import InputError
 
+from .tables import Experiment, Run
+
 BEST_LAMBDA = "best λ"
 # The split of figures after fine-tuning.
 GLUE = "GLUE"
@@ -36,6 +38,19 @@ class Results:
         unfinished = path.with_name(f".{path.name}")
         unfinished.write_text(text + "\n", encoding="utf-8")
         unfinished.replace(path)
+
+    def of_table(self, experiment: Experiment) -> "Results":
+        """Return the results of runs as the table has them now, without those of other options, data or scripts."""
+
+        def is_in_table(record: dict[str, Any]) -> bool:
+            group, system = record["group"], record["system"]
+            if group not in experiment.groups or system not in experiment.systems:
+                return False
+            source = experiment.without_heads.get(system, system)
+            # Only the names of the data files count, not their folder.
+            return is_current(record, experiment.run(group, source, record["seed"], Path(), Path()))
+
+        return Results(self.table, self.scale, [record for record in self.records if is_in_table(record)])
 
     def add(self, record: dict[str, Any]) -> None:
         """Add a record, in place of an earlier one of the same run."""
@@ -80,3 +95,8 @@ class Results:
         own = self.values(group, "plain", split, column)
         names = [name for record in self.of(group, "plain") for name in record["figures"].get(split, {})]
         return own or (self.values(group, "plain", split, names[0]) if names else {})
+
+
+def is_current(record: dict[str, Any], run: Run) -> bool:
+    """Return whether a record is that of a run with the same options, data and scripts."""
+    return record["options"] == run.options and record["source"] == run.source

@@ -1,7 +1,7 @@
 """Tables of experiments: which systems are trained, at which scale, by which commands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class Run:
         folder (`Path`): The run's folder.
         options (`dict[str, Any]`): The options of the training script, without seed, data and folder.
         commands (`list[list[str]]`): The commands, each a script and its arguments: the training, then what follows.
+        source (`dict[str, Any]`, *optional*):
+            What else the figures depend on: the script, the names of the data files, and what follows the training.
     """
 
     group: str
@@ -36,6 +38,7 @@ class Run:
     folder: Path
     options: dict[str, Any]
     commands: list[list[str]]
+    source: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -131,9 +134,12 @@ class Experiment:
             self.setup.get("system_options", {}).get(system, {}),
         )
         path = folder / group / f"{system}-s{seed}"
-        given = {**self.files(group, folder, data), **options, "seed": seed, "output_dir": path}
-        run = Run(group, system, seed, path, options, [command(fields.get("script", self.content["script"]), given)])
+        script, files = fields.get("script", self.content["script"]), self.files(group, folder, data)
+        given = {**files, **options, "seed": seed, "output_dir": path}
+        source = {"script": script, "data": {option: file.name for option, file in files.items()}}
+        run = Run(group, system, seed, path, options, [command(script, given)], source)
         if "then" in self.setup:
+            source["then"] = self.setup["then"]
             after = self.setup["then"]
             paths = {option: data / name for option, name in after["data"].items()} if data else {}
             given = {"model_name_or_path": path, **paths, **after["options"], "output_dir": run.glue_folder}
@@ -146,7 +152,8 @@ class Experiment:
         Python, are in `folder`.
         """
         if "english" in self.groups[group]:
-            return {f"{split}_file": english_path(folder, split) for split in self.groups[group]["english"]}
+            counts = self.groups[group]["english"]
+            return {f"{split}_file": english_path(folder, split, count) for split, count in counts.items()}
         if data is None:
             return {}
         cut = self.groups[group].get("cut", {})
@@ -174,7 +181,7 @@ class Experiment:
                 name = place["data"][option]
                 cut_text(data / name, lines, folder / CUT_TEXTS / f"{lines}-lines-{name}")
             for split, count in place.get("english", {}).items():
-                write_english(split, count, english_path(folder, split))
+                write_english(split, count, english_path(folder, split, count))
 
 
 def table_names() -> list[str]:
@@ -219,8 +226,8 @@ def cut_text(source: Path, lines: int, target: Path) -> None:
     write_text("".join(first), target)
 
 
-def english_path(folder: Path, split: str) -> Path:
-    return folder / CUT_TEXTS / f"english-{split}.txt"
+def english_path(folder: Path, split: str, count: int) -> Path:
+    return folder / CUT_TEXTS / f"{count}-documents-english-{split}.txt"
 
 
 def write_english(split: str, count: int, target: Path) -> None:

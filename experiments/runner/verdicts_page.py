@@ -15,9 +15,11 @@ INTRODUCTION = """\
 
 Written by `python experiments/verdicts.py` from `experiments/results`. Figures are differences between two systems \
 with the same seed, on the test set, with a 95 % interval over seeds by Student's t. Perplexity is better if it is \
-lower, BLEU if it is higher. The verdict is about the mean of all cases of a claim: **confirmed** or **contradicted** \
-if the whole interval is on one side, **undecided** if it contains 0, **mixed** if some cases confirm the claim and \
-others contradict it, **not tested** without results or with one seed only. A verdict is one at its scale: \
+lower, BLEU if it is higher. The verdict is about the mean of all cases with two seeds or more: **confirmed** or \
+**contradicted** if the whole interval is on one side (for a best λ: near the claimed value or away from it), \
+**mixed** if some cases confirm the claim and others contradict it, **not tested** without results or with one seed \
+only, otherwise **undecided**. Some runs of one seed are from different machines, whose rounding alone changes a \
+perplexity by up to 1: that is noise in the differences, too. A verdict is one at its scale: \
 `small` are models of about a million parameters that are trained for minutes, `paper` are the paper's own sizes."""
 
 

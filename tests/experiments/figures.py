@@ -1,17 +1,32 @@
 """Records of runs with made-up figures."""
 
+from pathlib import Path
 from typing import Any
 
 from runner.results import Results
+from runner.tables import load_experiment
 
 
-def record(system: str, seed: int, figures: dict[str, float], group: str = "ptb", **fields: Any) -> dict[str, Any]:
-    """Return the record of a run with these figures on the test and the validation set."""
+def record(
+    system: str,
+    seed: int,
+    figures: dict[str, float],
+    group: str = "ptb",
+    name: tuple[str, str] = ("ptb", "small"),
+    **fields: Any,
+) -> dict[str, Any]:
+    """
+    Return the record of a run with these figures on the test and the validation set. `name` is that of the table and
+    its scale, with the options of the run.
+    """
+    experiment = load_experiment(*name)
+    run = experiment.run(group, experiment.without_heads.get(system, system), seed, Path(), Path())
     return {
         "group": group,
         "system": system,
         "seed": seed,
-        "options": {},
+        "options": run.options,
+        "source": run.source,
         "model": system,
         "parameters": 1100,
         "head_parameters": 100,
@@ -54,27 +69,25 @@ def metrics(**fields: Any) -> dict[str, Any]:
     }
 
 
-def ptb_results() -> Results:
-    """Plain: 100, 102, 104. WDR with λ: 3, 4 and 5 less. Simple: better or worse than plain, by seed."""
+def ptb_results(scale: str = "small") -> Results:
+    """
+    Plain: 100, 102, 104. WDR with λ: 3, 4 and 5 less. Simple, if it is in the table at this scale: better or worse
+    than plain, by seed.
+    """
     grid = {"test": [[0.0, 101.0], [0.4, 99.0], [0.6, 120.0]], "validation": [[0.0, 1.0], [0.4, 0.5], [0.6, 2.0]]}
     fields = {"lambda": grid, "best_lambda": 0.4, "weights": [0.8, 0.2], "temperature_weight": 1.0}
-    records = []
+    name, records = ("ptb", scale), []
     for seed, gain, change in ((1, 3.0, -1.0), (2, 4.0, 1.0), (3, 5.0, 0.5)):
         plain = 98.0 + 2 * seed
         diversity = [[0, 0.0, 9.0], [5, 1.0, 0.5 + seed / 100], [10, 2.0, 0.7 + seed / 100]]
         higher = [[step, epoch, value + 0.1] for step, epoch, value in diversity]
-        records += [
-            record("plain", seed, {"without heads": plain}, head_parameters=0, minutes=None),
-            record(
-                "wdr-4",
-                seed,
-                {"without heads": plain + 1, "best λ": plain - gain},
-                gradient_diversity=higher,
-                **fields,
-            ),
-            record("simple-4", seed, {"without heads": plain + change}, gradient_diversity=diversity, **fields),
-        ]
-    return Results("ptb", "small", records)
+        figures = {"without heads": plain + 1, "best λ": plain - gain}
+        records.append(record("plain", seed, {"without heads": plain}, name=name, head_parameters=0, minutes=None))
+        records.append(record("wdr-4", seed, figures, name=name, gradient_diversity=higher, **fields))
+        if "simple-4" in load_experiment(*name).systems:
+            figures = {"without heads": plain + change}
+            records.append(record("simple-4", seed, figures, name=name, gradient_diversity=diversity, **fields))
+    return Results(*name, records)
 
 
 def rows_of(text: str, title: str) -> dict[str, list[str]]:

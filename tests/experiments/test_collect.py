@@ -11,6 +11,7 @@ from runner.tables import Run, load_experiment
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.bleu import score_translations
+from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from tests.experiments.figures import metrics
 from tests.support.errors import raises_naming
 
@@ -70,6 +71,20 @@ def test_finished_runs_have_the_options_of_the_table(tmp_path):
             is_finished(replace(run, options=options, seed=seed))
 
 
+def test_glue_figures_of_other_weights_do_not_count(tmp_path):
+    """The command of a lengthened run changes its weights; its fine-tuning then has to be repeated."""
+    run = replace(finished(tmp_path / "run"), commands=[["script"], ["finetune_glue.py"]])
+    run.glue_folder.mkdir()
+    weights, path = run.folder / "model.safetensors", run.glue_folder / "glue_metrics.json"
+    path.write_text(json.dumps({"tasks": {}}))
+    assert is_finished(run)
+    weights.write_bytes(b"before")
+    path.write_text(json.dumps({"tasks": {}, "model_weights": weights_digest(run.folder)}))
+    assert is_finished(run)
+    weights.write_bytes(b"after")
+    assert not is_finished(run)
+
+
 def test_a_shorter_run_is_continued(tmp_path):
     run = finished(tmp_path, settings={"num_train_epochs": 10.0, "seed": 1})
     assert is_finished(replace(run, options={"num_train_epochs": 10}))
@@ -101,6 +116,43 @@ def test_damaged_results(tmp_path):
     path.write_text('{"table": "ptb"')
     with raises_naming(InputError, str(path)):
         Results.load(path)
+
+
+def test_finished_runs_have_the_data_of_the_table(tmp_path):
+    settings = {"seed": 1, "train_file": ["elsewhere/8000-lines-ptb.train.txt"]}
+    run = finished(tmp_path, settings=settings)
+    assert is_finished(replace(run, source={"data": {"train_file": "8000-lines-ptb.train.txt"}}))
+    with raises_naming(InputError, str(run.folder), "train_file"):
+        is_finished(replace(run, source={"data": {"train_file": "4000-lines-ptb.train.txt"}}))
+
+
+@pytest.mark.parametrize("changed", [{"data": {"train_file": "other.txt"}}, {"script": "other.py"}])
+def test_figures_of_other_data_or_scripts_are_not_recorded(changed, tmp_path):
+    results, experiment = Results("ptb", "small"), load_experiment("ptb", "small")
+    run = replace(finished(tmp_path), source={"script": "train_clm.py", "data": {"train_file": "text.txt"}})
+    collect(experiment, [run], results)
+    assert is_recorded(run, results) and not is_recorded(replace(run, source={**run.source, **changed}), results)
+
+
+def test_translations_of_a_longer_run_are_not_compared(tmp_path):
+    """A run that was continued has other translations than when it was recorded."""
+    experiment, results, runs = load_experiment("nmt", "short"), Results("nmt", "short"), []
+    figures = {"bleu": 30.0, "token_perplexity": 9.0}
+    split = {"lambda": [0.0], "bleu": [30.0], "ensembles": {"without heads": figures}}
+    fields = {"splits": {"validation": split, "test": split}, "fit": None}
+    for system in ("free-wdr", "bow"):
+        folder = tmp_path / system
+        run = finished(folder, system, "multi30k-en-de", settings={"num_train_epochs": 8.0, "seed": 1}, **fields)
+        runs.append(replace(run, options={"num_train_epochs": 8}))
+        sentence = {"reference": "a b c d e", "plain": "a b c d f", "hypothesis": "a b c d e"}
+        (folder / "test_translations.jsonl").write_text(json.dumps(sentence) + "\n", encoding="utf-8")
+    collect(experiment, runs, results)
+    before = results.find("multi30k-en-de", "bow", 1)["bootstrap"]
+    assert before["without heads"]["bleu"] == before["without heads"]["baseline"]
+    finished(tmp_path / "bow", "bow", settings={"num_train_epochs": 20.0, "seed": 1}, **fields)
+    (tmp_path / "bow" / "test_translations.jsonl").write_text("damaged")
+    collect(experiment, runs, results)
+    assert results.find("multi30k-en-de", "bow", 1)["bootstrap"] == before
 
 
 def test_paired_bootstrap():

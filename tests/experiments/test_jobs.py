@@ -1,11 +1,12 @@
 """Several runs at a time: their output, failures and interruption."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
-from runner.jobs import complete
+from runner.jobs import Job, complete
 from runner.tables import Run
 
 
@@ -53,3 +54,21 @@ def test_an_interruption_stops_the_runs(tmp_path):
         with pytest.raises(ProcessLookupError):
             os.kill(int(path.read_text()), 0)
     assert not paths[2].exists()
+
+
+def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch):
+    """It waits until the run has started, and then stops it."""
+    path = tmp_path / "pid"
+    runs = scripts(tmp_path, f"import os, time; open('{path}', 'w').write(str(os.getpid())); time.sleep(600)")
+    started = []
+
+    class Interrupted(Job):
+        def __init__(self, run: Run):
+            super().__init__(run)
+            started.append(self.process)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("runner.jobs.Job", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        complete(runs, 1, lambda line: None)
+    assert len(started) == 1 and not started[0].is_alive()

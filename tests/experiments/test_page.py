@@ -46,7 +46,9 @@ def test_page_of_translations(tmp_path):
     test = {"baseline": 30.0, "bleu": 30.5, "p": 0.0312}
     figures = {"without heads": 30.0, "best λ": 30.5}
     results = Results(
-        "nmt", "small", [record("wdr", 1, figures, "multi30k-en-de", bootstrap={"chosen ensemble": test})]
+        "nmt",
+        "small",
+        [record("wdr", 1, figures, "multi30k-en-de", ("nmt", "small"), bootstrap={"chosen ensemble": test})],
     )
     page = write_page(load_experiment("nmt", "small"), results, tmp_path).read_text(encoding="utf-8")
     assert rows_of(page, "### Paired bootstrap")["WDR"] == ["1", "chosen ensemble", "30.50", "30.00", "+0.50", "0.031"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from runner.claims import Case, Claim, Judgement, judgements, together
 from runner.results import Results
+from runner.tables import load_experiment
 from runner.verdicts_page import write_verdicts
 
 from tests.experiments.figures import ptb_results, record, rows_of
@@ -66,7 +67,7 @@ def test_no_verdict_without_results_or_with_one_seed(tmp_path):
 
 def test_a_shorter_training_is_judged_where_the_longer_one_has_no_verdict(tmp_path):
     for scale, count, expected in (("short", 3, "short"), ("small", 1, "short"), ("small", 3, "small")):
-        records = [record for record in ptb_results().records if record["seed"] <= count]
+        records = [record for record in ptb_results(scale).records if record["seed"] <= count]
         Results("ptb", scale, records).save(tmp_path / f"ptb-{scale}.json")
         one = judged(tmp_path)["The ensemble beats the same model without it."]
         assert one.scale == expected and one.verdict == "confirmed"
@@ -79,26 +80,29 @@ def test_a_shorter_training_is_judged_where_the_longer_one_has_no_verdict(tmp_pa
 def test_a_gain_below_the_claimed_one_contradicts_it(gains, verdict, tmp_path):
     records = []
     for seed, gain in enumerate(gains, 1):
-        records.append(record("plain", seed, {"without heads": 30.0 + seed}, "multi30k-en-de"))
-        figures = {"without heads": 0.0, "best λ": 30.0 + seed + gain}
-        records.append(record("wdr", seed, figures, "multi30k-en-de"))
+        place = ("multi30k-en-de", ("nmt", "small"))
+        records.append(record("plain", seed, {"without heads": 30.0 + seed}, *place))
+        records.append(record("wdr", seed, {"without heads": 0.0, "best λ": 30.0 + seed + gain}, *place))
     Results("nmt", "small", records).save(tmp_path / "nmt-small.json")
     claim = "WDR with the ensemble translates better than the plain model, by 0.7 to 1.5 BLEU."
     assert judged(tmp_path, "nmt")[claim].verdict == verdict
 
 
-def test_the_gain_on_a_smaller_dataset(tmp_path):
+def test_the_gain_on_a_smaller_dataset():
+    groups = {"tt-ptb": 90.0, "tt-wikitext2": 95.0, "rf-ptb": 99.0, "rf-wikitext2": 97.0}
     records = [
-        record("wdr", seed, {"without heads": 100.0, "best λ": best + seed / 10}, group)
+        record("wdr", seed, {"without heads": 100.0, "best λ": best + seed / 10}, group, ("primary", "paper"))
         for seed in (1, 2)
-        for group, best in (("tt-ptb", 90.0), ("tt-wikitext2", 95.0), ("rf-ptb", 99.0), ("rf-wikitext2", 97.0))
+        for group, best in groups.items()
     ]
-    Results("primary", "paper", records).save(tmp_path / "primary-paper.json")
-    (one,) = [one for claim, one in judged(tmp_path, "primary").items() if "smaller dataset" in claim]
+    columns = {"of": ["wdr", "best λ"], "to": ["wdr", "without heads"]}
+    pairs = [{"groups": [f"{model}-ptb", f"{model}-wikitext2"], **columns} for model in ("tt", "rf")]
+    claim = Claim("primary", {"kind": "smaller dataset", "pairs": [*pairs, {"groups": ["tt-ptb", "none"], **columns}]})
+    cases = claim.cases(load_experiment("primary", "paper"), Results("primary", "paper", records))
+    assert len(cases) == 2 and cases[0].name.endswith("TT, Penn Treebank, N = 2 − TT, WikiText-2, N = 4")
+    assert claim.text(cases[0].values).startswith("+5.00")
     # One case confirms the claim, the other one contradicts it.
-    assert (one.scale, one.seeds, one.verdict) == ("paper", "2", "mixed")
-    assert one.cases[0].name.endswith("TT, Penn Treebank, N = 2 − TT, WikiText-2, N = 4")
-    assert one.claim.text(one.cases[0].values).startswith("+5.00")
+    assert claim.verdict(cases) == "mixed"
 
 
 def test_cases_together():
@@ -124,9 +128,54 @@ LOWER, HIGHER, OPEN = {1: -2.0, 2: -2.1}, {1: 2.0, 2: 2.1}, {1: -1.0, 2: 1.0}
         ("difference", [{1: -5.0}], "not tested"),
         ("mixed", [LOWER, HIGHER], "confirmed"),
         ("mixed", [LOWER, OPEN], "undecided"),
+        ("mixed", [LOWER, LOWER], "contradicted"),
+        ("mixed", [LOWER], "undecided"),
+        # Without two common seeds, there is no mean of both.
+        ("difference", [{1: -2.0, 2: -2.1}, {3: -2.0, 4: -2.1}], "confirmed"),
+        ("difference", [{1: -2.0, 2: -2.1}, {2: -1.0, 3: 1.0}], "undecided"),
+        # On average, the paper's own values.
+        ("best λ", [{1: 0.2, 2: 0.2}, {1: 0.4, 2: 0.4}, {1: 0.6, 2: 0.6}], "confirmed"),
+        ("best λ", [{1: 0.2, 2: 0.2}], "contradicted"),
+        ("best λ", [{1: 0.1, 2: 0.7}], "undecided"),
         ("mixed", [], "not tested"),
     ],
 )
 def test_verdict_of_several_cases(kind, cases, verdict):
-    claim = Claim("ptb", {"kind": kind, "better": "lower"})
+    claim = Claim("ptb", {"kind": kind, "better": "lower", "value": 0.4, "within": 0.1})
     assert claim.verdict([Case("", values) for values in cases]) == verdict
+
+
+def test_a_claim_about_some_directions_only():
+    pair = {"of": ["wdr", "best λ"], "to": ["plain", "without heads"]}
+    claim = Claim("nmt", {"kind": "difference", "groups": ["wmt14-de-en", "multi30k-en-de"], "pairs": [pair]})
+    records = [
+        record(system, 1, {column: 30.0}, group, ("nmt", "paper"))
+        for group in ("wmt14-de-en", "wmt14-en-de")
+        for system, column in pair.values()
+    ]
+    (case,) = claim.cases(load_experiment("nmt", "paper"), Results("nmt", "paper", records))
+    assert case.name.startswith("WMT14, German to English")
+
+
+def test_gradient_diversity_at_common_steps():
+    """A run that stopped early is compared over its own steps."""
+    long = [[0, 0.0, 5.0], [5, 1.0, 1.0], [10, 2.0, 9.0]]
+    records = [
+        record(system, seed, {}, gradient_diversity=diversity)
+        for seed in (1, 2)
+        for system, diversity in (("wdr-4", long), ("simple-4", [[0, 0.0, 5.0], [5, 1.0, 0.75]]))
+    ]
+    claim = Claim("ptb", {"kind": "gradient diversity", "of": "wdr-4", "to": "simple-4"})
+    (case,) = claim.cases(load_experiment("ptb", "small"), Results("ptb", "small", records))
+    assert case.values == {1: 0.25, 2: 0.25}
+
+
+def test_runs_that_the_table_no_longer_has_do_not_count(tmp_path):
+    results = ptb_results()
+    for one in results.records:
+        if one["system"] == "wdr-4":
+            one["options"] = {**one["options"], "learning_rate": 0.5}
+    results.save(tmp_path / "ptb-small.json")
+    found = judged(tmp_path)
+    assert found["The ensemble beats the same model without it."].verdict == "not tested"
+    assert found["Simple N-gram models beat the plain model, without the ensemble."].verdict == "undecided"
