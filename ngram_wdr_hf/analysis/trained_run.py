@@ -18,7 +18,7 @@ from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
-from ..data.rows import RowStore
+from ..data.rows import RowStore, total_length
 from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizer import load_tokenizer
 from ..evaluation.drafting import row_prompts, text_prompts
@@ -26,14 +26,13 @@ from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments
 from ..training.clm.data import ClmData
 from ..training.common.report import RunResult, describe
-from ..training.common.run_folder import SELF_GENERATED, SETTINGS, RunFolder
+from ..training.common.run_folder import METRICS, SELF_GENERATED, SETTINGS, RunFolder
 from ..training.common.text_data import TextData, find_block_size, load_splits, tokenize_splits
 from ..training.mlm.arguments import MlmDataArguments
 from ..training.nmt.arguments import NmtDataArguments
 from ..training.nmt.data import load_pairs, tokenize_nmt
 from .diagnostics import count_tokens
 
-METRICS = "metrics.json"
 # Rows for gradient diversity; prompts for generation, and the new tokens after each.
 NUM_ROWS, NUM_PROMPTS = 16, 16
 NEW_TOKENS = 48
@@ -141,6 +140,14 @@ def find_runs(path: str | Path) -> tuple[list[Path], list[Path]]:
             f"{folder} has no `run.yaml`: choose the output folder of `ngram-wdr clm`, `ngram-wdr nmt` or "
             "`ngram-wdr mlm`."
         )
+    run = RunFolder(folder)
+    if "task" in run.settings():
+        raise InputError(
+            f"The run in {folder} is one of `ngram-wdr glue`, which have no report: choose the output folder of "
+            "`ngram-wdr clm`, `ngram-wdr nmt` or `ngram-wdr mlm`."
+        )
+    if (damage := run.damage()) is not None:
+        raise InputError(f"The model in {folder} {damage}: correct that, or train it again.")
     if not _is_finished(folder):
         raise InputError(f"The run in {folder} is not finished: start its command again to resume it.")
     compared = sorted(child for child in folder.iterdir() if (child / SETTINGS).is_file())
@@ -226,17 +233,18 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 def _own_text(run: TrainedRun, data: TextData, arguments: ClmDataArguments) -> dict[str, TokenStream]:
     """Return the text that the run's model wrote, the rows of each split one after the other."""
     own = ClmData(**vars(data))
-    own.add_own_text(_self_generated(run), arguments.validation_percentage)
+    rows = _self_generated(run).limit(arguments.self_generated, total_length).rows
+    own.add_own_text(rows, arguments.validation_percentage)
     rows = {"train": own.own_rows, "validation": own.held_out_rows}
     return {split: TokenStream(list(pieces), num_words=0) for split, pieces in rows.items() if pieces}
 
 
-def _self_generated(run: TrainedRun) -> list[np.ndarray]:
-    """Return the rows that the run's model wrote itself."""
-    rows = RowStore(run.folder / SELF_GENERATED).rows
-    if not rows:
+def _self_generated(run: TrainedRun) -> RowStore:
+    """Return the rows that the run's model wrote itself, perhaps more than the run asked for."""
+    store = RowStore(run.folder / SELF_GENERATED)
+    if not store.parts:
         raise InputError(f"{run.folder / SELF_GENERATED} has no text of the model: restore the folder of the run.")
-    return rows
+    return store
 
 
 def _blocks(
@@ -277,7 +285,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
 def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
     """Return the translations that the run's model was trained on, whatever the pairs."""
-    return _self_generated(run)[: run.settings["self_generated"]]
+    return _self_generated(run).rows[: run.settings["self_generated"]]
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:

@@ -1,6 +1,5 @@
 """Masking for masked language models: which tokens are masked, and what replaces them."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -140,34 +139,23 @@ class MaskedBlocks(TorchDataset):
 
 class StreamedMaskedBlocks(TorchIterableDataset):
     r"""
-    Masked training blocks of a streamed text, with new masks in every epoch. An item has `input_ids` and `labels`.
+    Masked training blocks of a streamed text, again and again, with new masks in every pass. An item has `input_ids`
+    and `labels`.
 
     Args:
         blocks (`StreamedBlocks`): The blocks to mask, without CLS and SEP, which are added here.
         masking (`Masking`): The masking.
         seed (`int`): The seed of the masks.
-        repeats (`bool`, *optional*, defaults to `False`): Whether one iteration goes over the text again and again,
-            with new masks each time. By default, it ends with the text.
     """
 
-    def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int, repeats: bool = False):
+    def __init__(self, blocks: StreamedBlocks, masking: Masking, seed: int):
         self.blocks = blocks
         self.masking = masking
         self.seed = seed
-        self.repeats = repeats
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        for epoch in itertools.count(self.epoch):
-            self.blocks.set_epoch(epoch)
-            i = -1
-            for i, block in enumerate(self.blocks):
-                yield self.masking.seeded(block["input_ids"], self.seed, epoch, i)
-            if i < 0 or not self.repeats:
-                return
+        for i, block in enumerate(self.blocks):
+            yield self.masking.seeded(block["input_ids"], self.seed, i)
 
 
 class MaskedText(TorchDataset):

@@ -1,6 +1,6 @@
 """Rows of tokens, each a document of its own: on disk, for training, and for evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +36,15 @@ class RowStore:
         unfinished.replace(path)
         self.parts.append(_read_part(path))
 
+    def limit(self, amount: int, size: Callable[[Sequence[np.ndarray]], int]) -> "RowStore":
+        """
+        Leave out the parts after the one that reaches an amount, of which some rows are `size(rows)`. Their files
+        remain. Return the store.
+        """
+        totals = np.cumsum([size(part) for part in self.parts])
+        self.parts = self.parts[: int(np.searchsorted(totals, amount)) + 1]
+        return self
+
     @property
     def rows(self) -> list[np.ndarray]:
         """All rows, in the order in which they were written."""
@@ -43,7 +52,12 @@ class RowStore:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(row) for row in self.rows)
+        return total_length(self.rows)
+
+
+def total_length(rows: Sequence[np.ndarray]) -> int:
+    """Return the number of tokens of all rows."""
+    return sum(map(len, rows))
 
 
 def _read_part(path: Path) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """Rows of text as one stream of tokens, cut into training blocks or evaluation windows."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -138,18 +139,29 @@ class TrainingBlocks(TorchDataset):
 
 class StreamedBlocks(TorchIterableDataset):
     """
-    Blocks of `block_size` tokens from streamed rows of `tokenize`, without the remainder at the end. A text shorter
-    than a block is one shorter block. An item has `input_ids` and equal `labels`.
+    Blocks of `block_size` tokens from streamed rows of `tokenize`, again and again: an iteration never ends, unless
+    the text has no tokens. So Trainer, which counts the batches of one iteration, resumes in any pass over the text.
+    An item has `input_ids` and equal `labels`.
     """
 
     def __init__(self, rows: IterableDataset, block_size: int):
         self.rows = rows
         self.block_size = block_size
 
-    def set_epoch(self, epoch: int) -> None:
-        self.rows.set_epoch(epoch)
-
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        for number in itertools.count():
+            block = None
+            for block in self.read_once(number):
+                yield block
+            if block is None:
+                return
+
+    def read_once(self, number: int = 0) -> Iterator[dict[str, torch.Tensor]]:
+        """
+        Yield the blocks of the pass with this number, which decides how rows are shuffled, without the remainder at
+        the end. A text shorter than a block is one shorter block.
+        """
+        self.rows.set_epoch(number)
         rest, is_first = torch.empty(0, dtype=torch.long), True
         for row in iterate_text(self.rows):
             *blocks, rest = torch.cat([rest, torch.tensor(row["input_ids"])]).long().split(self.block_size)

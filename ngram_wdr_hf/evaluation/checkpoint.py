@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from ..backbones.registry import auto_class_of, is_masked
@@ -38,6 +38,19 @@ def as_input_error(name: str = "") -> Iterator[None]:
         raise InputError(reason if name in reason else f"{name}: {reason}") from error
 
 
+def load_config(name_or_path: str, kind: str) -> PreTrainedConfig:
+    """
+    Load the configuration of a checkpoint. Raise an `InputError` if that fails, or if the model is not of this `kind`:
+    `causal`, `seq2seq` or `masked`.
+    """
+    with as_input_error(name_or_path), naming_missing(name_or_path):
+        config = AutoConfig.from_pretrained(name_or_path)
+        actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
+    if actual_kind != kind:
+        raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")
+    return config
+
+
 def load_checkpoint(
     name_or_path: str,
     kind: str,
@@ -57,12 +70,8 @@ def load_checkpoint(
             them. By default it gets no heads (`ngram_size=1`).
         fields: Configuration fields that replace the checkpoint's.
     """
+    config = load_config(name_or_path, kind)
     with as_input_error(name_or_path):
-        with naming_missing(name_or_path):
-            config = AutoConfig.from_pretrained(name_or_path)
-        actual_kind = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
-        if actual_kind != kind:
-            raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")
         if isinstance(config, NgramConfigMixin):
             load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained
         else:

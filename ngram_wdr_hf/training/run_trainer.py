@@ -135,6 +135,19 @@ class RunTrainer(Trainer):
             return super().evaluate(*args, **kwargs)
 
 
+class Processes(TrainerCallback):
+    """Callback that records in the state of the training, and so in each checkpoint, how many processes train."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # Not an `ExportableState`: Trainer cannot save one that the checkpoint it resumed from does not have.
+        state.stateful_callbacks["Processes"] = {"args": {}, "attributes": {"number": args.world_size}}
+
+    @staticmethod
+    def number_in(state: TrainerState) -> int | None:
+        """Return the number of processes that trained a checkpoint with this state; `None` if it does not say."""
+        return state.stateful_callbacks.get("Processes", {}).get("attributes", {}).get("number")
+
+
 class NewSchedule(TrainerCallback):
     """Callback that lets the first step after a checkpoint follow the new schedule; Trainer restores the old rate."""
 

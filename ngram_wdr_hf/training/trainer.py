@@ -95,11 +95,11 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         self.fits_ensemble = fits_ensemble
         self.measures_acceptance = measures_acceptance
         self.last_scores: Scores | MaskedScores | None = None
-        # Sums since the last log: weighted losses by depth, their weights, and the bag-of-words loss.
+        # Sums since the last log: weighted losses by depth, their weights, the bag-of-words loss, and steps.
         self._head_losses: torch.Tensor | float = 0.0
         self._head_weights: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
-        self._num_head_losses = 0
+        self._steps_to_log = 0.0
         if self.pop_callback(ProgressCallback):
             self.add_callback(ProgressWithLogLines)
         elif self.pop_callback(PrinterCallback):
@@ -116,22 +116,21 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             self._head_weights = self._head_weights + weights
             if getattr(outputs, "bow_loss", None) is not None:
                 self._bow_loss = self._bow_loss + outputs.bow_loss
-            self._num_head_losses += 1
+            # The last step of an epoch may have fewer micro-batches than the others.
+            self._steps_to_log += 1 / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Only Trainer's own logs of the training loss have a start, and these are made in all processes.
-        if start_time is not None and self._num_head_losses:
+        if start_time is not None and self._steps_to_log:
             sums, weights = self.accelerator.reduce(torch.stack([self._head_losses, self._head_weights]))
             names = loss_names(len(sums), self.main_name)
             means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
             logs.update({name: mean for name, mean, weight in means if weight})
             if isinstance(self._bow_loss, torch.Tensor):
                 # Each loss is already divided by the number of targets in all micro-batches.
-                num_steps = self._num_head_losses / self.args.gradient_accumulation_steps
-                logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / num_steps).item()
-            self._head_losses = self._head_weights = self._bow_loss = 0.0
-            self._num_head_losses = 0
+                logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / self._steps_to_log).item()
+            self._head_losses = self._head_weights = self._bow_loss = self._steps_to_log = 0.0
         super().log(logs, start_time)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:

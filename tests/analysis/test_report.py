@@ -1,5 +1,6 @@
 """`python -m ngram_wdr_hf.analysis`: a self-contained page with the results of the run."""
 
+import errno
 import json
 import math
 import re
@@ -15,7 +16,7 @@ import yaml
 from ngram_wdr_hf.analysis import gradient_diversity, report, traced_text
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.report_page import Section, page, paragraph, table
-from ngram_wdr_hf.analysis.trained_run import load_run, load_text
+from ngram_wdr_hf.analysis.trained_run import find_runs, load_run, load_text
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.unavailable import Unavailable
 from ngram_wdr_hf.training.common.command_line import run_script
@@ -403,6 +404,8 @@ def test_bad_input(compared, tmp_path, capsys):
     moved = {**settings, "train_file": ["gone.txt"]}
     (folder / "run.yaml").write_text(yaml.safe_dump(moved), encoding="utf-8")
     assert_names(error_of(str(folder)), str(folder), "gone.txt")
+    (folder / "run.yaml").write_text(yaml.safe_dump({"task": ["sst2"]}), encoding="utf-8")
+    assert_names(error_of(str(folder)), str(folder), "`ngram-wdr glue`")
     (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
     metrics = metrics_of(folder)
@@ -416,6 +419,19 @@ def test_bad_input(compared, tmp_path, capsys):
     (folder / "metrics.json").write_text("{}", encoding="utf-8")
     (folder / "trainer_state.json").unlink()
     assert_names(error_of(str(folder)), str(folder), "not finished")
+
+
+def test_weights_that_must_not_be_read(compared, monkeypatch):
+    def closed(path: Path, *args, **kwargs):
+        if path.suffix == ".safetensors":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path, *args, **kwargs)
+
+    original = Path.open
+    # The superuser may read everything.
+    monkeypatch.setattr(Path, "open", closed)
+    with raises_naming(InputError, str(compared), "must not be read by this user (model.safetensors)"):
+        find_runs(compared)
 
 
 def test_page_parts(tmp_path):

@@ -41,6 +41,8 @@ def test_report_and_serve_name_what_is_missing(tmp_path, capsys):
     for command in ("report", "serve"):
         assert main([command, str(tmp_path / "nowhere")]) == 2
         assert "nowhere" in one_sentence(capsys.readouterr().err)
+    assert main(["report"]) == 2
+    assert "error: The following arguments are required: RUN." in one_sentence(capsys.readouterr().err)
 
 
 def test_missing_packages_of_training(monkeypatch, capsys):

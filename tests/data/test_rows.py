@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch, pad_prompts
+from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch, pad_prompts, total_length
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.checkpoints import tokenizer_of_words
 from tests.support.tiny import tiny_model
@@ -24,6 +24,17 @@ def test_store_keeps_rows_in_order(tmp_path):
     for again in (store, RowStore(tmp_path / "rows")):
         assert [row.tolist() for row in again.rows] == ROWS and again.num_tokens == 9
     assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["part-00000.npz", "part-00001.npz"]
+
+
+def test_parts_up_to_an_amount(tmp_path):
+    store = RowStore(tmp_path)
+    assert store.limit(5, total_length).rows == []
+    for row in ROWS:
+        store.append([row])
+    lengths = np.cumsum([len(row) for row in ROWS])
+    for amount in range(1, 12):
+        count = next((i + 1 for i, length in enumerate(lengths) if length >= amount), len(ROWS))
+        assert [row.tolist() for row in RowStore(tmp_path).limit(amount, total_length).rows] == ROWS[:count]
 
 
 def test_unfinished_part_is_not_read(tmp_path):

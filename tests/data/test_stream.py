@@ -1,5 +1,6 @@
 """Streams of tokens and training blocks, against slow loops."""
 
+import itertools
 import pickle
 import random
 from pathlib import Path
@@ -35,8 +36,13 @@ def tokens_of(rows, tokenizer, **options) -> list[str]:
 
 
 def blocks_of(blocks) -> list[list[int]]:
+    blocks = list(blocks)
     assert all(torch.equal(block["input_ids"], block["labels"]) for block in blocks)
     return [block["input_ids"].tolist() for block in blocks]
+
+
+def blocks_of_pass(streamed: StreamedBlocks, number: int = 0) -> list[list[int]]:
+    return blocks_of(streamed.read_once(number))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -253,7 +259,7 @@ def test_blocks_drop_only_the_remainder(length):
         [tokens[i : i + 6] for i in range(0, length - length % 6, 6)] if length >= 6 else [tokens] * (length > 0)
     )
     assert len(blocks) == len(expected)
-    assert blocks_of(blocks) == blocks_of(StreamedBlocks(rows.to_iterable_dataset(), 6)) == expected
+    assert blocks_of(blocks) == blocks_of_pass(StreamedBlocks(rows.to_iterable_dataset(), 6)) == expected
     with pytest.raises(IndexError):
         blocks[len(blocks)]
 
@@ -261,7 +267,7 @@ def test_blocks_drop_only_the_remainder(length):
 def test_one_long_document_is_cut_quickly():
     """Quadratic time in the length of a document would show here."""
     rows = IterableDataset.from_generator(lambda: iter([{"input_ids": np.arange(1_000_000)}]))
-    assert sum(1 for _ in StreamedBlocks(rows, 10)) == 100_000
+    assert sum(1 for _ in StreamedBlocks(rows, 10).read_once()) == 100_000
 
 
 def test_blocks_in_worker_processes(tmp_path):
@@ -270,24 +276,37 @@ def test_blocks_in_worker_processes(tmp_path):
     tokenizer = train_word_tokenizer(texts_of(rows))
     blocks = TrainingBlocks(TokenStream.from_rows(tokenize(rows, tokenizer, "train")), 8)
     streamed = StreamedBlocks(tokenize(streamed, tokenizer, "train"), 8)
-    assert blocks_of(streamed) == blocks_of(blocks)
+    assert blocks_of_pass(streamed) == blocks_of(blocks)
     # Spawned workers receive a pickled copy.
-    for sent in (blocks, streamed):
-        assert blocks_of(pickle.loads(pickle.dumps(sent))) == blocks_of(blocks)
+    assert blocks_of(pickle.loads(pickle.dumps(blocks))) == blocks_of(blocks)
+    assert blocks_of_pass(pickle.loads(pickle.dumps(streamed))) == blocks_of(blocks)
     batches = [batch["input_ids"] for batch in DataLoader(blocks, 4, num_workers=2)]
     assert torch.cat(batches).tolist() == blocks_of(blocks)
-    # Each worker reads its own files.
-    batches = [batch["input_ids"] for batch in DataLoader(streamed, 4, num_workers=2)]
-    one_by_one = [blocks_of(StreamedBlocks(tokenize(load(path, True), tokenizer, "train"), 8)) for path in paths]
-    assert sorted(torch.cat(batches).tolist()) == sorted(one_by_one[0] + one_by_one[1])
 
 
-def test_streamed_epochs_are_shuffled_anew(tmp_path):
+def test_streamed_blocks_in_a_worker_process(tmp_path):
+    """Held-out rows are not among them."""
+    paths = [write_lines(tmp_path / f"{i}.txt", 600, seed=i) for i in range(2)]
+    rows = hold_out(load_text_files({"train": paths}, streaming=True), 5.0)["train"]
+    streamed = StreamedBlocks(tokenize(rows, train_word_tokenizer(texts_of(rows)), "train"), 8)
+    expected = blocks_of_pass(streamed)
+    loader = DataLoader(streamed, batch_size=None, num_workers=1)
+    assert blocks_of(itertools.islice(loader, len(expected))) == expected
+
+
+def test_streamed_blocks_never_end():
+    rows = Dataset.from_dict({"input_ids": [list(range(8))]}).to_iterable_dataset()
+    assert blocks_of(itertools.islice(StreamedBlocks(rows, 3), 5)) == ([[0, 1, 2], [3, 4, 5]] * 3)[:5]
+    assert blocks_of(itertools.islice(StreamedBlocks(rows, 9), 2)) == [[*range(8)]] * 2
+    assert blocks_of(StreamedBlocks(rows.take(0), 3)) == []
+
+
+def test_streamed_passes_are_shuffled_anew(tmp_path):
     rows = load(write_lines(tmp_path / "text.txt", 200), streaming=True)
     tokenizer = train_word_tokenizer(texts_of(rows))
     blocks = StreamedBlocks(tokenize(rows.shuffle(seed=0, buffer_size=50), tokenizer, "train"), 8)
-    epochs = []
-    for epoch in (0, 1, 0):
-        blocks.set_epoch(epoch)
-        epochs.append(blocks_of(blocks))
-    assert epochs[0] == epochs[2] != epochs[1]
+    first, second = (blocks_of_pass(blocks, number) for number in (0, 1))
+    assert first != second
+    # The same in every iteration.
+    for _ in range(2):
+        assert blocks_of(itertools.islice(blocks, len(first + second))) == first + second

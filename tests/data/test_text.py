@@ -119,7 +119,7 @@ def test_text_that_is_not_utf8(tmp_path):
     rows_of_tokens = tokenize(rows, tokenizer, "train")
     for read in (
         lambda: list(texts_of(rows)),
-        lambda: list(StreamedBlocks(rows_of_tokens, 4)),
+        lambda: list(StreamedBlocks(rows_of_tokens, 4).read_once()),
         lambda: TokenStream.from_rows(rows_of_tokens),
     ):
         with raises_naming(InputError, "UTF-8"):
@@ -182,7 +182,7 @@ def test_tokenizer_of_another_language(num_workers):
     with raises_naming(InputError, "tokenizer", "train"):
         tokenize(rows, tokenizer, "train", num_workers)
     with raises_naming(InputError, "tokenizer", "train"):
-        list(StreamedBlocks(tokenize(rows.to_iterable_dataset(), tokenizer, "train"), 4))
+        list(StreamedBlocks(tokenize(rows.to_iterable_dataset(), tokenizer, "train"), 4).read_once())
 
 
 def test_text_without_tokens():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
+from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.processes import in_two_processes
@@ -96,6 +97,17 @@ def test_gradient_accumulation_is_exact(name, fields, tmp_path):
         assert len(heads) == 4 * (model.config.ngram_size - 1)
         assert all(moved[parameter].any() for parameter in heads)
         assert sum(moved[parameter].any().item() for parameter in moved) > len(heads) + 20
+
+
+def test_logged_bag_of_words_of_a_short_step(tmp_path):
+    """An epoch of five micro-batches ends with a step of one."""
+    model = tiny_seq2seq("bart", torch.float64, bow_loss_weight=1.0)
+    options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "max_steps": 4, "learning_rate": 0}
+    trainer = trainer_of(model, tmp_path, data=rows(1) * 5, kind=NgramTrainer, **options)
+    trainer.train()
+    expected = model.train()(**collator(model)(rows(1))).bow_loss.item()
+    logged = [entry["bow_loss"] for entry in trainer.state.log_history if "bow_loss" in entry]
+    assert logged == pytest.approx([expected] * 4)
 
 
 def ensembled_nll(model, data, ensemble_lambda: float) -> float:

@@ -30,6 +30,7 @@ class ClmDataArguments(TextDataArguments):
     """Options for the text, its tokenizer, and the evaluation windows over it."""
 
     data_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.data_options, "self_generated", "prompt_file")
+    model_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.model_options, "stride")
 
     tokenizer: str | None = HfArg(
         default=None,
@@ -54,7 +55,7 @@ class ClmDataArguments(TextDataArguments):
     stride: int | None = HfArg(
         default=None,
         help="Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
-        "longer. Default: the block size.",
+        "longer. Default: the block size; in evaluation, as in the run's training.",
     )
 
     @property
@@ -75,6 +76,7 @@ class ClmModelArguments(GenerativeModelArguments):
     """Options for the model: a new one by preset, or any causal language model."""
 
     presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
+    model_kind: ClassVar[str] = "causal"
 
     preset: str | None = preset_field(CLM_PRESETS)
 

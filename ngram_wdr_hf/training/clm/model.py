@@ -38,7 +38,7 @@ def build_clm_model(
     fields = config_fields(arguments, do_train, head_loss_tokens=arguments.head_loss_tokens)
     if arguments.model_name_or_path is not None:
         new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
-        return load_checkpoint(arguments.model_name_or_path, "causal", tokenizer, new_heads, **fields)
+        return load_checkpoint(arguments.model_name_or_path, arguments.model_kind, tokenizer, new_heads, **fields)
     preset = arguments.presets[arguments.preset]
     sizes = {**new_head_fields(arguments, DEFAULT_NGRAM_SIZE), **arguments.new_config, **fields}
     model = new_model(

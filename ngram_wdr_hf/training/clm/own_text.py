@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.errors import InputError
-from ...data.rows import RowStore, pad_prompts
+from ...data.rows import RowStore, pad_prompts, total_length
 from ...data.tokenizer import start_token_id
 from ..common.self_generated import SelfGeneration, generate_rows, write_rows
 
@@ -56,7 +56,7 @@ def write_own_text(
             model, [prompts[(first + i) % len(prompts)][-limit:] for i in range(options.batch_size)], options
         )
 
-    return write_rows(model, write_part, lambda rows: sum(map(len, rows)), "tokens", options, folder, shows_progress)
+    return write_rows(model, write_part, total_length, "tokens", options, folder, shows_progress)
 
 
 def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options: SelfGeneration) -> list[list[int]]:

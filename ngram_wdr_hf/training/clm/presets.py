@@ -56,8 +56,9 @@ def _tensorized(
 
 def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
     """
-    Return the preset of the paper's RF (Reformer) for a dataset. The paper does not give its size: these are the
-    defaults of Transformers, with heads of the paper's size. `simple` and `wdr` are the paper's λ for these targets.
+    Return the preset of the paper's RF (Reformer) for a dataset. Of its size, the paper gives only the number of
+    parameters, for another implementation: these are the defaults of Transformers, with heads of the paper's size.
+    `simple` and `wdr` are the paper's λ for these targets.
     """
     return Preset(
         f"the paper's Reformer for {dataset}, N = {ngram_size}",

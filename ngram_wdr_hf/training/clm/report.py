@@ -6,7 +6,7 @@ from typing import Any
 
 from ...evaluation.scores import Scores
 from ..common.model_card import STAR, as_markdown, code_block, literal
-from ..common.report import TaskResult, as_text, describe_fits, ensemble_table, lambda_table
+from ..common.report import TaskResult, as_text, describe_fits, describe_mark, ensemble_table, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -129,7 +129,7 @@ def print_tables(results: Sequence[ClmResult]) -> None:
     if has_weights:
         table, title = perplexity_by_ensemble, ", with and without the heads"
     for unit in units_of(results):
-        print(f"\nPerplexity by {unit}{title} (* chosen on validation)\n\n{as_text(table(results, unit))}")
+        print(f"\nPerplexity by {unit}{title} {describe_mark(results)}\n\n{as_text(table(results, unit))}")
     if not has_weights:
         return
     print(f"\n{describe_fits(results)}".rstrip())

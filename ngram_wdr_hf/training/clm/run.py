@@ -2,7 +2,6 @@
 
 import copy
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from ...data.errors import InputError
 from ...data.pairs import read_lines
-from ...data.rows import RowStore, pad_batch
+from ...data.rows import RowStore, pad_batch, total_length
 from ...data.text import check_files
 from ...evaluation.drafting import NUM_DECIDING_PROMPTS, PROMPT_TOKENS, Prompts, row_prompts, text_prompts
 from ...evaluation.lengths import max_positions
@@ -21,7 +20,7 @@ from ...modeling.causal import NgramMixin
 from ..common.arguments import RunArguments
 from ..common.model import can_drop_drafts, check_train_mode, restrict_drafts
 from ..common.run import Run
-from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
+from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED, run_of
 from ..common.runs import run_all
 from ..common.self_generated import SelfGeneration
 from ..common.text_arguments import check_text_options
@@ -58,7 +57,7 @@ def _complete(run: Run) -> ClmResult:
     windows = data.windows(run.arguments.data.stride)
     fit = run.fit(model, windows)
     scores = run.score(model, windows, fit)
-    ensemble, best_lambda = model.ngram_ensemble(), 0.0
+    ensemble, best_lambda = model.ngram_ensemble(), None
     if "validation" in scores:
         ensemble, best_lambda = scores["validation"].best, scores["validation"].best_lambda
     prompt, samples = _prompt(run, model, data), {}
@@ -103,6 +102,8 @@ def _prepare(run: Run) -> tuple[ClmData, NgramMixin]:
     data.block_size = find_block_size(model, arguments.data.block_size)
     if arguments.data.self_generated is not None:
         data.add_own_text(_own_text(run, model, data), arguments.data.validation_percentage)
+    if do_train:
+        run.check_batches(data.training_set())
     restrict_drafts(model, arguments.model, data.training_tokens() if do_train else ())
     return data, model
 
@@ -111,7 +112,8 @@ def _own_text(run: Run, model: NgramMixin, data: ClmData) -> list[np.ndarray]:
     """Return the text that the model wrote or, in a run with training, writes now."""
     options = run.arguments.data
     if not run.training.do_train:
-        return RowStore(Path(run.arguments.model.model_name_or_path) / SELF_GENERATED).rows
+        store = RowStore(run_of(run.arguments.model.model_name_or_path).path / SELF_GENERATED)
+        return store.limit(options.self_generated, total_length).rows
     lines = []
     if options.prompt_file:
         check_files(options.prompt_file)

@@ -65,6 +65,8 @@ class ModelArguments:
     """Options for the model: a new one by `--preset`, or a checkpoint."""
 
     presets: ClassVar[dict[str, Preset]]
+    # The kind of checkpoint that the script takes, as in `load_config`.
+    model_kind: ClassVar[str]
     targets: ClassVar[tuple[str, ...]] = TARGETS
     default_recipe: ClassVar[str] = "free"
     scored_metrics: ClassVar[tuple[str, ...]] = SCORED_METRICS

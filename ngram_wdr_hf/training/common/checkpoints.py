@@ -1,6 +1,8 @@
 """Checkpoints that Trainer has saved: whether they are complete, intact, and of the model at hand."""
 
+import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -58,8 +60,11 @@ def damage_of(folder: Path) -> str | None:
         return f"is damaged ({config.name} is no JSON mapping)"
     try:
         for file in weights:
-            with safe_open(file, framework="pt"):
+            # safetensors does not say that a file must not be read.
+            with file.open("rb"), safe_open(file, framework="pt"):
                 pass
+    except PermissionError as error:
+        return f"must not be read by this user ({Path(error.filename).name})"
     except (SafetensorError, OSError) as error:
         return f"is damaged ({' '.join(str(error).split())})"
     # torch saves zip files; a truncated one lacks the directory at its end.
@@ -68,6 +73,23 @@ def damage_of(folder: Path) -> str | None:
             if not is_zipfile(file):
                 return f"is damaged ({file.name} is truncated)"
     return None
+
+
+def weights_digest(folder: Path) -> str | None:
+    """Return a digest of the weights in a folder, which tells whether they have changed; `None` if it has none."""
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")])
+    stats = [path.stat() for path in files]
+    return _digest(*((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(files, stats, strict=True)))
+
+
+# The runs of a command begin with the same weights.
+@cache
+def _digest(*files: tuple[Path, int, int]) -> str | None:
+    total = hashlib.sha256()
+    for path, _, _ in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()[:16] if files else None
 
 
 def check_heads(config: PreTrainedConfig, checkpoint: Path) -> None:

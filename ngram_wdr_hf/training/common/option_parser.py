@@ -101,9 +101,10 @@ class OptionParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise an `InputError`, given a message of argparse such as `argument --a/-b: invalid int value: '1.5'`."""
-        option, colon, reason = message.removeprefix("argument ").partition(": ")
-        what = f"`{option.split('/')[0]}`: {reason}" if colon else message
-        raise InputError(f"{what}. See `--help`.")
+        if message.startswith("argument "):
+            option, _, reason = message.removeprefix("argument ").partition(": ")
+            message = f"`{option.split('/')[0]}`: {reason}"
+        raise InputError(f"{message[0].upper()}{message[1:]}. See `--help`.")
 
     def check(self, arguments: Sequence[str]) -> None:
         """Check that every option of a command line exists and has a value."""

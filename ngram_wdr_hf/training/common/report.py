@@ -37,7 +37,7 @@ class RunResult:
             The best ensemble on the validation set, λ or weights; without that set, the model's own. 0 without heads;
             `None` for masked language models, which have no ensemble.
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
-        best_lambda (`float`, *optional*, defaults to 0.0): The best λ on the validation set; 0 without that set.
+        best_lambda (`float`, *optional*): The best λ on the validation set; `None` without that set.
         fit ([`EnsembleFit`], *optional*): The weights fitted on the validation set; `None` if there are none.
         drafting ([`DraftGain`], *optional*): What drafts gain on the validation set, and whether the model drafts by
             default; `None` if that was not measured, and in beam search.
@@ -50,7 +50,7 @@ class RunResult:
     settings: dict[str, Any]
     ensemble: Ensemble | None
     history: list[dict[str, float]]
-    best_lambda: float = field(default=0.0, kw_only=True)
+    best_lambda: float | None = field(default=None, kw_only=True)
     fit: EnsembleFit | None = field(default=None, kw_only=True)
     drafting: DraftGain | None = field(default=None, kw_only=True)
 
@@ -64,7 +64,7 @@ class RunResult:
             named |= {"temperature": self.fit.temperature, "best λ": self.best_lambda, "fitted": self.fit.ensemble}
         elif self.ensemble is not None and not is_lambda(self.ensemble):
             named |= {"best λ": self.best_lambda, "weights": self.ensemble}
-        return named
+        return {name: ensemble for name, ensemble in named.items() if ensemble is not None}
 
 
 @dataclass
@@ -233,6 +233,12 @@ def _cell(
     note = f" ({ensemble:g})" if heading == "best λ" else ""
     is_chosen = result.head_parameters and ensemble == result.ensemble and heading != "best λ" * (ensemble == 0)
     return f"{by_ensemble[ensemble]:.2f}{note}{mark if is_chosen else ''}"
+
+
+def describe_mark(results: Sequence[RunResult], mark: str = "*") -> str:
+    """Return what the mark in a table means; without a validation set, nothing was chosen."""
+    is_chosen = all(result.best_lambda is not None for result in results)
+    return f"({mark} chosen on validation)" if is_chosen else f"({mark} the model's own ensemble)"
 
 
 def describe_fits(results: Sequence[RunResult]) -> str:

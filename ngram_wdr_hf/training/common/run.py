@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,9 +34,11 @@ from .model import choose_weights, limit_length
 from .model_card import save_model_card
 from .plots import save_gradient_diversity_plot, save_lambda_plot, save_training_plot
 from .report import TaskResult, describe, save_metrics, save_tables
-from .run_folder import EVALUATION, SETTINGS, RunFolder
+from .run_folder import EVALUATION, METRICS, SETTINGS, RunFolder
 from .settings import (
+    SELECTION,
     check_restored,
+    describe_data,
     fits_in_training,
     measures_acceptance,
     output_folder,
@@ -65,11 +67,13 @@ class Run:
     Args:
         arguments (`RunArguments`): The options.
         repository (`str`, *optional*): The repository on the Hub that the run will be pushed to.
+        first (`Run`, *optional*): The run that this one is compared with, whose tokenizer it uses.
     """
 
-    def __init__(self, arguments: RunArguments, repository: str | None = None):
+    def __init__(self, arguments: RunArguments, repository: str | None = None, first: "Run | None" = None):
         self.arguments = arguments
         self.repository = repository
+        self.first = first
         self.training = arguments.training
         self.folder = RunFolder(output_folder(arguments))
         self.settings = run_settings(arguments)
@@ -78,8 +82,12 @@ class Run:
 
     @property
     def tokenizer_folder(self) -> Path | None:
-        """The run's folder, which holds its tokenizer once it has begun; `None` without training."""
-        return self.folder.path if self.training.do_train else None
+        """
+        The folder of the run, or of `first`, which holds its tokenizer once it has begun; `None` before that, and
+        without training.
+        """
+        folder = (self.first or self).folder
+        return folder.path if self.training.do_train and folder.has_begun() else None
 
     @property
     def saves_results(self) -> bool:
@@ -105,15 +113,22 @@ class Run:
         Raise an `InputError` unless the folder is free or holds this run. Set `needs_training` and `checkpoint` by how
         far the run came.
         """
-        self.folder.check(self.settings)
         self.needs_training = not (self.folder.is_trained() and self.folder.has_length_of(self.settings))
-        if self.needs_training:
-            self.checkpoint = self._checkpoint_to_resume()
+        if not self.needs_training and self.training.requested_metric is None:
+            # The best checkpoint is chosen already, perhaps by the metric of another `--ensemble`.
+            saved = self.folder.settings()
+            self.settings |= {name: saved[name] for name in SELECTION if name in saved}
+        self.folder.check(self.settings)
+        if not self.needs_training:
+            return
+        self.checkpoint = self._checkpoint_to_resume()
         damage = self.folder.damage()
         if damage is not None:
-            self._recover(damage)
+            self._tell_replaced(damage)
+        if self.training.process_index == 0:
+            self.folder.remove_damaged_config()
 
-    def _recover(self, damage: str) -> None:
+    def _tell_replaced(self, damage: str) -> None:
         """Say which checkpoint replaces the model of a completed training; raise an `InputError` if there is none."""
         if self.checkpoint is None:
             raise InputError(
@@ -122,8 +137,6 @@ class Run:
             )
         if self.training.process_index == 0:
             print(f"The model in {self.folder.path} {damage}: {self.checkpoint.name} takes its place.")
-            # The tokenizer, which is loaded next, would read a damaged configuration.
-            (self.folder.path / "config.json").unlink(missing_ok=True)
 
     def _checkpoint_to_resume(self) -> Path | None:
         requested = self.training.resume_from_checkpoint
@@ -147,6 +160,15 @@ class Run:
         if own is None:
             check_restored(self.training, checkpoint)
         return own or checkpoint
+
+    def check_batches(self, items: Iterable) -> None:
+        """Raise an `InputError` if `--dataloader_drop_last` would leave no batch of the training set `items`."""
+        size = self.training.train_batch_size * self.training.world_size
+        if self.training.dataloader_drop_last and isinstance(items, Sized) and len(items) < size:
+            raise InputError(
+                f"`--dataloader_drop_last` leaves nothing to train on, as the training set has {len(items):,} rows "
+                f"and a full batch {size:,}. Remove the option, or lower the batch size."
+            )
 
     def claim(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
         """
@@ -184,7 +206,8 @@ class Run:
         fields = describe(model)
         heads = f", {fields['head_parameters']:,} of them in the heads" if model.ngram_heads else ""
         texts = ", ".join(f"{split} {count}" for split, count in counts.items())
-        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
+        source = describe_data(self.arguments.data)
+        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data ({source}): {texts}.")
         if self.training.do_train and not self.needs_training:
             state = self.folder.trained_state()
             is_cut_short = state.global_step < state.max_steps and stopped_early(state, self.arguments.report.patience)
@@ -313,7 +336,7 @@ class Run:
             save_lambda_plot([result], path / "lambda_sweep.png")
             save_training_plot([result], path / "training.png")
             save_model_card(result, path / "README.md", self.repository or str(path))
-            save_metrics(result, path / "metrics.json")
+            save_metrics(result, path / METRICS)
             has_plot = save_gradient_diversity_plot([result], path / "gradient_diversity.png")
             if self.arguments.report.gradient_diversity_steps is not None and not has_plot:
                 print(

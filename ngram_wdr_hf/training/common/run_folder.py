@@ -12,10 +12,25 @@ from ...data.errors import InputError
 from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_state
 
 SETTINGS = "run.yaml"
+METRICS = "metrics.json"
+# Files with the results of a training, which are not those of a longer one.
+RESULTS = (
+    METRICS,
+    "README.md",
+    "test_translations.jsonl",
+    "lambda_sweep.png",
+    "training.png",
+    "gradient_diversity.png",
+    "comparison*.png",
+)
 # The name of the files of an evaluation without training.
 EVALUATION = "evaluation"
 # Folders of the text that a model wrote, and of its hidden states.
 SELF_GENERATED, HIDDEN_STATES = "self_generated", "hidden_states"
+# The name of Trainer's checkpoints.
+CHECKPOINT = re.compile(r"checkpoint-\d+")
+# The setting that is no option: a digest of the weights in the folder of `--model_name_or_path`.
+MODEL_WEIGHTS = "model_weights"
 # Settings that may change when a run is continued.
 LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 
@@ -23,7 +38,7 @@ LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
 class RunFolder:
     """The folder of one run: settings (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str | Path):
         self.path = Path(path)
 
     def check(self, settings: dict[str, Any]) -> None:
@@ -33,7 +48,7 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"`--output_dir {self.path}` is a file: choose a folder.")
-        if not (self.path / SETTINGS).exists():
+        if not self.has_begun():
             if self.path.exists() and any(not _is_left_over(child) for child in self.path.iterdir()):
                 raise InputError(
                     f"`--output_dir {self.path}` has files, but no run of these scripts: choose an empty folder."
@@ -44,12 +59,22 @@ class RunFolder:
         # A training by steps has used no time, and one by the clock has no number of steps.
         if (saved.get("budget_minutes") is None) != (settings.get("budget_minutes") is None):
             names.append("budget_minutes")
+        if names == [MODEL_WEIGHTS]:
+            raise InputError(
+                f"`--output_dir {self.path}` holds a run that began with other weights: those of "
+                f"`--model_name_or_path {settings['model_name_or_path']}` have changed since. Choose another folder, "
+                "or delete this one."
+            )
         if names:
             differences = "; ".join(f"{name}: saved {saved.get(name)}, now {settings.get(name)}" for name in names[:3])
             raise InputError(
                 f"`--output_dir {self.path}` holds a run with other settings ({differences}). Choose another folder, "
                 "or delete this one."
             )
+
+    def has_begun(self) -> bool:
+        """Return whether the folder holds a run: its settings, which are written after its tokenizer."""
+        return (self.path / SETTINGS).exists()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings in `run.yaml`; empty if there is no such file, an `InputError` if it is damaged."""
@@ -72,12 +97,15 @@ class RunFolder:
     def _differences(self, settings: dict[str, Any]) -> list[str]:
         """Return the names of the settings in which `run.yaml` and `settings` differ, those in only one included."""
         saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
+        if not (saved.keys() & settings.keys() & {MODEL_WEIGHTS}):
+            # Older runs do not have it, nor those of a model on the Hub.
+            saved, settings = ({**each, MODEL_WEIGHTS: None} for each in (saved, settings))
         return [name for name in {**saved, **settings} if saved.get(name) != settings.get(name)]
 
     def claim(self, settings: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the settings and the tokenizer of a new run. Do nothing if the folder has settings already."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / SETTINGS).exists():
+        if not self.has_begun():
             tokenizer.save_pretrained(self.path)
             self.save_settings(settings)
 
@@ -89,8 +117,14 @@ class RunFolder:
         unfinished.replace(self.path / SETTINGS)
 
     def reopen(self, settings: dict[str, Any]) -> None:
-        """Mark the training in the folder as incomplete, and write its new settings, before it begins or continues."""
+        """
+        Mark the training in the folder as incomplete, remove its results, and write its new settings, before it begins
+        or continues.
+        """
         (self.path / STATE).unlink(missing_ok=True)
+        for pattern in RESULTS:
+            for path in self.path.glob(pattern):
+                path.unlink()
         self.save_settings(settings)
 
     def has_heads(self) -> bool:
@@ -110,6 +144,12 @@ class RunFolder:
         if read_state(self.path) is None:
             return None
         return damage_of(self.path) if (self.path / "config.json").exists() else "has no config.json"
+
+    def remove_damaged_config(self) -> None:
+        """Remove a `config.json` that cannot be read, as the tokenizer would read it; the training writes it again."""
+        config = self.path / "config.json"
+        if config.exists() and read_mapping(config) is None:
+            config.unlink()
 
     def history(self) -> list[dict[str, float]]:
         """Return Trainer's `log_history` of the completed training: a dictionary per log entry."""
@@ -134,8 +174,15 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         """Return the paths of all checkpoints, the one with the most steps last."""
-        paths = [path for path in self.path.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+        paths = [path for path in self.path.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)]
         return sorted(paths, key=lambda path: int(path.name.split("-")[1]))
+
+
+def run_of(model: str) -> RunFolder:
+    """Return the folder of a saved model's run: the model's own, or for a checkpoint of Trainer's, the one above."""
+    path = Path(model)
+    is_checkpoint = CHECKPOINT.fullmatch(path.name) and not (path / SETTINGS).exists()
+    return RunFolder(path.parent if is_checkpoint else path)
 
 
 def _is_left_over(path: Path) -> bool:

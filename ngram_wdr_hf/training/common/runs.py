@@ -57,7 +57,9 @@ def all_runs(arguments: RunArguments, repository: str | None = None) -> list[Run
     Return the run of these options, to be pushed to `repository` unless `None`, and with `--compare`, one for each
     other kind of model, in a subfolder.
     """
-    return [Run(arguments, repository), *map(Run, comparison_runs(arguments) if arguments.report.compare else ())]
+    first = Run(arguments, repository)
+    others = comparison_runs(arguments) if arguments.report.compare else ()
+    return [first, *(Run(other, first=first) for other in others)]
 
 
 @contextmanager

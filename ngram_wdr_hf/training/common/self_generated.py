@@ -71,8 +71,8 @@ def write_rows(
 ) -> RowStore:
     r"""
     Let a model write rows, part by part, until there are `options.amount` of them, and keep them in `folder`: an
-    interrupted call continues there, and writes what an uninterrupted one would have written. Raise an `InputError` if
-    the folder has rows that were written with other options.
+    interrupted call continues there, and ends with what an uninterrupted one would have written, also if it was for
+    more. Raise an `InputError` if the folder has rows that were written with other options.
 
     Args:
         model (`PreTrainedModel`): The model, in evaluation mode meanwhile.
@@ -84,7 +84,7 @@ def write_rows(
         shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a progress bar.
     """
     _check_options(options, folder)
-    store = RowStore(folder)
+    store = RowStore(folder).limit(options.amount, size)
     done = sum(map(size, store.parts))
     with (
         evaluating(model),

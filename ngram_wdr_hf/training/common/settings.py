@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...data.errors import InputError
+from ...evaluation.checkpoint import load_config
 from .arguments import RunArguments, RunTrainingArguments, uses_fsdp
+from .checkpoints import weights_digest
 from .checks import check_choice
-from .run_folder import RunFolder
+from .run_folder import MODEL_WEIGHTS, RunFolder, run_of
 from .trainer_parts import check_trainer_parts
 
 # Options that do not change the trained weights: hardware, reports, what is saved.
@@ -32,8 +34,13 @@ RESTORED = (
 # fmt: on
 # Switches that older runs do not have: left out of the settings if they are off.
 NEW_SWITCHES = ("cache_hidden_states",)
+# Settings that select the best checkpoint, by default those of the ensemble.
+SELECTION = ("metric_for_best_model", "greater_is_better")
 # Metrics that training can change if the backbone is frozen; `loss` then stands for `heads_loss`.
 FROZEN_METRICS = (None, "loss", "heads_loss", "accepted_drafts", "best_perplexity", "fitted_perplexity")
+
+# Files that are named; a text may have thousands.
+NAMED_FILES = 6
 
 
 def check_together(arguments: RunArguments) -> None:
@@ -93,8 +100,8 @@ def _check_metric(arguments: RunArguments) -> None:
         )
     if metric == "fitted_perplexity" and not fits_in_training(arguments):
         raise InputError(
-            "`--metric_for_best_model fitted_perplexity` needs `--ensemble fitted`, and does not work with FSDP: set "
-            "that, or choose another metric."
+            "`--metric_for_best_model fitted_perplexity` does not work with FSDP, which shards the model: "
+            "choose another metric."
         )
 
 
@@ -134,8 +141,12 @@ def best_metric(arguments: RunArguments) -> str:
 
 
 def fits_in_training(arguments: RunArguments) -> bool:
-    """Return whether evaluations fit the ensemble's weights, which they cannot do with sharded weights."""
-    return arguments.fits_ensemble and not uses_fsdp(arguments.training)
+    """
+    Return whether evaluations fit the ensemble's weights: if the run does at its end, or for its metric; but not with
+    sharded weights.
+    """
+    needs_fit = arguments.fits_ensemble or _requested_metric(arguments) == "fitted_perplexity"
+    return needs_fit and not uses_fsdp(arguments.training)
 
 
 def measures_acceptance(arguments: RunArguments) -> bool:
@@ -151,15 +162,29 @@ def _requested_metric(arguments: RunArguments) -> str | None:
 
 def with_data_of_run(arguments: RunArguments) -> RunArguments:
     """
-    Return the options for evaluating the run in `--model_name_or_path`. Data options that are not given come from its
-    `run.yaml`: all of them if no data is given, else only `model_options`. Without a `run.yaml`, nothing changes.
+    Return the options for evaluating the run of `--model_name_or_path`. Data options that are not given come from its
+    `run.yaml`: `model_options` and, if no data is given, `data_options`. Without a `run.yaml`, nothing changes.
     """
     data = arguments.data
-    settings = RunFolder(arguments.model.model_name_or_path).settings()
+    settings = run_of(arguments.model.model_name_or_path).settings()
+    if settings:
+        # Other tasks have data options of the same names.
+        load_config(arguments.model.model_name_or_path, arguments.model.model_kind)
     defaults = type(data)()
-    names = data.model_options if data.is_given() else data.data_options
+    names = data.model_options if data.is_given() else (*data.data_options, *data.model_options)
     names = [name for name in names if name in settings and getattr(data, name) == getattr(defaults, name)]
     return replace(arguments, data=replace(data, **{name: settings[name] for name in names}))
+
+
+def describe_data(data: Any) -> str:
+    """Return the names of a run's dataset or files, given its data options; without any, where its data comes from."""
+    if data.dataset_name is not None:
+        return data.dataset_name
+    if not data.is_given():
+        return "the model's own text" if data.validates_on_own_text else "built in"
+    files = [path for name in data.file_options for path in getattr(data, name) or ()]
+    others = f" and {len(files) - NAMED_FILES} more" if len(files) > NAMED_FILES else ""
+    return ", ".join(files[:NAMED_FILES]) + others
 
 
 def output_folder(arguments: RunArguments) -> Path:
@@ -185,7 +210,7 @@ def check_restored(training: RunTrainingArguments, checkpoint: Path) -> None:
     saved = RunFolder(checkpoint.parent).settings()
     if not saved:
         return
-    now, defaults = training.to_dict(), type(training)(training.output_dir).to_dict()
+    now, defaults = training.to_dict(), _default_options(training)
     before = {name: saved.get(name, defaults[name]) for name in RESTORED}
     different = [name for name in RESTORED if before[name] != now[name]]
     if different:
@@ -202,10 +227,7 @@ def check_restored(training: RunTrainingArguments, checkpoint: Path) -> None:
 
 
 def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
-    """
-    Return the options of the same run for each other kind of model, in a subfolder of that name. They use the first
-    run's tokenizer.
-    """
+    """Return the options of the same run for each other kind of model, in a subfolder of that name."""
     own = arguments.model.kind
     # N = 1 selects the plain model; the others get the default N.
     ngram_size = None if arguments.model.ngram_size == 1 else arguments.model.ngram_size
@@ -215,27 +237,28 @@ def comparison_runs(arguments: RunArguments) -> list[RunArguments]:
             # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(arguments.training)
             training.output_dir = str(Path(arguments.training.output_dir) / name)
-            data = replace(arguments.data, tokenizer=arguments.training.output_dir)
             model = replace(arguments.model, **{"ngram_size": ngram_size, **options})
-            runs.append(replace(arguments, data=data, model=model, training=training))
+            runs.append(replace(arguments, model=model, training=training))
     return runs
 
 
 def run_settings(arguments: RunArguments) -> dict[str, Any]:
     """
-    Return the options that identify a run, for `run.yaml`: those that change the trained weights. As
-    a settings file, it gives the same run. Options that are `None`, and those of Trainer with its default, are left
-    out, unless the preset has another default.
+    Return the options that identify a run, for `run.yaml`: those that change the trained weights, and a digest of the
+    weights that it begins with, if they are in a folder. As a settings file, it gives the same run. Options that are
+    `None`, and those of Trainer with its default, are left out, unless the preset has another default.
     """
     options = {**asdict(arguments.data), **asdict(arguments.model), **asdict(arguments.report)}
-    defaults = type(arguments.training)(arguments.training.output_dir).to_dict()
+    defaults = _default_options(arguments.training)
     # Always included, even if `None`: the preset's defaults are not those of the options.
     preset = arguments.model.preset
     preset_options = arguments.model.presets[preset].arguments.keys() if preset is not None else set()
     always_included = {"seed", "learning_rate", *preset_options}
     for name, value in arguments.training.to_dict().items():
-        if name in always_included or value != defaults[name]:
+        if name in always_included or (value != defaults[name] and _has_effect(name, arguments.training)):
             options[name] = value
+    if arguments.model.model_name_or_path is not None:
+        options[MODEL_WEIGHTS] = weights_digest(Path(arguments.model.model_name_or_path))
     return {
         name: value
         for name, value in options.items()
@@ -243,3 +266,15 @@ def run_settings(arguments: RunArguments) -> dict[str, Any]:
         and name not in NOT_SETTINGS
         and (value or name not in NEW_SWITCHES)
     }
+
+
+def _default_options(training: RunTrainingArguments) -> dict[str, Any]:
+    """Return Trainer's options with their defaults for this script, and the folder of the run."""
+    # Without training, the folder is not checked: the results may go elsewhere.
+    return type(training)(training.output_dir, do_train=training.do_train).to_dict()
+
+
+def _has_effect(name: str, training: RunTrainingArguments) -> bool:
+    """Return whether an option of Trainer is used: a number of steps between events only if they are by steps."""
+    strategies = {"eval_steps": training.eval_strategy, "save_steps": training.save_strategy}
+    return strategies.get(name, "steps") == "steps"

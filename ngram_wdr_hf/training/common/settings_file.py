@@ -8,6 +8,7 @@ import yaml
 
 from ...data.errors import InputError
 from .option_parser import OptionParser
+from .run_folder import MODEL_WEIGHTS
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -39,6 +40,8 @@ def read_settings(path: str, parser: OptionParser) -> tuple[list[str], dict[str,
     words, values = [], {}
     try:
         for name, value in settings.items():
+            if name == MODEL_WEIGHTS:
+                continue
             if name not in parser.option_names:
                 raise InputError(f"`{name}` is unknown. {parser.suggestion(str(name))}")
             _check_kind(name, value, parser)

@@ -20,11 +20,10 @@ class TextDataArguments:
 
     # Whether the model itself writes the validation text. Overridden for models that can write.
     validates_on_own_text: ClassVar[bool] = False
+    file_options: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "test_file")
     # Options that select the text. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
+        *file_options,
         "dataset_name",
         "dataset_config",
         "text_column",
@@ -32,7 +31,7 @@ class TextDataArguments:
         "validation_percentage",
     )
     # Data options that an evaluation takes over from its run even with another text.
-    model_options: ClassVar[tuple[str, ...]] = ()
+    model_options: ClassVar[tuple[str, ...]] = ("block_size",)
 
     train_file: list[str] | None = HfArg(
         default=None,
@@ -77,7 +76,7 @@ class TextDataArguments:
     block_size: int | None = HfArg(
         default=None,
         help="Number of tokens per block, the model's context. Default: the preset's; for a checkpoint, its maximum, "
-        "up to 1024.",
+        "up to 1024; in evaluation, as in the run's training.",
     )
     num_workers: int | None = HfArg(
         default=None,
@@ -98,21 +97,28 @@ class TextDataArguments:
 
     def is_given(self) -> bool:
         """Return whether any option names a text: a file or a dataset."""
-        return bool(self.dataset_name or self.train_file or self.validation_file or self.test_file)
+        return bool(self.dataset_name or any(getattr(self, name) for name in self.file_options))
 
 
 def check_text_options(arguments: RunArguments) -> None:
     """
-    Raise an `InputError` if N does not fit into a block, or if a streamed training text has no `--max_steps` or would
-    be evaluated by epoch.
+    Raise an `InputError` if N does not fit into a block, or if a streamed training text has no `--max_steps`, would be
+    evaluated by epoch, or be read by several workers.
     """
     data, training = arguments.data, arguments.training
     if data.block_size is not None:
         check_heads_fit(data.block_size, arguments.model.ngram_size or 1)
-    if data.streaming and training.do_train and training.max_steps <= 0:
+    if not (data.streaming and training.do_train):
+        return
+    if training.max_steps <= 0:
         raise InputError("`--streaming` gives a text of unknown length: set `--max_steps`.")
-    if data.streaming and training.do_train and training.eval_strategy == "epoch":
+    if training.eval_strategy == "epoch":
         raise InputError("`--streaming` may never finish an epoch: set `--eval_strategy steps` and `--eval_steps`.")
+    if training.dataloader_num_workers > 1:
+        # `datasets` gives each worker files of its own, and each of them holds out rows of its own.
+        raise InputError(
+            "`--streaming` reads the text in order, in one process: set `--dataloader_num_workers` to 0 or 1."
+        )
 
 
 def check_heads_fit(block_size: int, ngram_size: int) -> None:

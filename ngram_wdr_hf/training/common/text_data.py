@@ -59,7 +59,8 @@ def load_splits(arguments: TextDataArguments, do_train: bool, writes_text: bool 
         return {}
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     files = {split: paths for split, paths in files.items() if paths}
-    if not do_train and len(files) > 1:
+    if not do_train and "validation" in files:
+        # Nothing is held out of it.
         files.pop("train", None)
     if arguments.dataset_name:
         splits = load_text_dataset(

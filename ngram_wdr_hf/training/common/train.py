@@ -7,7 +7,7 @@ from typing import Any
 from transformers import TrainerState, TrainingArguments
 
 from ...data.errors import InputError
-from ..run_trainer import Diverged, NewSchedule, RunTrainer
+from ..run_trainer import Diverged, NewSchedule, Processes, RunTrainer
 from .checkpoints import check_fits, read_state
 from .failures import is_disk_full
 from .hub import ADAPTER
@@ -28,7 +28,7 @@ def train_and_save(
 ) -> None:
     """
     Train for as long as the options say, and save the model in the run's folder. Raise an `InputError` if more is
-    trained already, or if the run is to be continued and has no checkpoint.
+    trained already, or if the run is to be continued and has no checkpoint, or one by another number of processes.
 
     Args:
         trainer (`RunTrainer`): The trainer.
@@ -53,11 +53,16 @@ def train_and_save(
             f"`--output_dir {folder.path}` has no checkpoint to go on from. Train its model in another folder, with "
             f"`--model_name_or_path {folder.path}`."
         )
+    goes_on = start is not None and not _has_ended(trainer, start, patience)
     if checkpoint is not None:
         check_fits(trainer.model, checkpoint)
+        # Another run's checkpoint may be trained with other batches.
+        if goes_on and checkpoint.absolute().parent == folder.path.absolute():
+            _check_processes(start, checkpoint, training.world_size)
     if training.should_save:
         folder.reopen(settings)
-    if start is not None and _has_ended(trainer, start, patience):
+    trainer.add_callback(Processes)
+    if start is not None and not goes_on:
         # Interrupted after its last step: Trainer would take another step.
         _tell_trained(trainer, checkpoint, start, patience)
         trainer._load_from_checkpoint(str(_result_of(start, checkpoint, training)))
@@ -118,6 +123,24 @@ def _check_length(trainer: RunTrainer, *states: TrainerState | None) -> None:
             f"`--{trainer.length_option}` asks for {trainer.length_text(trainer.planned())}, but "
             f"{trainer.length_text(trained)} are trained already. Raise it, or choose another `--output_dir`."
         )
+
+
+def _check_processes(state: TrainerState, checkpoint: Path, now: int) -> None:
+    """
+    Raise an `InputError` if another number of processes than `now` trained a checkpoint with this state, because each
+    of them has batches of its own.
+    """
+    before = Processes.number_in(state)
+    if before not in (None, now):
+        raise InputError(
+            f"Checkpoint {checkpoint} was trained by {_count_processes(before)} and would go on with "
+            f"{_count_processes(now)}, which changes the batch size. Use {before} again, or train its weights in "
+            f"another `--output_dir`, with `--model_name_or_path {checkpoint}`."
+        )
+
+
+def _count_processes(number: int) -> str:
+    return f"{number} {'process' if number == 1 else 'processes'}"
 
 
 def _has_ended(trainer: RunTrainer, state: TrainerState, patience: int | None) -> bool:

@@ -1,7 +1,7 @@
 """Results of fine-tuning on GLUE."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,6 +14,7 @@ from transformers import ProgressCallback, TrainerCallback
 from ...data.glue import GlueTask
 from ..common.model_card import as_markdown, code_block, escape, literal
 from ..common.report import as_text
+from ..common.run_folder import MODEL_WEIGHTS
 
 USAGE = """from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -99,8 +100,8 @@ def print_table(results: Sequence[GlueResult]) -> None:
     )
 
 
-def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
-    """Write the results of all tasks as JSON, with the name of the fine-tuned checkpoint, `model`."""
+def save_metrics(results: Sequence[GlueResult], settings: Mapping[str, Any], path: Path) -> None:
+    """Write the results of all tasks as JSON, with name and weights of the checkpoint in the runs' `settings`."""
     tasks = {
         result.task.name: {
             "metric": result.task.metric,
@@ -113,7 +114,8 @@ def save_metrics(results: Sequence[GlueResult], model: str, path: Path) -> None:
         }
         for result in results
     }
-    text = json.dumps({"model": model, "tasks": tasks}, indent=2, ensure_ascii=False, allow_nan=False)
+    model = {"model": settings["model_name_or_path"], MODEL_WEIGHTS: settings.get(MODEL_WEIGHTS)}
+    text = json.dumps({**model, "tasks": tasks}, indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 

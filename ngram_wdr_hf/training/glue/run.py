@@ -48,7 +48,7 @@ def run_glue(arguments: RunArguments) -> list[GlueResult]:
             lock(path, locks)
         results = _complete(arguments, runs)
         if training.process_index == 0:
-            save_metrics(results, arguments.model.model_name_or_path, folder / "glue_metrics.json")
+            save_metrics(results, runs[0].folder.settings(), folder / "glue_metrics.json")
             save_plot(results, folder / "glue.png")
             print_table(results)
             print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
@@ -119,6 +119,7 @@ def _fine_tune(run: Run, task: GlueTask, splits: Splits) -> None:
         model, tokenizer = load_classifier(run.arguments.model.model_name_or_path, task)
         max_length = run.arguments.data.max_length
         examples = {split: encode(texts, model, tokenizer, max_length) for split, texts in splits.items()}
+        run.check_batches(examples["train"])
     try:
         trainer = RunTrainer(
             model,

@@ -33,8 +33,7 @@ ENDLESS_STEPS = 1_000_000_000
 class MlmDataArguments(TextDataArguments):
     """Options for the text, its tokenizer and the masking."""
 
-    model_options: ClassVar[tuple[str, ...]] = ("masking", "mlm_probability")
-    data_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.data_options, *model_options)
+    model_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.model_options, "masking", "mlm_probability")
 
     tokenizer: str | None = HfArg(
         default=None,
@@ -72,6 +71,7 @@ class MlmModelArguments(ModelArguments):
     """Options for the model: a new BERT or ModernBERT by preset, or a checkpoint of one."""
 
     presets: ClassVar[dict[str, Preset]] = MLM_PRESETS
+    model_kind: ClassVar[str] = "masked"
     targets: ClassVar[tuple[str, ...]] = ("wdr", "none")
     # There is no ensemble: free heads would have no effect at all.
     default_recipe: ClassVar[str] = "paper"

@@ -27,14 +27,14 @@ class MlmData(TextData):
 
     masking: Masking | None = None
 
-    def blocks(self, seed: int, repeats: bool = False) -> MaskedBlocks | StreamedMaskedBlocks:
+    def blocks(self, seed: int) -> MaskedBlocks | StreamedMaskedBlocks:
         """
         Return the training text in masked blocks of `block_size` tokens, streamed if the text is. `seed` is that of
-        the masks. With `repeats`, a streamed text starts again at its end; it has no effect on other texts.
+        the masks.
         """
         if self.streamed is not None:
             blocks = StreamedBlocks(self.streamed, self.block_size - FRAME)
-            return StreamedMaskedBlocks(blocks, self.masking, seed, repeats)
+            return StreamedMaskedBlocks(blocks, self.masking, seed)
         return MaskedBlocks(self.streams["train"], self.block_size, self.masking, seed)
 
     def texts(self) -> dict[str, MaskedText]:

@@ -23,7 +23,7 @@ def build_mlm_model(
     fields = config_fields(arguments, do_train, wdr_compose=arguments.wdr_compose)
     if arguments.model_name_or_path is not None:
         new_heads = new_head_fields(arguments, NGRAM_SIZE, do_train)
-        return load_checkpoint(arguments.model_name_or_path, "masked", tokenizer, new_heads, **fields)
+        return load_checkpoint(arguments.model_name_or_path, arguments.model_kind, tokenizer, new_heads, **fields)
     preset = arguments.presets[arguments.preset]
     special = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     return new_model(

@@ -11,8 +11,9 @@ NGRAM_SIZE = 3
 def _modernbert(description: str, layers: int, heads: int, width: int, gated: int, subwords: int, **run) -> Preset:
     """
     Return a preset for CrammedBERT as a ModernBERT (pre-norm, no biases, gated feed-forward layers of size `gated`, no
-    dropout), with its optimizer and its schedule: warmup for a quarter of the budget, then linear decay to 0. `run`
-    holds further defaults of the options.
+    dropout), with its optimizer and a triangular schedule: warmup for a quarter of the budget, then linear decay to 0.
+    Unlike CrammedBERT, a ModernBERT has rotary positions and a layer before the output embedding, and the batch size
+    is constant. `run` holds further defaults of the options.
     """
     config = {
         "ngram_size": NGRAM_SIZE,
@@ -51,7 +52,7 @@ def _bert(description: str, config: dict[str, Any], subwords: int, **run) -> Pre
     return Preset(description, {"ngram_size": NGRAM_SIZE, **config}, arguments, subwords, backbone="bert")
 
 
-_CRAMMED = (12, 12, 768, 1536, 32_768)
+_CRAMMED = (16, 12, 768, 1536, 32_768)
 _CRAMMED_RUN = {
     "per_device_train_batch_size": 128,
     "gradient_accumulation_steps": 32,
@@ -71,7 +72,7 @@ MLM_PRESETS = {
         num_train_epochs=5,
     ),
     "crammed": _modernbert(
-        "CrammedBERT with its budget of a day on one GPU: 12 layers, width 768, 32,768 subwords, 25%% masked",
+        "like CrammedBERT, with its budget of a day on one GPU: 16 layers, width 768, 32,768 subwords, 25%% masked",
         *_CRAMMED,
         mlm_probability=0.25,
         **_CRAMMED_RUN,

@@ -64,6 +64,8 @@ def _prepare(run: Run) -> tuple[MlmData, NgramMaskedMixin]:
     check_maskable(data)
     data.block_size = find_block_size(model, arguments.data.block_size)
     check_block_size(data.block_size)
+    if do_train:
+        run.check_batches(data.blocks(run.training.seed))
     return data, model
 
 
@@ -72,8 +74,7 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
     return MlmTrainer(
         model,
         copy.copy(training),
-        # A time budget may be longer than the text.
-        train_dataset=data.blocks(training.seed, repeats=training.budget_minutes is not None),
+        train_dataset=data.blocks(training.seed),
         eval_dataset=data.texts().get("validation"),
         processing_class=data.tokenizer,
         data_collator=default_data_collator,

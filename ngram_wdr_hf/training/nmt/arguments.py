@@ -35,16 +35,15 @@ class NmtDataArguments:
 
     # The validation set has references.
     validates_on_own_text: ClassVar[bool] = False
+    file_options: ClassVar[tuple[str, ...]] = (*SPLIT_PAIRS, *SPLIT_FILES)
     # Options that select the pairs. An evaluation without any of them takes over those of the evaluated run.
     data_options: ClassVar[tuple[str, ...]] = (
-        *SPLIT_PAIRS,
-        *SPLIT_FILES,
+        *file_options,
         "dataset_name",
         "dataset_config",
         "source_lang",
         "target_lang",
         "reverse",
-        "source_prefix",
         "validation_percentage",
     )
     # Data options that an evaluation takes over from its run even with other pairs.
@@ -169,7 +168,7 @@ class NmtDataArguments:
 
     def is_given(self) -> bool:
         """Return whether any option names sentence pairs: a file or a dataset."""
-        return self.dataset_name is not None or self._has((*SPLIT_PAIRS, *SPLIT_FILES))
+        return self.dataset_name is not None or self._has(self.file_options)
 
 
 @dataclass
@@ -177,6 +176,7 @@ class NmtModelArguments(GenerativeModelArguments):
     """Options for the model: a new Marian by preset, or an encoder-decoder checkpoint such as Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
+    model_kind: ClassVar[str] = "seq2seq"
     decoded_metrics: ClassVar[tuple[str, ...]] = DECODED_METRICS
     kinds: ClassVar[dict[str, dict[str, Any]]] = {
         "plain": {**GenerativeModelArguments.kinds["plain"], "bow_loss_weight": 0.0},

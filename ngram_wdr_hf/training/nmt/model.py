@@ -31,7 +31,7 @@ def build_nmt_model(
     )
     if arguments.model_name_or_path is not None:
         new_heads = new_head_fields(arguments, DEFAULT_NGRAM_SIZE, do_train)
-        return load_checkpoint(arguments.model_name_or_path, "seq2seq", tokenizer, new_heads, **fields)
+        return load_checkpoint(arguments.model_name_or_path, arguments.model_kind, tokenizer, new_heads, **fields)
     return new_model(
         WDRNgramMarianMTModel,
         arguments,

@@ -10,7 +10,7 @@ from ...evaluation.bleu import TranslationScores
 from ...evaluation.scores import Scores
 from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
 from ..common.model_card import STAR, as_markdown, code_block, literal
-from ..common.report import TaskResult, as_text, describe_fits, ensemble_table, lambda_table
+from ..common.report import TaskResult, as_text, describe_fits, describe_mark, ensemble_table, lambda_table
 from ..trainer import loss_names
 
 USAGE = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -189,7 +189,7 @@ def print_tables(results: Sequence[NmtResult]) -> None:
         ("bleu", "BLEU", all_scores[0].bleu_signature),
         ("chrf", "chrF", all_scores[0].chrf_signature),
     ):
-        print(f"\n{label}{title} (* chosen on validation)\n\n{as_text(table(results, name))}\n\n{signature}")
+        print(f"\n{label}{title} {describe_mark(results)}\n\n{as_text(table(results, name))}\n\n{signature}")
     if has_weights:
         print(f"\n{describe_fits(results)}")
 

@@ -73,7 +73,7 @@ def _complete(run: Run) -> NmtResult:
     translator = _translator(run.arguments, model, data.tokenizer, data.longest)
     translate = partial(translator, model)
     translations, translated = {}, []
-    ensemble, best_lambda = model.ngram_ensemble(), 0.0
+    ensemble, best_lambda = model.ngram_ensemble(), None
     fitted = () if fit is None else (fit.temperature, fit.ensemble)
     if "validation" in data.texts:
         grid = run.arguments.lambda_grid if len(model.ngram_heads) else ()
@@ -82,7 +82,8 @@ def _complete(run: Run) -> NmtResult:
         ensemble = _best(translations["validation"])
         best_lambda = _best({value: s for value, s in translations["validation"].items() if is_lambda(value)})
     if "test" in data.texts:
-        by_ensemble = _translate_test_set(translate, data.texts["test"], {0.0, best_lambda, *fitted, ensemble})
+        ensembles = {0.0, best_lambda, *fitted, ensemble} - {None}
+        by_ensemble = _translate_test_set(translate, data.texts["test"], ensembles)
         translated = _side_by_side(data.texts["test"], by_ensemble[0.0], by_ensemble[ensemble])
         if has_references(data.texts["test"]):
             references = data.texts["test"]["target"][:]
@@ -127,6 +128,8 @@ def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
     writes_targets = arguments.data.self_generated is not None and training.do_train
     translate = partial(_own_translations, run, model, tokenizer) if writes_targets else None
     data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, notify, translate)
+    if training.do_train:
+        run.check_batches(data.batches["train"])
     training_tokens = data.batches["train"].target_tokens() if training.do_train else ()
     restrict_drafts(model, arguments.model, training_tokens)
     return data, model

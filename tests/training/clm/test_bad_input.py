@@ -109,6 +109,12 @@ def test_lora_with_fsdp(fails, checkpoint, files, monkeypatch):
     assert_names(message, "`--train_mode lora`", "FSDP")
 
 
+def test_fit_with_fsdp(fails, files, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    message = fails(*files, *QUICK, "--metric_for_best_model", "fitted_perplexity")
+    assert_names(message, "`--metric_for_best_model fitted_perplexity`", "FSDP")
+
+
 def test_checkpoint_of_another_model(fails, finished_clm, files, tmp_path):
     command = [
         *files,
@@ -194,6 +200,8 @@ OPTIONS = {
     "--prompt ": "`--prompt`",
     "--sample_tokens -5": "`--sample_tokens`",
     "--streaming --eval_strategy epoch": "`--eval_strategy steps`",
+    "--streaming --dataloader_num_workers 2": "`--dataloader_num_workers`",
+    "--dataloader_drop_last true --per_device_train_batch_size 500": "`--dataloader_drop_last`",
     "missing.yaml": "missing.yaml",
 }
 

@@ -25,6 +25,8 @@ from transformers import AutoModelForCausalLM
 from ngram_wdr_hf.command.main import main
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
+from ngram_wdr_hf.training.common.checkpoints import read_state
+from ngram_wdr_hf.training.run_trainer import Processes
 from tests.support.errors import raises_naming
 from tests.support.processes import CONFIGURATIONS, ROOT, in_two_processes, launch
 from tests.support.scripts import metrics_of, one_sentence
@@ -122,6 +124,7 @@ def assert_same_run(folder: Path, expected: Path) -> None:
 
 def test_two_processes_equal_one_with_twice_the_batch(one_process, two_processes):
     assert_same_run(two_processes, one_process)
+    assert [Processes.number_in(read_state(folder)) for folder in (one_process, two_processes)] == [1, 2]
 
 
 def test_two_processes_equal_gradient_accumulation(texts, two_processes, tmp_path):

@@ -99,6 +99,9 @@ def test_interrupted_writer_continues(model, tmp_path, monkeypatch):
     assert len(calls) == before
     more = write_own_text(model, [[2], [3, 4]], options(250), tmp_path / "parts", False)
     assert len(more.rows) > len(whole.rows)
+    # For fewer, only the first of them count.
+    fewer = write_own_text(model, [[2], [3, 4]], options(150), tmp_path / "parts", False)
+    assert [row.tolist() for row in fewer.rows] == [row.tolist() for row in whole.rows]
     with raises_naming(InputError, "`temperature` 0.7", str(tmp_path / "parts")):
         write_own_text(model, [[2]], options(150, temperature=1.0), tmp_path / "parts", False)
     with raises_naming(InputError, "other inputs", str(tmp_path / "parts")):
@@ -233,7 +236,8 @@ def test_run_on_own_text(checkpoint, files, tmp_path, capsys, cache):
     own = np.concatenate(rows[: -max(1, round(len(rows) * 0.05))])
     drafted = WDRNgramGPT2LMHeadModel.from_pretrained(folder).draft_token_ids.numpy()
     assert np.isin(own, drafted).mean() >= 0.98 > np.isin(own, drafted[:-1]).mean()
-    # The run can be evaluated later, on the same held-out rows.
+    # The run can be evaluated later, on the same held-out rows, even if an earlier command wrote more.
+    RowStore(folder / "self_generated").append(rows[:5])
     (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
     assert again.scores["validation"].nll(0.0) == pytest.approx(result.scores["validation"].nll(0.0))
     # So can it be analyzed; there is no other text.

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, pipeline
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run_folder import RunFolder
 from tests.support.clm_runs import QUICK, run
@@ -152,6 +154,17 @@ def test_repeated_command_does_not_train(finished_clm, tmp_path, capsys):
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == weights
 
 
+def test_another_ensemble_of_a_trained_model(finished_clm, tmp_path, capsys):
+    """By default, it would have selected the checkpoint by another metric."""
+    shutil.copytree(finished_clm.folder, tmp_path / "run")
+    before = (tmp_path / "run" / "run.yaml").read_text()
+    (again,) = run(*finished_clm.command, "--output_dir", str(tmp_path / "run"), "--ensemble", "lambda")
+    assert "step " not in capsys.readouterr().out
+    assert again.ensemble == again.best_lambda != finished_clm.result.ensemble
+    assert (tmp_path / "run" / "run.yaml").read_text() == before
+    assert metrics_of(tmp_path / "run")["settings"] == yaml.safe_load(before)
+
+
 @pytest.mark.plots
 def test_compare(finished_clm, tmp_path, capsys):
     folder = tmp_path / "run"
@@ -203,9 +216,16 @@ def test_loss_schedule_of_the_heads(files, tmp_path, capsys, schedule):
     assert "The schedule depends on `--max_steps`" in capsys.readouterr().out
 
 
-def test_compare_with_a_plain_model(files, tmp_path):
-    results = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, "--compare", "--ngram_size", "1")
+def test_compare_with_a_plain_model(files, tmp_path, capsys):
+    command = [*files, *QUICK, "--sample_tokens", "0", "--compare", "--ngram_size", "1", "--output_dir"]
+    results = run(*command, str(tmp_path / "run"))
     assert [result.name for result in results] == ["plain", "simple N=4", "wdr N=4"]
+    # The folder may be moved, and written in another way.
+    (tmp_path / "run").rename(tmp_path / "moved")
+    capsys.readouterr()
+    again = run(*command, f"{tmp_path}/moved/")
+    assert [result.scores for result in again] == [result.scores for result in results]
+    assert "step " not in capsys.readouterr().out
 
 
 def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
@@ -243,6 +263,62 @@ def test_evaluation_only(finished_clm, texts, tmp_path, capsys, monkeypatch):
     assert contents(tmp_path).keys() - after.keys() == {tmp_path / "new" / path.name for path in evaluation}
     metrics = json.loads((tmp_path / "new" / "evaluation.json").read_text())
     assert metrics["splits"].keys() == {"validation", "test"} and metrics["model"] == "wdr N=4"
+
+
+def test_evaluation_repeats_that_of_the_run(checkpoint, texts, tmp_path, capsys):
+    """It takes over the held-out text, block size and stride, also for one of the run's checkpoints."""
+    folder = tmp_path / "run"
+    command = [
+        *QUICK,
+        "--model_name_or_path",
+        checkpoint,
+        "--train_file",
+        texts["train"],
+        "--test_file",
+        texts["test"],
+    ]
+    command += as_arguments(block_size=8, stride=4, max_steps=1, eval_steps=1, sample_tokens=0)
+    (trained,) = run(*command, "--output_dir", str(folder))
+    for model in (folder, folder / "checkpoint-1"):
+        capsys.readouterr()
+        (again,) = run("--do_train", "false", "--model_name_or_path", str(model), "--sample_tokens", "0")
+        assert f"Data ({texts['train']}, {texts['test']}): validation " in capsys.readouterr().out
+        assert again.scores.keys() == {"validation", "test"}
+        for split, scores in again.scores.items():
+            assert scores.nll(0.0) == pytest.approx(trained.scores[split].nll(0.0), rel=1e-5)
+    other = ["--test_file", texts["test"], "--sample_tokens", "0"]
+    (again,) = run("--do_train", "false", "--model_name_or_path", str(folder), *other)
+    assert again.scores["test"].nll(0.0) == pytest.approx(trained.scores["test"].nll(0.0), rel=1e-5)
+
+
+def test_evaluation_in_a_directory_that_cannot_be_written(finished_clm, texts, tmp_path, monkeypatch):
+    """Its default folder is that of the model."""
+    folder, here = tmp_path / "run", tmp_path / "here"
+    shutil.copytree(finished_clm.folder, folder)
+    here.mkdir(mode=0o500)
+    monkeypatch.chdir(here)
+    access = os.access
+    # The superuser may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != here and access(path, mode))
+    run(
+        "--do_train",
+        "false",
+        "--model_name_or_path",
+        str(folder),
+        "--test_file",
+        texts["test"],
+        "--sample_tokens",
+        "0",
+    )
+    assert (folder / "evaluation.md").exists()
+
+
+def test_evaluation_without_a_validation_text_chooses_nothing(finished_clm, texts, tmp_path, capsys):
+    evaluate = ["--do_train", "false", "--model_name_or_path", str(finished_clm.folder), "--output_dir", str(tmp_path)]
+    (result,) = run(*evaluate, "--test_file", texts["test"], "--sample_tokens", "0")
+    printed = capsys.readouterr().out
+    assert "(* the model's own ensemble)" in printed and "validation" not in printed and "best λ" not in printed
+    assert result.best_lambda is None and result.ensembles().keys() == {"without heads", "weights"}
 
 
 @pytest.mark.parametrize("train_mode", ["heads", "lora"])
@@ -296,6 +372,14 @@ def test_run_yaml_repeats_the_run(files, tmp_path):
     assert (tmp_path / "two" / "model.safetensors").read_bytes() == (
         tmp_path / "one" / "model.safetensors"
     ).read_bytes()
+
+
+def test_tokenizer_without_a_run_is_replaced(files, tmp_path):
+    """A run that ended before its settings were written leaves one, perhaps with other options."""
+    folder = tmp_path / "run"
+    train_word_tokenizer(["the cat sees a dog\n"]).save_pretrained(folder)
+    run(*files, *QUICK, "--max_steps", "1", "--vocab_size", "12", "--output_dir", str(folder))
+    assert len(AutoTokenizer.from_pretrained(folder)) == 12
 
 
 def test_streaming(files, texts, tmp_path):

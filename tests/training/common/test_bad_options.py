@@ -179,7 +179,6 @@ GENERATION = """
 --ensemble mean
 --ensemble fitted --ngram_target none
 --ensemble fitted --ngram_size 1
---ensemble lambda --metric_for_best_model fitted_perplexity
 """
 BAD = {
     "clm": f"""{TRAINER}{BATCHES}{TEXT}{MODEL}{GENERATION}

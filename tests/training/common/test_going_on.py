@@ -1,5 +1,6 @@
 """Runs that go on after their end: for more steps, epochs or minutes."""
 
+import json
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.checkpoints import read_state
 from ngram_wdr_hf.training.mlm import budget
+from ngram_wdr_hf.training.run_trainer import Processes
 from tests.support.errors import assert_names, raises_naming
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
 
@@ -97,6 +99,29 @@ def test_lengths_that_do_not_fit(clm, undisturbed, tmp_path):
     with raises_naming(InputError, f"`--output_dir {folder}`", "`--model_name_or_path"):
         clm(folder, "--max_steps 6")
     assert contents(folder) == {path: text for path, text in before.items() if "checkpoint-" not in path.parts[-2]}
+
+
+def test_another_number_of_processes(clm, undisturbed, tmp_path):
+    """The batch size would change with it. Older checkpoints do not say their number."""
+    folder = tmp_path / "run"
+    shutil.copytree(undisturbed, folder)
+    path = folder / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    assert state["stateful_callbacks"].pop("Processes")["attributes"] == {"number": 1}
+    processes = {"args": {}, "attributes": {"number": 2}}
+    path.write_text(
+        json.dumps({**state, "stateful_callbacks": {**state["stateful_callbacks"], "Processes": processes}})
+    )
+    before = contents(folder)
+    with raises_naming(InputError, str(folder / "checkpoint-4"), "2 processes", "1 process,"):
+        clm(folder, "--max_steps 5")
+    assert contents(folder) == before
+    clm(tmp_path / "other", "--max_steps 5", "--resume_from_checkpoint", str(folder))
+    path.write_text(json.dumps(state))
+    clm(folder, "--max_steps 5")
+    assert weights_of(folder) == weights_of(tmp_path / "other")
+    for run_folder in (folder, tmp_path / "other"):
+        assert Processes.number_in(read_state(run_folder)) == 1
 
 
 def test_schedule_that_depends_on_the_length(clm, tmp_path, capsys):

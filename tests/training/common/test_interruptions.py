@@ -4,14 +4,19 @@ import os
 import resource
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from transformers import Trainer
 
+from ngram_wdr_hf.analysis.trained_run import find_runs
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.command_line import run_script
+from ngram_wdr_hf.training.common.run import Run
+from tests.support import clm_runs, mlm_runs
+from tests.support.clm_runs import write_text
 from tests.support.errors import assert_names, raises_naming
-from tests.support.scripts import cut_in_half, weights_of
+from tests.support.scripts import as_arguments, cut_in_half, metrics_of, weights_of
 
 train_step = Trainer.training_step
 
@@ -30,6 +35,10 @@ def in_step(monkeypatch):
         monkeypatch.setattr(Trainer, "training_step", training_step)
 
     return install
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -51,6 +60,20 @@ def test_stopped_run(clm, in_step, undisturbed, interruptible, tmp_path, capsys,
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     clm(tmp_path / "run", "--max_steps 4")
     assert weights_of(tmp_path / "run") == weights_of(undisturbed)
+
+
+@pytest.mark.parametrize("runs", [clm_runs, mlm_runs])
+def test_streamed_run_stopped_in_a_later_pass(runs, in_step, files, tmp_path):
+    """The text has four or five batches."""
+    text = write_text(tmp_path / "short.txt", lines=30, seed=0)
+    options = [*runs.QUICK, *as_arguments(streaming="true", shuffle_buffer=10, max_steps=8)]
+    options = ["--train_file", str(text), *files[files.index("--validation_file") :], *options, "--output_dir"]
+    runs.run(*options, str(tmp_path / "whole"))
+    in_step(8, stop)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(*options, str(tmp_path / "parts"))
+    runs.run(*options, str(tmp_path / "parts"))
+    assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
 
 
 def test_stopped_before_the_training(capsys):
@@ -79,6 +102,28 @@ def test_full_disk_while_a_checkpoint_is_saved(clm, in_step, undisturbed, tmp_pa
     assert weights_of(folder) == weights_of(undisturbed)
 
 
+def interrupt_last_save(folder: Path) -> None:
+    (folder / "trainer_state.json").unlink()
+    for name in ("config.json", "model.safetensors"):
+        cut_in_half(folder / name)
+
+
+@pytest.mark.plots
+def test_longer_run_stopped_before_its_results(clm, tmp_path, monkeypatch):
+    """No results of the shorter run stay with the model of the longer one."""
+    folder = clm(tmp_path / "run", "--max_steps 2")
+    result_files = {path.name for path in folder.iterdir() if path.suffix in (".md", ".png")}
+    assert {"README.md", "lambda_sweep.png", "training.png"} == result_files
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Run, "score", lambda *args: stop())
+        clm(folder, "--max_steps 3")
+    assert not any((folder / name).exists() for name in ("metrics.json", *result_files))
+    with raises_naming(InputError, str(folder), "not finished"):
+        find_runs(folder)
+    clm(folder, "--max_steps 3")
+    assert metrics_of(folder)["settings"]["max_steps"] == 3 and find_runs(folder) == ([folder], [])
+
+
 DAMAGES = {
     "truncated weights": lambda folder: cut_in_half(folder / "model.safetensors"),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
@@ -87,6 +132,7 @@ DAMAGES = {
     "null for a state": lambda folder: (folder / "trainer_state.json").write_text("null"),
     "an empty state": lambda folder: (folder / "trainer_state.json").write_text("{}"),
     "another state": lambda folder: (folder / "trainer_state.json").write_text('{"steps": 4}'),
+    "a truncated model without a state": interrupt_last_save,
     "a binary state": lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff\x00"),
 }
 

@@ -23,6 +23,7 @@ RUNS = [
     f"clm {HEADS} --optim adamw_torch --metric_for_best_model best_perplexity --lr_scheduler_type cosine",
     f"clm {HEADS} --ngram_size 2 --gradient_checkpointing true",
     "clm --streaming true --train_file a --max_steps 10 --eval_strategy steps --eval_steps 5 --patience 2",
+    "clm --recipe paper --ensemble fitted",
     "clm --eval_strategy no --num_train_epochs 1.5 --stride 4",
     "mlm --budget_minutes 0.5 --preset tiny",
     "mlm --preset crammed --compare",
@@ -47,6 +48,25 @@ def test_same_settings(options, tmp_path):
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump(settings))
         assert yaml.safe_dump_all(settings_of(PARSERS[task], str(path))) == path.read_text()
+
+
+def test_the_weights_of_a_checkpoint(tmp_path):
+    """They are in `run.yaml`, which as a settings file begins with the weights that are there."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    path = tmp_path / "run.yaml"
+    (settings,) = settings_of(parse_clm_arguments, "--model_name_or_path", str(tmp_path))
+    path.write_text(yaml.safe_dump({**settings, "model_weights": "others"}))
+    assert settings_of(parse_clm_arguments, str(path)) == [settings] and settings["model_weights"]
+
+
+def test_steps_between_events_by_epoch():
+    """They have no effect, so another `--logging_steps` is the same run."""
+    for strategy, is_same in (("epoch", True), ("steps", False)):
+        settings = [
+            settings_of(parse_clm_arguments, "--eval_strategy", strategy, "--logging_steps", steps)
+            for steps in ("2", "5")
+        ]
+        assert (settings[0] == settings[1]) == is_same
 
 
 def test_preset_value_that_a_file_removes(tmp_path):

@@ -162,6 +162,7 @@ OPTIONS = {
     "--report_to nobody": "`--report_to`",
     "--ngram_size 3": "`--ngram_size`",
     "--train_sampling_strategy by_name": "by_name",
+    "--dataloader_drop_last true --per_device_train_batch_size 900": "`--dataloader_drop_last`",
 }
 
 

@@ -20,10 +20,12 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.glue import GLUE_TASKS, GlueExamples, load_glue_dataset, read_glue_file
 from ngram_wdr_hf.training.glue.data import encode, padding_collator
 from ngram_wdr_hf.training.glue.model import load_classifier
 from ngram_wdr_hf.training.glue.report import EpochLines, GlueResult
+from tests.support.errors import raises_naming
 from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, run, tiny_checkpoint, tokenizer_for, write_task
 from tests.support.processes import in_two_processes
 from tests.support.scripts import card_code, contents
@@ -248,6 +250,25 @@ def slow_score(folder: Path, glue: str, task) -> float:
     if task.name == "cola":
         return float(np.nan_to_num(np.corrcoef(guesses, truths)[0, 1])) if len({*guesses}) > 1 else 0.0
     return float(np.mean(np.array(guesses) == np.array(truths)))
+
+
+def test_a_checkpoint_that_has_changed(glue, tmp_path):
+    """A finished run would print the scores of the old weights. Runs of older versions do not know theirs."""
+    checkpoint, folder = tmp_path / "checkpoint", tmp_path / "run"
+    command = ["--task", "sst2", "--data_dir", glue, *QUICK, "--max_steps", "1"]
+    command += ["--model_name_or_path", str(checkpoint), "--output_dir", str(folder)]
+    tiny_checkpoint("gpt2", checkpoint)
+    results = run(*command)
+    # The same weights, saved again.
+    tiny_checkpoint("gpt2", checkpoint)
+    assert run(*command) == results
+    tiny_checkpoint("gpt2", checkpoint, initializer_range=0.5)
+    with raises_naming(InputError, "`--output_dir ", f"`--model_name_or_path {checkpoint}` have changed"):
+        run(*command)
+    path = folder / "sst2" / "seed-42" / "run.yaml"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "model_weights" not in line))
+    assert run(*command) == results
+    assert json.loads((folder / "glue_metrics.json").read_text())["model_weights"] is None
 
 
 def test_scores_improve(gpt2, glue, tmp_path):

@@ -266,6 +266,7 @@ def test_evaluation_with_other_masks(files, tmp_path):
         (["--ngram_size", "16"], "N = 16"),
         (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model`"),
         (["--lambda_grid", "0.1"], "lambda_grid"),
+        (["--dataloader_drop_last", "true", "--per_device_train_batch_size", "900"], "`--dataloader_drop_last`"),
     ],
 )
 def test_bad_options(files, tmp_path, options, name):

@@ -130,6 +130,10 @@ def test_models(fails, finished_nmt, marian, pairs, tmp_path):
     assert_names(message, "gpt2", "ngram-wdr nmt")
     message = fails("--model_name_or_path", "gpt2", "--do_train", "false", *pairs)
     assert_names(message, "gpt2")
+    # The run of another task, whose data options have the same names.
+    Path("gpt2", "run.yaml").write_text("train_file: [text.en]\n")
+    message = fails("--model_name_or_path", "gpt2", "--do_train", "false")
+    assert_names(message, "gpt2", "wrong kind of model", "ngram-wdr nmt")
     shutil.copytree(marian, tmp_path / "damaged")
     cut_in_half(tmp_path / "damaged" / "model.safetensors")
     for options in ([*pairs, *QUICK], ["--do_train", "false", *pairs]):

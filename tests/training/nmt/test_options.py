@@ -38,6 +38,7 @@ def parse(*options: str):
 def test_given_options_override_the_run(tmp_path):
     settings = {"reverse": False, "source_prefix": "A: ", "validation_percentage": 7.0}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    tiny_seq2seq("marian").config.save_pretrained(tmp_path)
     evaluation = ["--do_train", "false", "--model_name_or_path", str(tmp_path)]
     data = with_data_of_run(parse(*evaluation)).data
     assert (data.reverse, data.source_prefix, data.validation_percentage) == (False, "A: ", 7.0)
@@ -140,7 +141,7 @@ def test_comparison_runs(pairs):
             f"run/{name}" for name in ("plain", "bow", "simple", "wdr") if name != kind
         ]
         assert [f"run/{other.model.kind}" for other in compared] == [other.training.output_dir for other in compared]
-        assert all(other.data.tokenizer == "run" for other in compared)
+        assert all(other.data == arguments.data for other in compared)
 
 
 def test_settings_from_a_file(pair_files, tmp_path):
