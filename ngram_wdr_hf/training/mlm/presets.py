@@ -23,7 +23,8 @@ def _modernbert(description: str, layers: int, heads: int, width: int, gated: in
         "intermediate_size": gated,
         "norm_eps": 1e-12,
         "decoder_bias": False,
-        "layer_types": ["full_attention"] * layers,
+        # No sliding windows, whatever the number of layers.
+        "global_attn_every_n_layers": 1,
         "sparse_prediction": True,
     }
     arguments = {
