@@ -53,11 +53,15 @@ class Job:
 @contextmanager
 def held_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait: a job that is just starting could not be stopped."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    held = []
+    # A signal mask would not do: it is one thread's, and any thread of the process can take the signal.
+    handler = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 def stop(jobs: Sequence[Job]) -> None:

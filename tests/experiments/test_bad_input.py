@@ -1,5 +1,7 @@
 """Bad input to the scripts: one sentence, exit code 2, nothing written."""
 
+import runpy
+
 import pytest
 
 from tests.support.errors import assert_names
@@ -30,6 +32,14 @@ def fail(tmp_path, monkeypatch, capsys):
 )
 def test_bad_input(fail, arguments, names):
     assert_names(fail(*arguments.split()), *names)
+
+
+def test_help(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["run.py", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(ROOT / "experiments" / "run.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert not stopped.value.code and "table" in printed and "--scale VALUE" in printed
 
 
 def test_verdicts_without_results(tmp_path, monkeypatch, capsys):
