@@ -16,11 +16,15 @@ INTRODUCTION = """\
 Written by `python experiments/verdicts.py` from `experiments/results`. Figures are differences between two systems \
 with the same seed, on the test set, with a 95 % interval over seeds by Student's t. Perplexity is better if it is \
 lower, BLEU if it is higher. The verdict is about the mean of all cases with two seeds or more: **confirmed** or \
-**contradicted** if the whole interval is on one side (for a best λ: near the claimed value or away from it), \
-**mixed** if some cases confirm the claim and others contradict it, **not tested** without results or with one seed \
-only, otherwise **undecided**. Some runs of one seed are from different machines, whose rounding alone changes a \
-perplexity by up to 1: that is noise in the differences, too. A verdict is one at its scale: \
-`small` are models of about a million parameters that are trained for minutes, `paper` are the paper's own sizes."""
+**contradicted** if the whole interval is on one side of 0, or of the size that the claim states (for a best λ: near \
+the claimed value or away from it), **mixed** if some cases confirm the claim and others contradict it, **not \
+tested** without results or with one seed only, otherwise **undecided**.
+
+The best λ is chosen on the validation set, and λ = 0 is a choice: the ensemble can hardly lose against the same \
+model without it, and a difference of exactly 0 means that λ = 0 was chosen. Some runs of one seed are from different \
+machines, whose rounding alone changes a perplexity by up to 1: that is noise in the differences, too. A verdict \
+holds for its scale: `small` are models of about a million parameters that are trained for minutes, `paper` are the \
+paper's own sizes."""
 
 
 def write_verdicts(results: Path, page: Path) -> None:

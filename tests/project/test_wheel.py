@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 
 from ngram_wdr_hf.command.main import HELP
 from ngram_wdr_hf.version import __version__
@@ -104,5 +105,6 @@ def test_command_without_a_checkout(installed, tmp_path):
     assert Path(printed.strip()).parent == installed / PACKAGE
 
 
-def test_changelog_has_the_version():
-    assert f"\n## [{__version__}]\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_changelog_has_the_version_and_its_date():
+    date = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["date-released"]
+    assert f"\n## [{__version__}] - {date}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

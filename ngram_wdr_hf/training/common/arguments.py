@@ -36,13 +36,40 @@ HEADS_LEARNING_RATE = 3e-3
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
-def recipe_field(default: str) -> Any:
+def recipe_field(default: str, has_ensemble: bool = True) -> Any:
     """Return the dataclass field of the option `--recipe`, for a script with this default."""
-    listed = " ".join(f"`{name}`: {recipe.description}." for name, recipe in RECIPES.items())
+    listed = {name: recipe.description for name, recipe in RECIPES.items()}
+    if has_ensemble:
+        for name, recipe in RECIPES.items():
+            listed[name] += f"; the ensemble has {ENSEMBLES[recipe.ensemble]}"
     return HfArg(
         default=None,
-        help=f"Defaults for the options of the heads' training and of the ensemble. {listed} Default: the preset's, "
-        f"else `{default}`; the heads of a checkpoint keep theirs.",
+        help=f"Defaults for the options of the heads' training{' and of the ensemble' if has_ensemble else ''}. "
+        f"{' '.join(f'`{name}`: {text}.' for name, text in listed.items())} Default: the preset's, else `{default}`; "
+        "the heads of a checkpoint keep theirs.",
+    )
+
+
+def overrides_help(example: str) -> str:
+    """Return the help on the option `--config_overrides`, with an example for the script's models."""
+    return f"Fields of a new model's configuration that replace the preset's, such as `{example}`."
+
+
+def compare_field(others: str) -> Any:
+    """Return the dataclass field of the option `--compare`. `others` names the other kinds of model."""
+    return HfArg(
+        default=False,
+        help=f"Also train the other kinds of model ({others}) with the same settings, each in a subfolder of "
+        "`--output_dir`, and compare the results.",
+    )
+
+
+def best_metric_field(default: str) -> Any:
+    """Return the dataclass field of the option `--metric_for_best_model`. `default` describes the default."""
+    return HfArg(
+        default=None,
+        help="Metric that selects the best checkpoint, such as `loss`, `perplexity` or `heads_loss`; an unknown name "
+        f"lists all. Default: {default}; with `--train_mode heads`, the loss of the heads.",
     )
 
 
@@ -87,10 +114,7 @@ class ModelArguments:
         help="Checkpoint to start from, with or without N-gram heads: a folder or a name on the Hub. Default: "
         "a new model of the size `--preset`.",
     )
-    config_overrides: list[str] | None = HfArg(
-        default=None,
-        help="Fields of a new model's configuration that replace the preset's, such as `n_layer=3 n_embd=96`.",
-    )
+    config_overrides: list[str] | None = HfArg(default=None, help=overrides_help("n_layer=3 n_embd=96"))
     ngram_size: int | None = HfArg(
         default=None,
         help="The paper's N: the next token plus N - 1 heads; 1 is the plain model. Default: the checkpoint's or "
@@ -252,11 +276,7 @@ class ReportArguments:
         help="Measure, log and plot the paper's gradient diversity (how much the gradients of the batch rows "
         "differ) every this many steps. Each measurement takes as long as one or two steps. Default: never.",
     )
-    compare: bool = HfArg(
-        default=False,
-        help="Also train the other kinds of model (such as plain and simple N-gram) with the same settings, each in a "
-        "subfolder of `--output_dir`, and compare the results.",
-    )
+    compare: bool = compare_field("such as plain and simple N-gram")
 
     def __post_init__(self):
         check_at_least("patience", self.patience, 1)
@@ -326,11 +346,8 @@ class RunTrainingArguments(TrainingArguments):
         help="Whether the result is the checkpoint with the best `--metric_for_best_model` instead of the last. "
         "Always off with `--eval_strategy no`.",
     )
-    metric_for_best_model: str | None = HfArg(
-        default=None,
-        help="Metric that selects the best checkpoint, such as `loss`, `perplexity` or `heads_loss`; an unknown name "
-        "lists all. Default: the perplexity of the ensemble; without one and with `--recipe paper`, the loss; with "
-        "`--train_mode heads`, that of the heads.",
+    metric_for_best_model: str | None = best_metric_field(
+        "the perplexity of the ensemble; without one and with `--recipe paper`, the loss"
     )
     learning_rate: float = HfArg(
         default=TrainingArguments.learning_rate,

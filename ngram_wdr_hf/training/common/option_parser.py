@@ -24,7 +24,7 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     def _format_action_invocation(self, action: Action) -> str:
         # Not every spelling of the option, each with the option's name again for its value.
         values = {None: " VALUE", "+": " VALUE ...", "?": " [VALUE]"}
-        if action.nargs not in values:
+        if not action.option_strings or action.nargs not in values:
             return super()._format_action_invocation(action)
         return action.option_strings[0] + values[action.nargs]
 

@@ -15,7 +15,10 @@ from ..common.arguments import (
     ReportArguments,
     RunArguments,
     RunTrainingArguments,
+    best_metric_field,
+    compare_field,
     output_dir_field,
+    overrides_help,
     preset_field,
     recipe_field,
 )
@@ -35,6 +38,21 @@ class MlmDataArguments(TextDataArguments):
 
     model_options: ClassVar[tuple[str, ...]] = (*TextDataArguments.model_options, "masking", "mlm_probability")
 
+    validation_file: list[str] | None = HfArg(
+        default=None,
+        help="Text files to select the best checkpoint on, and for early stopping. Default: a part of the training "
+        "text, see `--validation_percentage`.",
+    )
+    streaming: bool = HfArg(
+        default=False,
+        help="Stream the training text instead of loading it, for large datasets; needs `--max_steps` or "
+        "`--budget_minutes`, and `--eval_strategy steps`.",
+    )
+    vocab_size: int | None = HfArg(
+        default=None,
+        help="Maximum vocabulary size of a tokenizer trained on the text; ignored for a pretrained one. Default: the "
+        "preset's.",
+    )
     tokenizer: str | None = HfArg(
         default=None,
         help="`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a pretrained "
@@ -83,7 +101,8 @@ class MlmModelArguments(ModelArguments):
     }
 
     preset: str | None = preset_field(MLM_PRESETS)
-    recipe: str | None = recipe_field("paper")
+    config_overrides: list[str] | None = HfArg(default=None, help=overrides_help("num_hidden_layers=3 hidden_size=96"))
+    recipe: str | None = recipe_field("paper", has_ensemble=False)
     ngram_size: int | None = HfArg(
         default=None,
         help="The paper's N: N - 1 heads predict word differences of levels 1 to N - 1; 1 is the plain model. "
@@ -115,6 +134,7 @@ class MlmModelArguments(ModelArguments):
 class MlmReportArguments(ReportArguments):
     """Options for evaluation and reports, with the number of examples."""
 
+    compare: bool = compare_field("such as plain, or with the other `--wdr_compose`")
     num_examples: int = HfArg(
         default=8, help="Number of masked tokens to show with the model's predictions; 0 shows none."
     )
@@ -129,6 +149,7 @@ class MlmTrainingArguments(RunTrainingArguments):
     """Options for training: those of `RunTrainingArguments`, with a time budget and a default folder."""
 
     output_dir: str | None = output_dir_field("runs/mlm")
+    metric_for_best_model: str | None = best_metric_field("the loss")
     budget_minutes: float | None = HfArg(
         default=None,
         help="Train for this many minutes, however many steps or epochs that takes. The learning rate rises during "

@@ -13,6 +13,7 @@ from ..common.arguments import (
     RunArguments,
     RunTrainingArguments,
     output_dir_field,
+    overrides_help,
     preset_field,
     uses_fsdp,
 )
@@ -186,6 +187,7 @@ class NmtModelArguments(GenerativeModelArguments):
     }
 
     preset: str | None = preset_field(NMT_PRESETS)
+    config_overrides: list[str] | None = HfArg(default=None, help=overrides_help("encoder_layers=3 d_model=96"))
     bow_loss_weight: float | None = HfArg(
         default=None,
         help="Loss weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper. Default: the "
