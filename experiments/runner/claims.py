@@ -132,7 +132,8 @@ class Claim:
         mean of all cases says. The claim that results are mixed is confirmed if they are, and contradicted if all
         cases agree. The best λ of all cases counts on average only.
         """
-        outcomes = {self.outcome(case.values) for case in cases} - {NOT_TESTED}
+        cases = [case for case in cases if self.outcome(case.values) != NOT_TESTED]
+        outcomes = {self.outcome(case.values) for case in cases}
         if not outcomes:
             return NOT_TESTED
         is_mixed = outcomes >= {CONFIRMED, CONTRADICTED}

@@ -99,4 +99,4 @@ class Results:
 
 def is_current(record: dict[str, Any], run: Run) -> bool:
     """Return whether a record is that of a run with the same options, data and scripts."""
-    return record["options"] == run.options and record["source"] == run.source
+    return record["options"] == run.options and record.get("source") == run.source

@@ -1,5 +1,6 @@
 """Drafts by the N-gram heads and by prompt lookup, for the model to check in one forward pass."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -88,7 +89,7 @@ class Drafter:
         text: TextRows,
         hidden_states: torch.Tensor | None,
         next_tokens: torch.Tensor,
-        max_drafts: int | None = None,
+        max_drafts: float = math.inf,
     ) -> Drafts:
         r"""
         Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
@@ -100,7 +101,7 @@ class Drafter:
                 The hidden states that predicted the next tokens. Without them, the heads cannot draft.
             next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
                 The last token of each active row, which the model has chosen but not read yet.
-            max_drafts (`int`, *optional*): The maximum number of drafts per row.
+            max_drafts (`float`, *optional*, defaults to infinity): The maximum number of drafts per row.
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
@@ -110,8 +111,7 @@ class Drafter:
         num_heads = 0 if heads_rest or all(matches) else len(self.heads)
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
-        limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0))
-        limit = limit if max_drafts is None else min(limit, max_drafts)
+        limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0), max_drafts)
         for depth in range(limit):
             choice = probabilities = None
             ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]

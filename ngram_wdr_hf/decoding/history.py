@@ -49,12 +49,10 @@ class NgramHistory(DynamicLayer):
             num_kept = max(min(num_kept, index), num_columns - offset)
         self.crop(min(0, num_kept - self.get_seq_length()))
 
-    def trim(self, num_columns: int, width: int) -> None:
-        """Follow a cache that loses its first `num_columns` columns and keeps `width`."""
-        num_removed = max(0, self.get_seq_length() - width)
-        self.keys, self.values = self.keys[..., -width:, :], self.values[..., -width:, :]
-        moved = num_removed - num_columns
-        self.offsets = [(max(0, index - num_removed), offset + moved) for index, offset in self.offsets]
+    @property
+    def end(self) -> int:
+        """The column after its last token."""
+        return self.get_seq_length() + self.offsets[-1][1]
 
     def last_record(self) -> torch.Tensor | None:
         """

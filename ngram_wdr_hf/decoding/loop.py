@@ -22,7 +22,7 @@ from .drafter import Drafter, Drafts
 from .few_tokens import FewTokenProducts
 from .obstacles import CannotDraft
 from .ragged_cache import RaggedCache, check_can_crop
-from .reach import check_rope, max_positions
+from .reach import check_rope, table_size
 from .records import StepRecords
 from .rows import TextRows
 from .statistics import SpeculationStatistics
@@ -92,9 +92,9 @@ class SpeculativeDecoding:
         # At least one token is generated.
         max_length = max(min(lengths, default=generation_config.max_length), input_ids.shape[1] + 1)
         text_config = model.config.get_text_config(decoder=True)
-        check_rope(text_config, max_length)
+        check_rope(text_config, *input_ids.shape, max_length)
         # Drafts must not exceed the model's positions, even if the text will end before.
-        self.max_positions = max_positions(text_config)
+        self.num_positions = table_size(text_config)
         self.text = TextRows(input_ids, max_length, pad_token_id, logits_processor, stopping_criteria)
         self.drafter = Drafter(model, generation_config)
         self.statistics = SpeculationStatistics(trace=[[] for _ in input_ids])
@@ -130,7 +130,9 @@ class SpeculativeDecoding:
                 self._check_drafts(outputs, drafts)
                 if not self.text.unfinished():
                     break
-                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens, self._max_drafts())
+                positions_left = self._positions_left()
+                max_drafts = min(positions_left[i] for i in self.text.unfinished())
+                drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens, max_drafts)
                 tokens = self.next_tokens[:, None]
                 outputs = self._forward(torch.cat([tokens, drafts.tokens], dim=1) if drafts.depth else tokens)
             self.statistics.draft_cost = self.drafter.pace.total_cost
@@ -167,12 +169,9 @@ class SpeculativeDecoding:
         self.token_types = None if token_types is None else token_types[:, -1:]
         return outputs
 
-    def _max_drafts(self) -> int | None:
-        """Return how many drafts the model has positions for in every row; `None` if there is no limit."""
-        if self.max_positions is None:
-            return None
-        last = max(self.next_positions[i] for i in self.text.unfinished())
-        return max(0, self.max_positions - 1 - last)
+    def _positions_left(self) -> list[float]:
+        """Return how many drafts the model has positions for, in each row; infinity if there is no limit."""
+        return [max(0, self.num_positions - 1 - position) for position in self.next_positions]
 
     def _forward(self, tokens: torch.Tensor) -> ModelOutput:
         """
@@ -184,9 +183,7 @@ class SpeculativeDecoding:
         if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
             max_steps = [self.text.max_length - 1 - len(self.text.tokens[row]) for row in self.text.rows]
-            if self.max_positions is not None:
-                max_drafts = [max(0, self.max_positions - 1 - position) for position in self.next_positions]
-                max_steps = list(map(min, max_steps, max_drafts))
+            max_steps = list(map(min, max_steps, self._positions_left()))
             if width > min(max_steps):
                 # Drafts beyond the maximum length and of finished rows will be dropped, but need valid positions.
                 steps = torch.minimum(steps, torch.tensor(max_steps, device=self.device)[:, None])

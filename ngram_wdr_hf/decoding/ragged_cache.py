@@ -116,13 +116,24 @@ class RaggedCache:
         sources = torch.arange(self.attention_mask.shape[1], device=shifts.device) - shifts[:, None]
         self.attention_mask = self.attention_mask.gather(1, sources.clamp(min=0)).masked_fill(sources < 0, 0)
         indices = {}
-        for layer in layers_and_history(self.cache):
-            if layer.get_seq_length() > 0:
-                # Shapes differ: a sliding window has fewer columns, and the history has one head.
-                shape = layer.keys.shape[:3]
-                if shape not in indices:
-                    indices[shape] = _shifted_indices(*shape, shifts.to(layer.keys.device))
-                layer.keys, layer.values = (_select_vectors(x, indices[shape]) for x in (layer.keys, layer.values))
+        for layer in self._moving_layers():
+            # Shapes differ: a sliding window has fewer columns, and the history has one head.
+            shape = layer.keys.shape[:3]
+            if shape not in indices:
+                indices[shape] = _shifted_indices(*shape, shifts.to(layer.keys.device))
+            layer.keys, layer.values = (_select_vectors(x, indices[shape]) for x in (layer.keys, layer.values))
+
+    def _moving_layers(self) -> list:
+        """
+        Return the layers with tokens, and the history if it has the last of them. A history that ends before has none
+        of the tokens that are generated and dropped: it stays as it is.
+        """
+        num_columns = self.cache.get_seq_length()
+        return [
+            layer
+            for layer in layers_and_history(self.cache)
+            if layer.get_seq_length() > 0 and not (isinstance(layer, NgramHistory) and layer.end < num_columns)
+        ]
 
     def _trim(self) -> None:
         """Remove the first columns if they are masked in every row because of shifts."""
@@ -131,16 +142,14 @@ class RaggedCache:
             return
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
-        for layer in layers_and_history(self.cache):
-            # A history that was added later than the cache has fewer columns, none of them masked.
-            if layer.get_seq_length() == 0:
-                continue
-            if isinstance(layer, NgramHistory):
-                layer.trim(surplus, width)
-                continue
+        for layer in self._moving_layers():
             if isinstance(layer, DynamicSlidingWindowLayer):
                 layer.cumulative_length -= surplus
-            layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
+                first = max(0, layer.keys.shape[-2] - width)
+            else:
+                # A history may have fewer tokens than the cache, but it was shifted by as many columns.
+                first = surplus
+            layer.keys, layer.values = layer.keys[..., first:, :], layer.values[..., first:, :]
         self.shifts = [shift - surplus for shift in self.shifts]
 
 

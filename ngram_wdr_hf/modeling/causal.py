@@ -21,7 +21,7 @@ from ..decoding.history import (
     history_of,
     tokens_in,
 )
-from ..method.configuration import check_fraction, is_number
+from ..method.configuration import check_fraction
 from ..method.documents import IGNORE_INDEX, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
@@ -291,7 +291,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """
         lambdas = list(ensemble_lambda) if isinstance(ensemble_lambda, (list, tuple)) else None
         weights = [] if ensemble_weights is None else list(ensemble_weights)
-        is_grid = lambdas is not None or (weights and not is_number(weights[0]))
+        # An array of NumPy's stands for a list. Any other value, even a bad one, is a weight.
+        is_grid = lambdas is not None or any(
+            isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1 for value in weights[:1]
+        )
         if not is_grid:
             return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
         if self.training or next_tokens is None or lambdas == []:

@@ -116,8 +116,9 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
             self._head_weights = self._head_weights + weights
             if getattr(outputs, "bow_loss", None) is not None:
                 self._bow_loss = self._bow_loss + outputs.bow_loss
-            # The last step of an epoch may have fewer micro-batches than the others.
-            self._steps_to_log += 1 / self.current_gradient_accumulation_steps
+            # The last step of an epoch may have fewer micro-batches. Trainer counts them in `train` only.
+            steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+            self._steps_to_log += 1 / steps
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -10,8 +10,17 @@ from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_hea
 from tests.support.backbones import tiny_backbone
 from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, NO_END
-from tests.support.side_by_side import generate
-from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, model_of, plain_model, prompts, tiny_model, tiny_seq2seq
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
+from tests.support.tiny import (
+    LLAMA_SIZES,
+    VOCAB_SIZE,
+    model_of,
+    plain_model,
+    prompts,
+    random_ids,
+    tiny_model,
+    tiny_seq2seq,
+)
 
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 
@@ -64,6 +73,18 @@ def test_positions_that_change_with_the_length(name):
     model.generation_config.use_mtp = True
     options = {"max_new_tokens": 30, **NO_END}
     assert torch.equal(generate(model, inputs, **options), generate(model, inputs, use_mtp=False, **options))
+
+
+def test_positions_that_have_changed_already():
+    """ "longrope" changes once: a text that is longer from the start can have drafts, but not in a batch."""
+    sizes = {**LLAMA_SIZES, **TOKENS, **CHANGING_POSITIONS["Phi3ForCausalLM"], "initializer_range": 0.3}
+    config = transformers.Phi3Config(**{**sizes, "max_position_embeddings": 200})
+    model = with_ngram_heads(transformers.Phi3ForCausalLM(config)).double().eval()
+    for length, num_rows in ((24, 1), (25, 2)):
+        assert_rejected("use_mtp", "24", inputs={"input_ids": random_ids(num_rows, length)}, model=model, **NO_END)
+    plain, drafted = generate_both(model, {"input_ids": random_ids(1, 25)}, **NO_END)
+    assert_same_generation(plain, drafted, ends=(), tolerance=1e-9)
+    assert were_drafts_right(drafted)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

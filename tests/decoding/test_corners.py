@@ -5,15 +5,16 @@ import itertools
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import DynamicCache, StoppingCriteria
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from ngram_wdr_hf import with_ngram_heads
 from tests.support.backbones import tiny_backbone
 from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both
 from tests.support.side_by_side import were_drafts_right as were_right
-from tests.support.tiny import model_of, prompts, random_ids, tiny_model
+from tests.support.tiny import LLAMA_SIZES, model_of, prompts, random_ids, tiny_model
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -24,6 +25,20 @@ def test_drafts_stay_within_the_positions(batch_size):
     plain, speculative = generate_both(model, inputs, **options)
     assert plain.sequences.shape[1] == 16 and were_right(speculative)
     assert_same_generation(plain, speculative, ends=())
+
+
+def test_rotary_positions_have_no_end():
+    """Beyond `max_position_embeddings`, there are drafts as before, and the cache is that of plain decoding."""
+    sizes = {**LLAMA_SIZES, "initializer_range": 0.3, "max_position_embeddings": 16}
+    model = with_ngram_heads(LlamaForCausalLM(LlamaConfig(**sizes))).double().eval()
+    # Some rows end early, and read padding with an embedding that is not 0.
+    options = {"max_new_tokens": 30, "eos_token_id": [0, 5, 9, 12], "pad_token_id": 2}
+    plain, speculative = generate_both(model, {"input_ids": random_ids(3, 6)}, **options)
+    assert torch.equal(speculative.sequences, plain.sequences) and plain.sequences.shape[1] > 20
+    for layer, expected in zip(speculative.past_key_values.layers, plain.past_key_values.layers, strict=True):
+        torch.testing.assert_close(layer.keys, expected.keys, rtol=0, atol=1e-9)
+    # The prompts have 6 tokens.
+    assert any(token.rejected for row in speculative.speculation.trace for token in row[12:])
 
 
 class EndsAt(StoppingCriteria):

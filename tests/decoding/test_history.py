@@ -22,6 +22,8 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLay
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
 from ngram_wdr_hf.decoding import history
 from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history, self_attention_of
+from tests.support.options import DRAFTS, EVERYTHING
+from tests.support.side_by_side import generate, were_drafts_right
 from tests.support.tiny import LLAMA_SIZES, model_of, random_ids
 
 SIZES = {**LLAMA_SIZES, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
@@ -143,6 +145,30 @@ def test_tokens_read_without_the_ensemble(models, kind, is_before):
     cached = read(model, ids[:, 6:8], past_key_values=cache, ensemble_lambda=0.6).logits
     anew = read(model, ids[:, :8], use_cache=False, ensemble_lambda=0.6).logits[:, -2:]
     torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("drafted_lambda", [0.0, 0.4])
+@torch.no_grad()
+def test_drafts_after_tokens_without_the_ensemble(drafted_lambda):
+    """A batch with drafts shifts rows of the cache. The history follows, unless it ends before the drafts."""
+    model, ids = model_of("gpt2", ensemble_lambda=0.4), random_ids(3, 9, seed=5)
+    options = {"eos_token_id": [0, 5, 9], "pad_token_id": 1, "ensemble_lambda": drafted_lambda, **EVERYTHING}
+    caches = []
+    for drafts in ({}, DRAFTS):
+        cache = DynamicCache()
+        for part, value in ((ids[:, :4], 0.4), (ids[:, 4:6], 0.0), (ids[:, 6:8], 0.4)):
+            model(part, past_key_values=cache, ensemble_lambda=value)
+        output = generate(model, {"input_ids": ids}, past_key_values=cache, **options, **drafts)
+        caches.append((cache, output))
+    (plain, expected), (drafted, output) = caches
+    assert torch.equal(output.sequences, expected.sequences) and were_drafts_right(output)
+    for length in range(1, plain.get_seq_length() + 1):
+        # What was read before the gap, in it and after it counts for the next tokens.
+        cropped = [copy.deepcopy(cache) for cache in (plain, drafted)]
+        for cache in cropped:
+            cache.crop(length - cache.get_seq_length())
+        logits = [model(ids[:, :3], past_key_values=cache, ensemble_lambda=0.4).logits for cache in cropped]
+        torch.testing.assert_close(*logits, rtol=0, atol=1e-9)
 
 
 def looks(cache: Cache) -> dict:

@@ -130,6 +130,7 @@ LOWER, HIGHER, OPEN = {1: -2.0, 2: -2.1}, {1: 2.0, 2: 2.1}, {1: -1.0, 2: 1.0}
         ("mixed", [LOWER, OPEN], "undecided"),
         ("mixed", [LOWER, LOWER], "contradicted"),
         ("mixed", [LOWER], "undecided"),
+        ("mixed", [LOWER, {1: -2.0}], "undecided"),
         # Without two common seeds, there is no mean of both.
         ("difference", [{1: -2.0, 2: -2.1}, {3: -2.0, 4: -2.1}], "confirmed"),
         ("difference", [{1: -2.0, 2: -2.1}, {2: -1.0, 3: 1.0}], "undecided"),

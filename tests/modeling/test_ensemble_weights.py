@@ -134,18 +134,24 @@ BAD = {
     "both": {"ensemble_lambda": 0.3, "ensemble_weights": WEIGHTS},
     "too few": {"ensemble_weights": WEIGHTS[:2]},
     "not finite": {"ensemble_weights": [float("nan"), 0.0, 0.0, 0.0]},
+    "texts": {"ensemble_weights": ["0.6", "0.4", "0.0", "0.0"]},
+    "nothing": {"ensemble_weights": [None, 1.0, 0.0, 0.0]},
+    "truth": {"ensemble_weights": [True, 0.0, 0.0, 0.0]},
+    "tensor": {"ensemble_weights": torch.tensor(WEIGHTS)},
 }
 
 
 @pytest.mark.parametrize("ensemble", BAD.values(), ids=BAD)
 def test_bad_weights(ensemble):
     model, ids = make("gpt2"), random_ids(1, 5)
-    for call in (model, lambda ids, **ensemble: model.generate(ids, **ensemble), None):
+    for call in (
+        lambda: model(ids, **ensemble),
+        lambda: model(ids, labels=ids, **ensemble),
+        lambda: model.generate(ids, **ensemble),
+        lambda: NgramEnsembleLogitsProcessor(model, **ensemble),
+    ):
         with raises_naming(ValueError, "`ensemble_weights`"):
-            if call is None:
-                NgramEnsembleLogitsProcessor(model, **ensemble)
-            else:
-                call(ids, **ensemble)
+            call()
     with raises_naming(ValueError, "`ensemble_weights`", "`ngram_size`"):
         make("gpt2", ngram_size=1)(ids, ensemble_weights=[0.9])
     model.config.ensemble_weights = WEIGHTS

@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.tiny import random_ids, tiny_model
@@ -62,6 +63,13 @@ def test_batch_without_targets(tmp_path):
     ids = random_ids(4, 9)
     train(model, tmp_path, [{"input_ids": row, "labels": torch.full_like(row, -100)} for row in ids])
     assert all(not moved.any() for moved in change(start, model).values())
+
+
+def test_loss_outside_of_a_training(tmp_path):
+    """A user may call the trainer's own steps."""
+    model, batch = tiny_model().train(), {"input_ids": random_ids(2, 9), "labels": random_ids(2, 9)}
+    trainer = NgramTrainer(model, TrainingArguments(tmp_path, report_to="none", use_cpu=True))
+    torch.testing.assert_close(trainer.compute_loss(model, batch), model(**batch).loss)
 
 
 def test_evaluation_is_the_ensembles(tmp_path):

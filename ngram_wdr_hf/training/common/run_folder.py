@@ -13,9 +13,12 @@ from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_
 
 SETTINGS = "run.yaml"
 METRICS = "metrics.json"
+# The name of the files of an evaluation without training.
+EVALUATION = "evaluation"
 # Files with the results of a training, which are not those of a longer one.
 RESULTS = (
     METRICS,
+    f"{EVALUATION}.*",
     "README.md",
     "test_translations.jsonl",
     "lambda_sweep.png",
@@ -23,8 +26,6 @@ RESULTS = (
     "gradient_diversity.png",
     "comparison*.png",
 )
-# The name of the files of an evaluation without training.
-EVALUATION = "evaluation"
 # Folders of the text that a model wrote, and of its hidden states.
 SELF_GENERATED, HIDDEN_STATES = "self_generated", "hidden_states"
 # The name of Trainer's checkpoints.

@@ -257,7 +257,7 @@ def run_settings(arguments: RunArguments) -> dict[str, Any]:
     for name, value in arguments.training.to_dict().items():
         if name in always_included or (value != defaults[name] and _has_effect(name, arguments.training)):
             options[name] = value
-    if arguments.model.model_name_or_path is not None:
+    if arguments.model.model_name_or_path is not None and arguments.training.do_train:
         options[MODEL_WEIGHTS] = weights_digest(Path(arguments.model.model_name_or_path))
     return {
         name: value

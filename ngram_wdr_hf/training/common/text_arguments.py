@@ -103,7 +103,7 @@ class TextDataArguments:
 def check_text_options(arguments: RunArguments) -> None:
     """
     Raise an `InputError` if N does not fit into a block, or if a streamed training text has no `--max_steps`, would be
-    evaluated by epoch, or be read by several workers.
+    evaluated, saved or logged by epoch, or be read by several workers.
     """
     data, training = arguments.data, arguments.training
     if data.block_size is not None:
@@ -112,8 +112,9 @@ def check_text_options(arguments: RunArguments) -> None:
         return
     if training.max_steps <= 0:
         raise InputError("`--streaming` gives a text of unknown length: set `--max_steps`.")
-    if training.eval_strategy == "epoch":
-        raise InputError("`--streaming` may never finish an epoch: set `--eval_strategy steps` and `--eval_steps`.")
+    for name in ("eval", "save", "logging"):
+        if getattr(training, f"{name}_strategy") == "epoch":
+            raise InputError(f"`--streaming` has no epochs: set `--{name}_strategy steps` and `--{name}_steps`.")
     if training.dataloader_num_workers > 1:
         # `datasets` gives each worker files of its own, and each of them holds out rows of its own.
         raise InputError(

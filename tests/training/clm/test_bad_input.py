@@ -200,6 +200,8 @@ OPTIONS = {
     "--prompt ": "`--prompt`",
     "--sample_tokens -5": "`--sample_tokens`",
     "--streaming --eval_strategy epoch": "`--eval_strategy steps`",
+    "--streaming --save_strategy epoch --load_best_model_at_end false": "`--save_strategy steps`",
+    "--streaming --logging_strategy epoch": "`--logging_strategy steps`",
     "--streaming --dataloader_num_workers 2": "`--dataloader_num_workers`",
     "--dataloader_drop_last true --per_device_train_batch_size 500": "`--dataloader_drop_last`",
     "missing.yaml": "missing.yaml",

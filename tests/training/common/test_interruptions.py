@@ -114,6 +114,9 @@ def test_longer_run_stopped_before_its_results(clm, tmp_path, monkeypatch):
     folder = clm(tmp_path / "run", "--max_steps 2")
     result_files = {path.name for path in folder.iterdir() if path.suffix in (".md", ".png")}
     assert {"README.md", "lambda_sweep.png", "training.png"} == result_files
+    # Of the shorter run's model.
+    (folder / "evaluation.md").write_text("| model |")
+    result_files.add("evaluation.md")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Run, "score", lambda *args: stop())
         clm(folder, "--max_steps 3")
