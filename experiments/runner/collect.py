@@ -11,12 +11,12 @@ from ngram_wdr_hf.data.glue import GLUE_TASKS
 from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
-from ngram_wdr_hf.training.common.run_folder import MODEL_WEIGHTS
+from ngram_wdr_hf.training.common.run_folder import METRICS, MODEL_WEIGHTS, TRANSLATIONS
 
 from .results import BEST_LAMBDA, GLUE, Results, is_current
 from .tables import Experiment, Run
 
-METRICS, TRANSLATIONS, GLUE_METRICS = "metrics.json", "test_translations.jsonl", "glue_metrics.json"
+GLUE_METRICS = "glue_metrics.json"
 # The option that continues a finished run if it is increased.
 LENGTH = "num_train_epochs"
 # The metric of each task in metrics.json.

@@ -9,7 +9,7 @@ from ..backbones.registry import is_masked
 from ..data.errors import InputError
 from ..evaluation.checkpoint import as_input_error
 from ..method.configuration import NgramConfigMixin
-from ..method.ensemble import is_lambda, is_plain
+from ..method.ensemble import is_plain, weights_of
 from ..modeling.saved import naming_missing
 from ..modeling.signature import ENSEMBLE_ARGUMENTS
 
@@ -76,10 +76,6 @@ def _has_ensemble(config: PreTrainedConfig, folder: str, revision: str) -> bool:
     if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, GENERATION_CONFIG_NAME)):
         with as_input_error(folder):
             options = vars(GenerationConfig.from_pretrained(folder, revision=revision))
-    saved = [options[name] for name in ENSEMBLE_ARGUMENTS if options.get(name) is not None]
-    return not all(_is_plain(value) for value in saved or [config.ensemble_lambda, config.ensemble_weights])
-
-
-def _is_plain(ensemble: float | list[float] | None) -> bool:
-    """Return whether an ensemble, λ or weights, is the model's own prediction."""
-    return not ensemble if ensemble is None or is_lambda(ensemble) else is_plain(ensemble)
+    given = [options[name] for name in ENSEMBLE_ARGUMENTS if options.get(name) is not None]
+    found = given or [config.ensemble_lambda, config.ensemble_weights]
+    return not all(is_plain(weights_of(ensemble, config.ngram_size)) for ensemble in found if ensemble is not None)

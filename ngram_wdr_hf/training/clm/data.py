@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...data.errors import InputError
-from ...data.rows import EvaluationRows, TrainingRows
+from ...data.rows import EvaluationRows, TrainingRows, total_length
 from ...data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from ...data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ..common.arguments import ModelArguments
@@ -45,7 +45,7 @@ class ClmData(TextData):
         counts = super().counts()
         for split, rows in written.items():
             if rows:
-                own = f"{sum(map(len, rows)):,} tokens of its own text"
+                own = f"{total_length(rows):,} tokens of its own text"
                 counts[split] = f"{counts[split]} and {own}" if split in counts else own
         return counts
 

@@ -235,10 +235,10 @@ def _cell(
     return f"{by_ensemble[ensemble]:.2f}{note}{mark if is_chosen else ''}"
 
 
-def describe_mark(results: Sequence[RunResult], mark: str = "*") -> str:
+def describe_mark(results: Sequence[RunResult]) -> str:
     """Return what the mark in a table means; without a validation set, nothing was chosen."""
     is_chosen = all(result.best_lambda is not None for result in results)
-    return f"({mark} chosen on validation)" if is_chosen else f"({mark} the model's own ensemble)"
+    return "(* chosen on validation)" if is_chosen else "(* the model's own ensemble)"
 
 
 def describe_fits(results: Sequence[RunResult]) -> str:

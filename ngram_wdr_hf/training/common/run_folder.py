@@ -12,7 +12,7 @@ from ...data.errors import InputError
 from .checkpoints import STATE, check_checkpoint, damage_of, read_mapping, read_state
 
 SETTINGS = "run.yaml"
-METRICS = "metrics.json"
+METRICS, TRANSLATIONS = "metrics.json", "test_translations.jsonl"
 # The name of the files of an evaluation without training.
 EVALUATION = "evaluation"
 # Files with the results of a training, which are not those of a longer one.
@@ -20,7 +20,7 @@ RESULTS = (
     METRICS,
     f"{EVALUATION}.*",
     "README.md",
-    "test_translations.jsonl",
+    TRANSLATIONS,
     "lambda_sweep.png",
     "training.png",
     "gradient_diversity.png",

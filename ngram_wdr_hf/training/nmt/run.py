@@ -24,7 +24,7 @@ from ...method.ensemble import Ensemble, is_lambda
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, restrict_drafts
 from ..common.run import Run
-from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED
+from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED, TRANSLATIONS
 from ..common.runs import run_all
 from ..common.self_generated import SelfGeneration
 from ..common.settings import check_together, with_data_of_run
@@ -108,7 +108,7 @@ def _complete(run: Run) -> NmtResult:
     )
     if run.saves_results:
         model.generation_config.save_pretrained(run.folder.path)
-        save_translations(result, run.folder.path / "test_translations.jsonl")
+        save_translations(result, run.folder.path / TRANSLATIONS)
     run.save(result)
     return result
 
