@@ -18,8 +18,8 @@ with the same seed, on the test set, with a 95 % interval over seeds by Student'
 lower, BLEU if it is higher. The verdict is about the mean of all cases with two seeds or more: **confirmed** or \
 **contradicted** if the whole interval is on one side of 0, or of the size that the claim states (for a best λ: near \
 the claimed value or away from it), **mixed** if some cases confirm the claim and others contradict it, **not \
-tested** without results or with one seed only, otherwise **undecided**.
-
+tested** without results or with one seed only, otherwise **undecided**."""
+NOTES = """\
 The best λ is chosen on the validation set, and λ = 0 is a choice: the ensemble can hardly lose against the same \
 model without it, and a difference of exactly 0 means that λ = 0 was chosen. Some runs of one seed are from different \
 machines, whose rounding alone changes a perplexity by up to 1: that is noise in the differences, too. A verdict \
@@ -30,7 +30,7 @@ paper's own sizes."""
 def write_verdicts(results: Path, page: Path) -> None:
     """Judge the claims of all tables by the results in a folder, and write the page."""
     judged = {name: judgements(name, results) for name in sorted(table_names(), key=ORDER.index)}
-    parts = [INTRODUCTION, summary_table([one for found in judged.values() for one in found])]
+    parts = [INTRODUCTION, summary_table([one for found in judged.values() for one in found]), NOTES]
     for name, found in judged.items():
         if tested := [one for one in found if one.cases]:
             parts.append(f"## {load_experiment(name, 'paper').content['title']}")

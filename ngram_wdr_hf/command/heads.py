@@ -20,8 +20,9 @@ from transformers.hf_argparser import HfArg
 from ..data.errors import InputError
 from ..training.clm.arguments import ClmDataArguments, ClmModelArguments, ClmReportArguments, ClmTrainingArguments
 from ..training.clm.run import run_clm
-from ..training.common.arguments import HEADS_LEARNING_RATE, output_dir_field
+from ..training.common.arguments import HEADS_LEARNING_RATE
 from ..training.common.command_line import parse_arguments
+from ..training.common.option_fields import output_dir_field
 from ..training.common.run_folder import RunFolder
 
 PROG = "ngram-wdr heads MODEL"

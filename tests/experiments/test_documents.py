@@ -62,6 +62,7 @@ def figures(name: str, group: str, system: str, column: str) -> tuple[str, str]:
         ("with the best temperature", "free-wdr-4", "temperature"),
         ("free heads, best λ", "free-wdr-4", "best λ"),
         ("free heads, fitted weights", "free-wdr-4", "fitted"),
+        ("free simple heads, fitted weights", "free-simple-4", "fitted"),
         ("free heads on a third", "free-wdr-4-third", "fitted"),
         ("free heads on an eighth", "free-wdr-4-eighth", "fitted"),
         ("the paper's recipe, λ = 0", "wdr-4", "without heads"),

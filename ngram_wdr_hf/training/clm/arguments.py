@@ -12,11 +12,10 @@ from ..common.arguments import (
     GenerativeReportArguments,
     RunArguments,
     RunTrainingArguments,
-    output_dir_field,
-    preset_field,
 )
 from ..common.checks import check_at_least
 from ..common.command_line import parse_arguments
+from ..common.option_fields import output_dir_field, preset_field
 from ..common.own_text_arguments import batch_size_field, check_not_sharded, check_own_text, temperature_field
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments

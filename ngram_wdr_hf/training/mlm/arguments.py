@@ -15,6 +15,10 @@ from ..common.arguments import (
     ReportArguments,
     RunArguments,
     RunTrainingArguments,
+)
+from ..common.checks import Range, check_at_least, check_choice, check_number
+from ..common.command_line import parse_arguments
+from ..common.option_fields import (
     best_metric_field,
     compare_field,
     output_dir_field,
@@ -22,8 +26,6 @@ from ..common.arguments import (
     preset_field,
     recipe_field,
 )
-from ..common.checks import Range, check_at_least, check_choice, check_number
-from ..common.command_line import parse_arguments
 from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import MLM_PRESETS

@@ -12,13 +12,11 @@ from ..common.arguments import (
     GenerativeReportArguments,
     RunArguments,
     RunTrainingArguments,
-    output_dir_field,
-    overrides_help,
-    preset_field,
     uses_fsdp,
 )
 from ..common.checks import PERCENTAGE, Range, check_at_least, check_number, check_output_file
 from ..common.command_line import parse_arguments
+from ..common.option_fields import output_dir_field, overrides_help, preset_field
 from ..common.own_text_arguments import batch_size_field, check_not_sharded, check_own_text, temperature_field
 from ..common.presets import Preset
 from .presets import NMT_PRESETS
