@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin, ReformerConfig, ReformerLayer, ReformerModelWithLMHead
-from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
+from transformers.models.reformer.modeling_reformer import LSHSelfAttention, ReformerDynamicCache
 
 from ..decoding.history import NgramHistory
 from ..method.configuration import NgramConfigMixin
@@ -73,6 +73,19 @@ class SeededReformerLayer(ReformerLayer):
         return seed
 
 
+class SeededLSHSelfAttention(LSHSelfAttention):
+    """
+    LSH attention whose dropout does not depend on the hashing. In training, the layer runs again in the backward pass,
+    but with the buckets of its first run. Stock attention then drops out other values, because it has drawn no
+    rotations before: the layer's input is reconstructed wrongly, and the gradients of all layers below are wrong.
+    """
+
+    def _hash_vectors(self, vectors: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        devices = [vectors.device] if vectors.is_cuda else []
+        with torch.random.fork_rng(devices, enabled=self.training):
+            return super()._hash_vectors(vectors, *args, **kwargs)
+
+
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, GenerationMixin):
     __doc__ = f"""
     A [`ReformerModelWithLMHead`] with N-gram heads. The heads are as wide as the hidden states, twice
@@ -85,8 +98,11 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
 
     def __init__(self, config: WDRNgramReformerConfig):
         super().__init__(config)
-        for layer in self.reformer.encoder.layers:
-            layer.__class__ = SeededReformerLayer
+        for module in self.modules():
+            if isinstance(module, ReformerLayer):
+                module.__class__ = SeededReformerLayer
+            elif isinstance(module, LSHSelfAttention):
+                module.__class__ = SeededLSHSelfAttention
 
     def _ngram_past_length(self, past: Any) -> int:
         if past is None:

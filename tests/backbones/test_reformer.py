@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.models.reformer import modeling_reformer
 from transformers.models.reformer.modeling_reformer import ReformerDynamicCache
 
 from ngram_wdr_hf import WDRNgramReformerConfig, WDRNgramReformerModelWithLMHead, with_ngram_heads
@@ -107,6 +108,38 @@ def test_gradients_are_those_of_the_loss(layers):
         expected = sum((grads[name] * directions[name]).sum() for name in names)
         assert abs(expected) > 1e-3
         torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+class PlainLayers:
+    """Reformer's layers without their own backward pass, for autograd."""
+
+    @staticmethod
+    def apply(states, layers, mask, num_hashes, *args):
+        hidden_states, attention = states.chunk(2, dim=-1)
+        for layer in layers:
+            layer._init_attention_seed()
+            added = layer.attention(hidden_states=hidden_states, attention_mask=mask, num_hashes=num_hashes)
+            attention = attention + added.hidden_states
+            layer._init_feed_forward_seed()
+            hidden_states = hidden_states + layer.feed_forward(attention)
+        return torch.cat([attention, hidden_states], dim=-1)
+
+
+@pytest.mark.parametrize("hash_seed", [None, 0])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_gradients_with_dropout(monkeypatch, layers, hash_seed):
+    """The layers run again in the backward pass, and drop out the same values. (Stock LSH attention does not.)"""
+    kinds = ("hidden_dropout", "local_attention_probs_dropout", "lsh_attention_probs_dropout")
+    model = tiny_reformer(layers, hash_seed=hash_seed, **{f"{kind}_prob": 0.2 for kind in kinds}).train()
+    ids = random_ids(2, FULL)
+    torch.manual_seed(3)
+    actual = gradients_by_backward(model, model(ids, labels=ids).loss)
+    monkeypatch.setattr(modeling_reformer, "_ReversibleFunction", PlainLayers)
+    torch.manual_seed(3)
+    expected = gradients_by_backward(model, model(ids, labels=ids).loss)
+    assert actual.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name], gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [2, 4, 5, 12, FULL - 1])

@@ -254,6 +254,9 @@ transformers.models.mixtral.modeling_mixtral:load_balancing_loss_func
 transformers.models.modernbert.modeling_modernbert:ModernBertForMaskedLM.head
     backbones/modernbert.py: transform hidden states as ModernBERT does before its output embedding
     set by transformers.models.modernbert.modeling_modernbert:ModernBertForMaskedLM
+transformers.models.reformer.modeling_reformer:LSHSelfAttention._hash_vectors
+    takes vectors, num_hashes, attention_mask, increase_num_buckets
+    backbones/reformer.py: keep the dropout of LSH attention independent of its hashing
 transformers.models.reformer.modeling_reformer:ReformerDynamicCache.buckets_cache
     backbones/reformer.py: remove padding from the cache
     set by transformers.models.reformer.modeling_reformer:ReformerDynamicCache
