@@ -56,7 +56,15 @@ def test_an_interruption_stops_the_runs(tmp_path):
     assert not paths[2].exists()
 
 
-def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Let SIGINT raise a `KeyboardInterrupt`, even if the tests run in the background of a shell, which ignores it."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch, interruptible):
     """It waits until the run has started, and then stops it."""
     path = tmp_path / "pid"
     runs = scripts(tmp_path, f"import os, time; open('{path}', 'w').write(str(os.getpid())); time.sleep(600)")
