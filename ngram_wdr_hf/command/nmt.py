@@ -1,7 +1,7 @@
 r"""
 Train and evaluate a translation model with N-gram heads on its decoder.
 
-    ngram-wdr nmt                                              # English to German from a small grammar, in minutes
+    ngram-wdr nmt                                              # English to German dates and amounts, in minutes
     ngram-wdr nmt --compare                                    # compare with plain, bag-of-words and simple N-gram
     ngram-wdr nmt --preset paper-small --train_source train.en --train_target train.de \
         --validation_source val.en --validation_target val.de --test_source test.en --test_target test.de \

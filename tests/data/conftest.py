@@ -1,19 +1,19 @@
-"""English and German sentences shared by several test files."""
+"""English-German pairs shared by several test files."""
 
 import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from ngram_wdr_hf.data.grammar import english_german
+from ngram_wdr_hf.data.english_german import english_german
 from ngram_wdr_hf.data.pairs import texts_of_pairs
 from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
 
 
 @pytest.fixture(scope="session")
-def grammar() -> Dataset:
+def pairs() -> Dataset:
     return english_german({"train": 400})["train"]
 
 
 @pytest.fixture(scope="session")
-def tokenizer(grammar) -> PreTrainedTokenizerFast:
-    return train_sentence_tokenizer(texts_of_pairs(grammar), 500)
+def tokenizer(pairs) -> PreTrainedTokenizerFast:
+    return train_sentence_tokenizer(texts_of_pairs(pairs), 500)

@@ -16,7 +16,6 @@ from ngram_wdr_hf.data.pair_batches import (
     only,
     pad,
     side_lengths,
-    tokenize_pairs,
     unwrap_batch,
 )
 from tests.support.pairs import IGNORED, PAD, pairs_of, random_lengths, tokens_of
@@ -157,12 +156,6 @@ def test_share_of_padding_is_small():
     assert 1 - lengths.sum() / padded > 4 * batches.padding_share
     assert len(in_file_order) > 1.5 * len(batches)
     assert PairBatches(tokens_of([(4, 6)] * 10), 24, PAD).padding_share == 0
-
-
-def test_sentences_of_the_grammar_need_little_padding(grammar, tokenizer):
-    batches = PairBatches(tokenize_pairs(grammar, tokenizer, "train"), 1024, tokenizer.pad_token_id)
-    assert wasted(batches) == pytest.approx(batches.padding_share)
-    assert 0 < batches.padding_share < 0.1
 
 
 def test_the_seed_decides_which_pairs_share_a_batch():

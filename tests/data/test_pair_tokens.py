@@ -45,12 +45,12 @@ def test_word_has_the_same_tokens_at_any_position(tokenizer, word):
     assert (first, inside, last) == (tokens + a, a + tokens + a, a + tokens)
 
 
-def test_one_vocabulary_for_both_languages(grammar, tokenizer):
+def test_one_vocabulary_for_both_languages(pairs, tokenizer):
     assert len(tokenizer) == 500
     assert tokenizer.pad_token == "<pad>" and tokenizer.eos_token == "<eos>"
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    alone = train_sentence_tokenizer(grammar["source"][:], 500)
-    mean_length = [np.mean([len(ids) for ids in t(grammar["target"][:])["input_ids"]]) for t in (tokenizer, alone)]
+    alone = train_sentence_tokenizer(pairs["source"][:], 500)
+    mean_length = [np.mean([len(ids) for ids in t(pairs["target"][:])["input_ids"]]) for t in (tokenizer, alone)]
     # Trained on German as well, it needs fewer tokens for German.
     assert mean_length[0] < 0.8 * mean_length[1]
 
@@ -116,14 +116,14 @@ def test_prefix_precedes_sources_only():
     assert encode_sources(["ccc"], TwoLanguages(), "test", 3, "to German: ") == ([[2, 7, 0]], 1)
 
 
-def test_processes_give_the_same_tokens(grammar, tokenizer):
-    rows = grammar.select([*range(400)] * 5)
+def test_processes_give_the_same_tokens(pairs, tokenizer):
+    rows = pairs.select([*range(400)] * 5)
     tokens = tokenize_pairs(rows, tokenizer, "train", longest=12)
     assert tokens.to_dict() == tokenize_pairs(rows, tokenizer, "train", longest=12, num_workers=2).to_dict()
-    ids = tokenizer(grammar["target"][:])["input_ids"]
+    ids = tokenizer(pairs["target"][:])["input_ids"]
     assert tokens["labels"][:400] == [row if len(row) <= 12 else [*row[:11], row[-1]] for row in ids]
     assert {row[-1] for row in tokens["labels"][:]} == {tokenizer.eos_token_id}
-    assert tokens["num_words"][:400] == [len(text.split()) for text in grammar["target"][:]]
+    assert tokens["num_words"][:400] == [len(text.split()) for text in pairs["target"][:]]
 
 
 def test_tokenizer_of_another_language():

@@ -1,4 +1,4 @@
-"""Sentence pairs from parallel files, JSON lines, folders and the grammar, and invalid input."""
+"""Sentence pairs from parallel files, JSON lines, folders and the built-in ones, and invalid input."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, Features, Translation, Value
 
+from ngram_wdr_hf.data.english_german import english_german
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.grammar import english_german
 from ngram_wdr_hf.data.pairs import (
     Languages,
     drop_empty,
@@ -377,7 +377,7 @@ def load(do_train: bool = True, notify=None, **options) -> dict[str, Dataset]:
     return splits
 
 
-def test_the_grammar_is_the_default(monkeypatch):
+def test_built_in_pairs_are_the_default(monkeypatch):
     sizes = {"train": 60, "validation": 5, "test": 7}
     monkeypatch.setattr(nmt_data, "english_german", lambda: english_german(sizes))
     expected = {split: pairs_of(rows) for split, rows in english_german(sizes).items()}

@@ -51,7 +51,7 @@ class NmtDataArguments:
     train_source: list[str] | None = HfArg(
         default=None,
         help="Text files with source sentences to train on, one per line. Default, without any data option: English "
-        "and German sentences generated from a small grammar.",
+        "and German dates, amounts and names, from Unicode's locale data.",
     )
     train_target: list[str] | None = HfArg(
         default=None,

@@ -9,8 +9,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...data.english_german import english_german
 from ...data.errors import InputError
-from ...data.grammar import english_german
 from ...data.pair_batches import PairBatches, keep_lengths, side_lengths, tokenize_pairs
 from ...data.pairs import (
     Languages,
@@ -65,10 +65,10 @@ class NmtData:
 
 def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> dict[str, Dataset]:
     """
-    Load the pairs by split; without any data option, generate them from the grammar. Pairs with an empty side are
-    dropped; `notify` gets their number. If there is no validation set, a part of the training set is held out for it.
-    Without training, the training split is left out of the result. A training set needs no targets if there is a
-    validation set, and the model writes its own or is not trained.
+    Load the pairs by split; without any data option, generate them from Unicode's locale data. Pairs with an empty
+    side are dropped; `notify` gets their number. If there is no validation set, a part of the training set is held
+    out for it. Without training, the training split is left out of the result. A training set needs no targets if
+    there is a validation set, and the model writes its own or is not trained.
     """
     languages = Languages(arguments.source_lang, arguments.target_lang)
     by_side = {

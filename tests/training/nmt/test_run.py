@@ -287,8 +287,8 @@ def test_run_yaml_repeats_the_run(marian, pairs, tmp_path):
 
 
 def test_default_data(tmp_path, monkeypatch, capsys):
-    """A few pairs of the grammar, a tokenizer trained on them, and the preset's model."""
-    from ngram_wdr_hf.data.grammar import english_german
+    """A few of the built-in pairs, a tokenizer trained on them, and the preset's model."""
+    from ngram_wdr_hf.data.english_german import english_german
 
     monkeypatch.setattr(
         ngram_wdr_hf.training.nmt.data,
