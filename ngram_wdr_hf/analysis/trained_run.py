@@ -4,13 +4,11 @@ import json
 import math
 import random
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
@@ -269,8 +267,7 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 
     pairs = load_pairs(arguments, do_train=True, notify=ignore)
     pairs = {name: pairs[name] for name in ("train", split)}
-    translate = None if arguments.self_generated is None else partial(_own_translations, run)
-    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore, translate)
+    data = tokenize_nmt(pairs, run.tokenizer, run.model, arguments, run.settings["seed"], ignore)
     predicted = _first_pairs(data.batches[split], arguments.batch_tokens, max_tokens)
     train = data.batches["train"]
     sources = predicted.rows[:NUM_PROMPTS]["input_ids"]
@@ -281,11 +278,6 @@ def _pairs(run: TrainedRun, split: str, max_tokens: int) -> RunText:
         batch={name: tensor[:NUM_ROWS] for name, tensor in train[len(train) // 2].items()},
         prompts=row_prompts(sources),
     )
-
-
-def _own_translations(run: TrainedRun, pairs: Dataset) -> list[np.ndarray]:
-    """Return the translations that the run's model was trained on, whatever the pairs."""
-    return _self_generated(run).rows[: run.settings["self_generated"]]
 
 
 def _first_pairs(batches: PairBatches, batch_tokens: int, max_tokens: int) -> PairBatches:

@@ -6,7 +6,7 @@ Train and evaluate a masked language model (BERT or ModernBERT) with WDR heads a
     ngram-wdr mlm --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
         --wdr_compose masked --output_dir runs/spans           # masked spans, differences of masked words only
     ngram-wdr mlm --preset crammed --dataset_name wikimedia/wikipedia --dataset_config 20231101.en --streaming \
-        --output_dir runs/crammed                              # CrammedBERT, with its budget of a day on one GPU
+        --output_dir runs/crammed                              # like CrammedBERT, 18,750 steps
     ngram-wdr mlm --do_train false --model_name_or_path runs/mlm
     accelerate launch --multi_gpu -m ngram_wdr_hf mlm   # several GPUs
 

@@ -22,10 +22,10 @@ class Diverged(RuntimeError):
 
 class RunTrainer(Trainer):
     """
-    A [`Trainer`] of a run that can be resumed or prolonged. It tells the length of the training, in steps unless a
-    subclass has another unit, how much of it was trained in a saved state, and whether the learning rates up to there
-    are those of the present length. It raises a `Diverged` error instead of logging a loss or saving weights that are
-    infinite or not numbers: in all processes, unless one of them logs or saves by itself.
+    A [`Trainer`] of a run that can be resumed or prolonged. It tells the length of the training in steps, how many of
+    them were trained in a saved state, and whether the learning rates up to there are those of the present length. It
+    raises a `Diverged` error instead of logging a loss or saving weights that are infinite or not numbers: in all
+    processes, unless one of them logs or saves by itself.
     """
 
     def __init__(self, *args, **kwargs):

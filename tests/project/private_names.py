@@ -301,7 +301,7 @@ transformers.trainer:Trainer._load_from_checkpoint
     training/common/train.py and training/trainer.py: load the weights of a run that was interrupted after its last
         step, and check that they mean what the model's configuration says
 transformers.trainer:Trainer.callback_handler
-    training/trainer.py and training/mlm/trainer.py: show the progress of an evaluation, and find the time budget
+    training/trainer.py: show the progress of an evaluation
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.current_gradient_accumulation_steps
     training/trainer.py: average the bag-of-words loss over the steps since the last log
@@ -315,18 +315,12 @@ transformers.trainer:Trainer.is_fsdp_enabled
 transformers.trainer:Trainer.model_accepts_loss_kwargs
     training/glue/run.py: average a classifier's loss over gradient accumulation
     set by transformers.trainer:Trainer
-transformers.trainer_callback:CallbackHandler.callbacks
-    training/mlm/trainer.py: find the time budget
-    set by transformers.trainer_callback:CallbackHandler
 transformers.trainer_callback:CallbackHandler.eval_dataloader
     training/trainer.py: show the progress of an evaluation
     set by transformers.trainer_callback:CallbackHandler
 transformers.trainer_callback:CallbackHandler.on_prediction_step
     takes args, state, control
     training/trainer.py: show the progress of an evaluation
-transformers.trainer_callback:ExportableState.state
-    takes
-    training/mlm/budget.py: save the time used with a checkpoint
 transformers.trainer_utils:EvalLoopOutput
     takes *, predictions, label_ids, metrics, num_samples
     training/trainer.py: return a custom evaluation to Trainer

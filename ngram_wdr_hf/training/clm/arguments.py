@@ -13,7 +13,7 @@ from ..common.arguments import (
     RunArguments,
     RunTrainingArguments,
 )
-from ..common.checks import check_at_least
+from ..common.checks import POSITIVE, check_at_least, check_number
 from ..common.command_line import parse_arguments
 from ..common.option_fields import output_dir_field, preset_field
 from ..common.own_text_arguments import batch_size_field, check_not_sharded, check_own_text, temperature_field
@@ -72,12 +72,26 @@ class ClmDataArguments(TextDataArguments):
 
 @dataclass
 class ClmModelArguments(GenerativeModelArguments):
-    """Options for the model: a new one by preset, or any causal language model."""
+    """Options for the model: a new one by preset, or any causal language model, with the cache of hidden states."""
 
     presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
     model_kind: ClassVar[str] = "causal"
 
     preset: str | None = preset_field(CLM_PRESETS)
+    cache_hidden_states: bool = HfArg(
+        default=False,
+        help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
+        "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
+    )
+    cache_limit: float = HfArg(default=20.0, help="Maximum size of `--cache_hidden_states`, in gigabytes.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("cache_limit", self.cache_limit, POSITIVE)
+        if self.cache_hidden_states and self.train_mode != "heads":
+            raise InputError(
+                "`--cache_hidden_states` needs a model that does not change: set `--train_mode heads`, or remove it."
+            )
 
 
 @dataclass

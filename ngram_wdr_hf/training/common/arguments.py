@@ -180,10 +180,7 @@ class ModelArguments:
 
 @dataclass
 class GenerativeModelArguments(ModelArguments):
-    """
-    Options for a model that can generate: those of `ModelArguments`, which tokens the heads draft, and the cache of
-    hidden states.
-    """
+    """Options for a model that can generate: those of `ModelArguments`, and which tokens the heads draft."""
 
     draft_vocab_size: int | None = HfArg(
         default=None,
@@ -197,12 +194,6 @@ class GenerativeModelArguments(ModelArguments):
         help="The vocabulary of the heads' training loss: `all` tokens, or only the `draft` tokens, which is faster "
         "with a large vocabulary, but only good for drafting. Default: the checkpoint's, else `all`.",
     )
-    cache_hidden_states: bool = HfArg(
-        default=False,
-        help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
-        "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
-    )
-    cache_limit: float = HfArg(default=20.0, help="Maximum size of `--cache_hidden_states`, in gigabytes.")
 
     @property
     def only_drafts(self) -> bool:
@@ -213,11 +204,6 @@ class GenerativeModelArguments(ModelArguments):
         super().__post_init__()
         check_at_least("draft_vocab_size", self.draft_vocab_size, 1)
         check_choice("head_loss_tokens", self.head_loss_tokens, HEAD_LOSS_TOKENS)
-        check_number("cache_limit", self.cache_limit, POSITIVE)
-        if self.cache_hidden_states and self.train_mode != "heads":
-            raise InputError(
-                "`--cache_hidden_states` needs a model that does not change: set `--train_mode heads`, or remove it."
-            )
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Options for training text that a model writes itself, shared by language models and translation models."""
+"""Options for training text that a model writes itself, of language models."""
 
 from typing import Any
 

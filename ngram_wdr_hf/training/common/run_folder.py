@@ -33,7 +33,7 @@ CHECKPOINT = re.compile(r"checkpoint-\d+")
 # The setting that is no option: a digest of the weights in the folder of `--model_name_or_path`.
 MODEL_WEIGHTS = "model_weights"
 # Settings that may change when a run is continued.
-LENGTHS = ("max_steps", "num_train_epochs", "budget_minutes")
+LENGTHS = ("max_steps", "num_train_epochs")
 
 
 class RunFolder:
@@ -45,7 +45,7 @@ class RunFolder:
     def check(self, settings: dict[str, Any]) -> None:
         """
         Raise an `InputError` unless the folder is new, empty, or holds a run with the same settings. The length of its
-        training (steps, epochs or minutes) may differ, but not whether it is by the clock.
+        training (steps or epochs) may differ.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"`--output_dir {self.path}` is a file: choose a folder.")
@@ -57,9 +57,6 @@ class RunFolder:
             return
         saved, settings = self.settings(), yaml.safe_load(_as_yaml(settings))
         names = [name for name in self._differences(settings) if name not in LENGTHS]
-        # A training by steps has used no time, and one by the clock has no number of steps.
-        if (saved.get("budget_minutes") is None) != (settings.get("budget_minutes") is None):
-            names.append("budget_minutes")
         if names == [MODEL_WEIGHTS]:
             raise InputError(
                 f"`--output_dir {self.path}` holds a run that began with other weights: those of "
@@ -92,7 +89,7 @@ class RunFolder:
         return settings
 
     def has_length_of(self, settings: dict[str, Any]) -> bool:
-        """Return whether the run in the folder has the same length (steps, epochs, minutes) as these settings."""
+        """Return whether the run in the folder has the same length (steps or epochs) as these settings."""
         return not any(name in LENGTHS for name in self._differences(settings))
 
     def _differences(self, settings: dict[str, Any]) -> list[str]:

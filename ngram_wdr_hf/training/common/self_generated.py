@@ -26,13 +26,13 @@ class SelfGeneration:
     How a model writes its training text.
 
     Args:
-        amount (`int`): How much to write: tokens with their prompts, or translated sentences.
+        amount (`int`): How much to write: tokens with their prompts.
         max_length (`int`): Maximum number of tokens of a row.
         temperature (`float`): The temperature of sampling; 0 is greedy search.
         batch_size (`int`): Rows that are written at the same time.
         seed (`int`): The seed of the first batch; every further batch has the next one.
         model (`str`, *optional*): The name of the model.
-        inputs (`str`, *optional*): A digest of what the model continues or translates.
+        inputs (`str`, *optional*): A digest of what the model continues.
     """
 
     amount: int
@@ -47,7 +47,7 @@ class SelfGeneration:
     def of(
         cls, arguments: RunArguments, default_temperature: float, max_length: int, inputs: Iterable[np.ndarray]
     ) -> "SelfGeneration":
-        """Return what the options of a run say. `inputs` are the tokens that the model will continue or translate."""
+        """Return what the options of a run say. `inputs` are the tokens that the model will continue."""
         data = arguments.data
         return cls(
             data.self_generated,

@@ -205,7 +205,7 @@ def output_folder(arguments: RunArguments) -> Path:
 def check_restored(training: RunTrainingArguments, checkpoint: Path) -> None:
     """
     Raise an `InputError` if the run of a checkpoint, by its `run.yaml`, had another optimizer or schedule than these
-    options, or if only one of the two is by the clock. Without a `run.yaml`, nothing is checked.
+    options. Without a `run.yaml`, nothing is checked.
     """
     saved = RunFolder(checkpoint.parent).settings()
     if not saved:
@@ -218,11 +218,6 @@ def check_restored(training: RunTrainingArguments, checkpoint: Path) -> None:
         raise InputError(
             f"`--{name} {now[name]}` has no effect on {checkpoint}, whose optimizer and schedule are restored with "
             f"{before[name]}. Give that value, or train its weights anew with `--model_name_or_path {checkpoint}`."
-        )
-    if (saved.get("budget_minutes") is None) != (now.get("budget_minutes") is None):
-        raise InputError(
-            f"`--budget_minutes`: {checkpoint} is from a training by the clock and this one is by steps, or the other "
-            "way round. Choose another checkpoint."
         )
 
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ...data.errors import InputError
 from ...data.masking import FRAME, KINDS, Masking
 from ...modeling.masked import COMPOSITIONS
 from ..common.arguments import (
@@ -30,9 +29,6 @@ from ..common.presets import Preset
 from ..common.text_arguments import TextDataArguments
 from .presets import MLM_PRESETS
 
-# With a time budget, the number of steps must not end the training.
-ENDLESS_STEPS = 1_000_000_000
-
 
 @dataclass
 class MlmDataArguments(TextDataArguments):
@@ -44,11 +40,6 @@ class MlmDataArguments(TextDataArguments):
         default=None,
         help="Text files to select the best checkpoint on, and for early stopping. Default: a part of the training "
         "text, see `--validation_percentage`.",
-    )
-    streaming: bool = HfArg(
-        default=False,
-        help="Stream the training text instead of loading it, for large datasets; needs `--max_steps` or "
-        "`--budget_minutes`, and `--eval_strategy steps`.",
     )
     vocab_size: int | None = HfArg(
         default=None,
@@ -148,32 +139,10 @@ class MlmReportArguments(ReportArguments):
 
 @dataclass
 class MlmTrainingArguments(RunTrainingArguments):
-    """Options for training: those of `RunTrainingArguments`, with a time budget and a default folder."""
+    """Options for training: those of `RunTrainingArguments`, with a default folder."""
 
     output_dir: str | None = output_dir_field("runs/mlm")
     metric_for_best_model: str | None = best_metric_field("the loss")
-    budget_minutes: float | None = HfArg(
-        default=None,
-        help="Train for this many minutes, however many steps or epochs that takes. The learning rate rises during "
-        "the first quarter of the time, then falls to 0. With 0, the number of steps or epochs counts. Default: "
-        "the preset's, else 0.",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.budget_minutes is None:
-            return
-        check_at_least("budget_minutes", self.budget_minutes, 0)
-        self.budget_minutes = self.budget_minutes or None
-        if not self.budget_minutes:
-            return
-        # A `run.yaml` of a run with a budget has the endless steps.
-        if self.max_steps > 0 and self.max_steps != ENDLESS_STEPS:
-            raise InputError(
-                "`--max_steps` cannot be combined with a time budget: remove `--max_steps`, or set "
-                "`--budget_minutes 0` to train without a budget."
-            )
-        self.max_steps = ENDLESS_STEPS
 
 
 def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArguments:
@@ -183,13 +152,3 @@ def parse_mlm_arguments(arguments: Sequence[str], description: str) -> RunArgume
     """
     classes = (MlmDataArguments, MlmModelArguments, MlmReportArguments, MlmTrainingArguments)
     return parse_arguments(classes, arguments, description, "ngram-wdr mlm")
-
-
-def check_mlm_arguments(arguments: RunArguments) -> None:
-    """Raise an `InputError` for options of masked language modeling runs that do not go together."""
-    schedule = arguments.model.head_loss_schedule
-    if schedule != "constant" and arguments.training.budget_minutes is not None:
-        raise InputError(
-            f"`--head_loss_schedule {schedule}` needs a known number of steps, which a time budget does not have: set "
-            "`--budget_minutes 0`, or remove the schedule."
-        )

@@ -11,7 +11,7 @@ NGRAM_SIZE = 3
 def _modernbert(description: str, layers: int, heads: int, width: int, gated: int, subwords: int, **run) -> Preset:
     """
     Return a preset for CrammedBERT as a ModernBERT (pre-norm, no biases, gated feed-forward layers of size `gated`, no
-    dropout), with its optimizer and a triangular schedule: warmup for a quarter of the budget, then linear decay to 0.
+    dropout), with its optimizer and a triangular schedule: warmup for a quarter of the steps, then linear decay to 0.
     Unlike CrammedBERT, a ModernBERT has rotary positions and a layer before the output embedding, and the batch size
     is constant. `run` holds further defaults of the options.
     """
@@ -58,7 +58,8 @@ _CRAMMED_RUN = {
     "per_device_train_batch_size": 128,
     "gradient_accumulation_steps": 32,
     "per_device_eval_batch_size": 128,
-    "budget_minutes": 1440.0,
+    # About CrammedBERT's data budget: 600,000 batches of 128 sequences.
+    "max_steps": 18_750,
     "eval_strategy": "steps",
     "eval_steps": 1000,
 }
@@ -73,7 +74,8 @@ MLM_PRESETS = {
         num_train_epochs=5,
     ),
     "crammed": _modernbert(
-        "like CrammedBERT, with its budget of a day on one GPU: 16 layers, width 768, 32,768 subwords, 25%% masked",
+        "like CrammedBERT: 16 layers, width 768, 32,768 subwords, 25%% masked; its length is by steps: 18,750, "
+        "about CrammedBERT's data budget",
         *_CRAMMED,
         mlm_probability=0.25,
         **_CRAMMED_RUN,

@@ -14,7 +14,6 @@ from ..common.run import Run
 from ..common.runs import run_all
 from ..common.text_arguments import check_text_options
 from ..common.text_data import check_lengths, find_block_size, load_splits, tokenize_splits
-from .arguments import check_mlm_arguments
 from .data import MlmData, check_block_size, check_maskable, find_mlm_tokenizer
 from .model import build_mlm_model
 from .report import MlmResult, print_guesses, print_tables
@@ -31,7 +30,6 @@ def run_mlm(arguments: RunArguments) -> list[MlmResult]:
     masked), the requested one first.
     """
     check_text_options(arguments)
-    check_mlm_arguments(arguments)
     return run_all(arguments, _complete, print_tables)
 
 
@@ -79,7 +77,6 @@ def _make_trainer(run: Run, model: nn.Module, data: MlmData) -> MlmTrainer:
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
         head_loss_schedule=run.arguments.model.head_loss_schedule,
-        budget_minutes=training.budget_minutes,
     )
 
 

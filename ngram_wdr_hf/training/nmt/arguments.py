@@ -17,14 +17,12 @@ from ..common.arguments import (
 from ..common.checks import PERCENTAGE, Range, check_at_least, check_number, check_output_file
 from ..common.command_line import parse_arguments
 from ..common.option_fields import output_dir_field, overrides_help, preset_field
-from ..common.own_text_arguments import batch_size_field, check_not_sharded, check_own_text, temperature_field
 from ..common.presets import Preset
 from .presets import NMT_PRESETS
 
 # Choices for `--metric_for_best_model` that need translations of the validation set.
 DECODED_METRICS = ("bleu", "chrf")
 SPLIT_FILES = ("train_file", "validation_file", "test_file")
-OWN_TRANSLATION_TEMPERATURE = 0.0
 SPLIT_PAIRS = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
 
 
@@ -55,8 +53,7 @@ class NmtDataArguments:
     )
     train_target: list[str] | None = HfArg(
         default=None,
-        help="Text files with the translations of `--train_source`, with as many lines. Not needed if the model "
-        "translates the sources itself (`--self_generated`) and there is a validation set.",
+        help="Text files with the translations of `--train_source`, with as many lines.",
     )
     validation_source: list[str] | None = HfArg(
         default=None,
@@ -134,15 +131,6 @@ class NmtDataArguments:
         help="Maximum number of tokens per batch and process, padding included, on the side with more tokens. In "
         "translation, the sources times the beams.",
     )
-    self_generated: int | None = HfArg(
-        default=None,
-        help="With `--train_mode heads`, let the checkpoint translate this many training sentences itself, chosen at "
-        "random (all, if there are fewer), and train on its translations instead of their references: the heads "
-        "learn to draft what the model itself says. The other sentences keep their references; without "
-        "`--train_target`, they are left out. Validation and test sets keep their references.",
-    )
-    self_generated_temperature: float | None = temperature_field(OWN_TRANSLATION_TEMPERATURE)
-    self_generated_batch_size: int | None = batch_size_field()
     num_workers: int | None = HfArg(
         default=None,
         help="Number of processes for tokenization; less than 1,000 pairs per process take one. Default: one per "
@@ -160,7 +148,6 @@ class NmtDataArguments:
             check_at_least(name, getattr(self, name), 2 if name == "max_length" else 1)
         check_at_least("max_length_ratio", self.max_length_ratio, 1)
         check_number("validation_percentage", self.validation_percentage, PERCENTAGE)
-        check_own_text(self)
 
     def _has(self, names: Sequence[str]) -> bool:
         return any(getattr(self, name) for name in names)
@@ -262,13 +249,6 @@ def parse_nmt_arguments(arguments: Sequence[str], description: str) -> RunArgume
 def check_nmt_arguments(arguments: RunArguments) -> None:
     """Raise an `InputError` for options of translation runs that do not go together."""
     report, training = arguments.report, arguments.training
-    check_not_sharded(arguments)
-    if arguments.data.self_generated is not None and arguments.model.train_mode != "heads":
-        raise InputError(
-            "`--self_generated` teaches heads to draft what their model says: set `--train_mode heads`, or remove it."
-        )
-    if arguments.data.self_generated is not None and arguments.data.tokenizer == "bpe":
-        raise InputError("`--self_generated` needs the tokenizer of the checkpoint: remove `--tokenizer bpe`.")
     is_decoded = (training.metric_for_best_model or "").removeprefix("eval_") in DECODED_METRICS
     if is_decoded and uses_fsdp(training):
         raise InputError(

@@ -1,11 +1,10 @@
 """Data of a translation run: sentence pairs, tokenizer, batches."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -28,12 +27,9 @@ from ...data.tokenizer import load_tokenizer, train_sentence_tokenizer
 from ...evaluation.lengths import max_positions
 from ..common.presets import DEFAULT_PRESET
 from .arguments import NmtDataArguments, NmtModelArguments
-from .own_translations import with_translations
 from .presets import NMT_PRESETS
 
 Notify = Callable[[str], None]
-# From tokenized pairs to the model's own translations of some of them, as `translate_sources` returns them.
-TranslateSources = Callable[[Dataset], Sequence[np.ndarray]]
 
 
 @dataclass
@@ -46,21 +42,16 @@ class NmtData:
         texts (`dict[str, Dataset]`): The pairs by split, `source` and `target`; a test set may have no targets.
         batches (`dict[str, PairBatches]`): The tokens by split, for splits with targets.
         longest (`int`, *optional*): The longest input of the model in tokens; `None` if there is no limit.
-        num_own (`int`, *optional*, defaults to 0): Number of training sources that the model translated itself.
     """
 
     tokenizer: PreTrainedTokenizerBase
     texts: dict[str, Dataset]
     batches: dict[str, PairBatches]
     longest: int | None
-    num_own: int = 0
 
     def counts(self) -> dict[str, str]:
         """Return the number of pairs of each split, with the unit."""
-        counts = {split: f"{len(pairs):,} pairs" for split, pairs in self.texts.items()}
-        if self.num_own:
-            counts["train"] += f" ({self.num_own:,} with its own translations)"
-        return counts
+        return {split: f"{len(pairs):,} pairs" for split, pairs in self.texts.items()}
 
 
 def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> dict[str, Dataset]:
@@ -68,7 +59,7 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> d
     Load the pairs by split; without any data option, generate them from Unicode's locale data. Pairs with an empty
     side are dropped; `notify` gets their number. If there is no validation set, a part of the training set is held
     out for it. Without training, the training split is left out of the result. A training set needs no targets if
-    there is a validation set, and the model writes its own or is not trained.
+    there is a validation set and the model is not trained.
     """
     languages = Languages(arguments.source_lang, arguments.target_lang)
     by_side = {
@@ -91,14 +82,11 @@ def load_pairs(arguments: NmtDataArguments, do_train: bool, notify: Notify) -> d
             "`--do_train false` to only evaluate."
         )
     needs_targets = {"train", "validation"}
-    if "validation" in splits and (arguments.self_generated is not None or not do_train):
+    if "validation" in splits and not do_train:
         needs_targets.remove("train")
     for split, rows in splits.items():
         if split in needs_targets and not has_references(rows):
-            advice = f"give the translations of the {split} set"
-            if split == "train" and arguments.self_generated is not None:
-                advice += ", or a validation set, because there are no references to hold out"
-            raise InputError(f"`--{split}_target` is missing: {advice}.")
+            raise InputError(f"`--{split}_target` is missing: give the translations of the {split} set.")
     splits = reverse(splits) if arguments.reverse else splits
     splits = hold_out_pairs(drop_empty(splits, notify), arguments.validation_percentage)
     return splits if do_train else {split: rows for split, rows in splits.items() if split != "train"}
@@ -137,30 +125,20 @@ def tokenize_nmt(
     data: NmtDataArguments,
     seed: int,
     notify: Notify,
-    translate: TranslateSources | None = None,
 ) -> NmtData:
     """
-    Tokenize and batch every split with targets. `translate`, unless `None`, gives training pairs the model's own
-    translations as targets; pairs that then have no target are dropped. Training pairs beyond `--max_length` or
-    `--max_length_ratio` are dropped; longer pairs than the model takes are truncated. `notify` gets a line about each,
-    and the number of batches.
+    Tokenize and batch every split with targets. Training pairs beyond `--max_length` or `--max_length_ratio` are
+    dropped; longer pairs than the model takes are truncated. `notify` gets a line about each, and the number of
+    batches.
     """
     longest = max_positions(model)
     num_workers = data.num_workers or os.cpu_count() or 1
-    batches, num_own = {}, 0
+    batches = {}
     for split, rows in splits.items():
-        writes_targets = split == "train" and translate is not None
-        if not has_references(rows) and not writes_targets:
+        if not has_references(rows):
             notify(f"{split}: no references, so translations are not scored.")
             continue
         tokens = tokenize_pairs(rows, tokenizer, split, longest, data.source_prefix or "", num_workers)
-        if writes_targets:
-            own, keeps_others = translate(tokens), has_references(rows)
-            num_own = len(own)
-            others = ", the others " + ("keep their references" if keeps_others else "are left out")
-            others = others if num_own < len(tokens) else ""
-            notify(f"train: {num_own:,} of {len(tokens):,} sources translated by the model itself{others}.")
-            tokens = with_translations(tokens, own, tokenizer, keeps_others)
         if split == "train":
             kept = keep_lengths(tokens, data.max_length, data.max_length_ratio)
             if not len(kept):
@@ -178,7 +156,7 @@ def tokenize_nmt(
         batches[split] = PairBatches(tokens, data.batch_tokens, tokenizer.pad_token_id, seed)
         share = batches[split].padding_share
         notify(f"{split}: {len(tokens):,} pairs in {len(batches[split]):,} batches, {share:.0%} padding.")
-    return NmtData(tokenizer, splits, batches, longest, num_own)
+    return NmtData(tokenizer, splits, batches, longest)
 
 
 def _check_ngram_size(tokens: Dataset, ngram_size: int) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.pair_batches import flat_tokens, side_lengths, unwrap_batch
+from ...data.pair_batches import unwrap_batch
 from ...data.pairs import has_references, read_lines
 from ...data.text import check_files
 from ...data.tokenizer import load_tokenizer
@@ -24,16 +22,13 @@ from ...method.ensemble import Ensemble, is_lambda
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, restrict_drafts
 from ..common.run import Run
-from ..common.run_folder import HIDDEN_STATES, SELF_GENERATED, TRANSLATIONS
+from ..common.run_folder import TRANSLATIONS
 from ..common.runs import run_all
-from ..common.self_generated import SelfGeneration
 from ..common.settings import check_together, with_data_of_run
 from ..trainer import to_device
-from .arguments import DECODED_METRICS, OWN_TRANSLATION_TEMPERATURE, check_nmt_arguments
-from .cached_pairs import CachedPairs
+from .arguments import DECODED_METRICS, check_nmt_arguments
 from .data import NmtData, find_nmt_tokenizer, load_pairs, tokenize_nmt
 from .model import build_nmt_model, set_search
-from .own_translations import translate_sources
 from .report import NmtResult, Translated, print_examples, print_tables, save_translations
 from .trainer import TranslationTrainer
 from .translator import Translator
@@ -125,41 +120,12 @@ def _prepare(run: Run) -> tuple[NmtData, PreTrainedModel]:
     model = build_nmt_model(arguments.model, tokenizer, training.do_train)
     check_train_mode(model, arguments)
     set_search(arguments, model)
-    writes_targets = arguments.data.self_generated is not None and training.do_train
-    translate = partial(_own_translations, run, model, tokenizer) if writes_targets else None
-    data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, notify, translate)
+    data = tokenize_nmt(splits, tokenizer, model, arguments.data, training.seed, notify)
     if training.do_train:
         run.check_batches(data.batches["train"])
     training_tokens = data.batches["train"].target_tokens() if training.do_train else ()
     restrict_drafts(model, arguments.model, training_tokens)
     return data, model
-
-
-def _own_translations(
-    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Dataset
-) -> list[np.ndarray]:
-    """Return the model's own translations of tokenized training pairs, as `translate_sources` does."""
-    longest = model.generation_config.max_length
-    sources = [np.concatenate(flat_tokens(pairs, "input_ids")), side_lengths(pairs)[:, 0]]
-    options = SelfGeneration.of(run.arguments, OWN_TRANSLATION_TEMPERATURE, longest, sources)
-    return translate_sources(
-        to_device(model, run.training),
-        pairs,
-        options,
-        tokenizer.pad_token_id,
-        run.folder.path / SELF_GENERATED,
-        not run.training.disable_tqdm,
-    )
-
-
-def _training_set(run: Run, model: PreTrainedModel, data: NmtData) -> TorchDataset:
-    """Return the training batches; with `--cache_hidden_states`, with the decoder's hidden states."""
-    batches = data.batches["train"]
-    if not run.arguments.model.cache_hidden_states:
-        return batches
-    cached = CachedPairs(batches, run.folder.path / HIDDEN_STATES, model.get_output_embeddings().weight.shape[1])
-    cached.prepare(model, run.arguments)
-    return cached
 
 
 def _translator(
@@ -186,8 +152,6 @@ def _translator(
 
 def _make_trainer(run: Run, model: nn.Module, data: NmtData) -> TranslationTrainer:
     training = copy.copy(run.training)
-    # Trainer would remove the hidden states, which no backbone has as an argument.
-    training.remove_unused_columns = False
     validation = data.texts["validation"]
     translator = _translator(run.arguments, model, data.tokenizer, data.longest)
 
@@ -197,7 +161,7 @@ def _make_trainer(run: Run, model: nn.Module, data: NmtData) -> TranslationTrain
     return TranslationTrainer(
         model,
         training,
-        train_dataset=_training_set(run, model, data),
+        train_dataset=data.batches["train"],
         eval_dataset=data.batches["validation"],
         processing_class=data.tokenizer,
         data_collator=unwrap_batch,

@@ -232,11 +232,6 @@ BAD = {
 --mlm_probability nan
 --wdr_compose some
 --num_examples -1
---budget_minutes -1
---budget_minutes nan
---budget_minutes inf
---budget_minutes 1
---head_loss_schedule linear --budget_minutes 1 --max_steps -1
 --ensemble fitted
 --block_size 2
 --vocab_size 100
@@ -285,7 +280,6 @@ NAMED = {
     "--mask 3": "`--masking`",
     "--tasks sst2": "`--task`",
     "--outptu x.html": "`--output`",
-    "--budget_minutes 1": "`--max_steps`",
     "--translate none.txt": "`--translate`",
 }
 BAD_FILES = ("none.txt", "folder", "binary.txt", "empty.txt", "cut.gz")

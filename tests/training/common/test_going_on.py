@@ -1,4 +1,4 @@
-"""Runs that go on after their end: for more steps, epochs or minutes."""
+"""Runs that go on after their end: for more steps or epochs."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.common.checkpoints import read_state
-from ngram_wdr_hf.training.mlm import budget
 from ngram_wdr_hf.training.run_trainer import Processes
 from tests.support.errors import assert_names, raises_naming
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
@@ -80,13 +79,6 @@ def test_a_checkpoint_with_another_optimizer(clm, undisturbed, tmp_path, option,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_by_steps_in_a_training_by_the_clock(mlm, tmp_path):
-    start = mlm(tmp_path / "run", "--max_steps 2") / "checkpoint-2"
-    assert start.is_dir()
-    with raises_naming(InputError, "`--budget_minutes`", str(start)):
-        mlm(tmp_path / "other", "--budget_minutes 1", "--resume_from_checkpoint", str(start))
-
-
 def test_lengths_that_do_not_fit(clm, undisturbed, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(undisturbed, folder)
@@ -152,26 +144,3 @@ def test_early_stopping_ends_a_longer_run_as_well(clm, tmp_path, capsys):
         assert_names(_line_with(capsys, "`--patience"), str(folder), f"{step} steps")
     assert read_state(folder).global_step == step and weights_of(folder) == weights
     assert metrics_of(folder)["settings"]["max_steps"] == 40
-
-
-def test_longer_time_budget(mlm, tmp_path, monkeypatch, capsys):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            self.now += 5.0
-            return self.now
-
-    monkeypatch.setattr(budget, "time", Clock())
-    # Ten seconds a step.
-    folder = mlm(tmp_path / "run", "--budget_minutes 0.5")
-    steps = read_state(folder).global_step
-    with raises_naming(InputError, "`--budget_minutes`"):
-        mlm(folder, "--budget_minutes 0.25")
-    mlm(folder, "--budget_minutes 1")
-    assert "`--budget_minutes`" in capsys.readouterr().out
-    state = read_state(folder)
-    assert steps == 4 and state.global_step == 7
-    assert state.stateful_callbacks["Budget"]["args"]["minutes"] == 1.0
-    with raises_naming(InputError, "budget_minutes"):
-        mlm(folder, "--num_train_epochs 9")

@@ -168,27 +168,6 @@ def test_streamed_text(files, tmp_path):
     assert result.scores["test"].num_masked > 0 and len(result.history) > 4
 
 
-def test_time_budget(files, tmp_path):
-    """The number of steps depends on the machine; the learning rate rises and falls with the time."""
-    (result,) = run(
-        *files, *QUICK, "--max_steps", "-1", "--budget_minutes", "0.03", "--output_dir", str(tmp_path / "run")
-    )
-    rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
-    assert 8 <= len(rates) < 500
-    assert 0 == rates[0] < max(rates) <= 4e-3 and rates[-1] < max(rates) / 2
-    assert (tmp_path / "run" / "model.safetensors").exists()
-
-
-def test_time_budget_longer_than_a_streamed_text(files, tmp_path):
-    text = tmp_path / "short.txt"
-    text.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:6]))
-    held_out = files[files.index("--validation_file") :]
-    options = ["--max_steps", "-1", "--budget_minutes", "0.02", "--streaming", "true", "--output_dir", "run"]
-    (result,) = run("--train_file", str(text), *held_out, *QUICK, *options[:-1], str(tmp_path / "run"))
-    # The text has less than four batches and is read several times.
-    assert max(entry["step"] for entry in result.history) > 8
-
-
 def test_heads_without_targets_have_no_loss(files, tmp_path, capsys):
     """With three masked words per block, there are never four in a row."""
     options = ["--wdr_compose", "masked", "--mlm_probability", "0.2", "--ngram_size", "4", "--output_dir"]
@@ -258,10 +237,6 @@ def test_evaluation_with_other_masks(files, tmp_path):
         (["--mlm_probability", "1.5"], "`--mlm_probability`"),
         (["--wdr_compose", "none"], "`--wdr_compose`"),
         (["--ngram_target", "simple"], "`--ngram_target`"),
-        (["--budget_minutes", "-1"], "`--budget_minutes`"),
-        (["--budget_minutes", "nan"], "`--budget_minutes`"),
-        (["--budget_minutes", "5"], "`--max_steps`"),
-        (["--preset", "crammed"], "`--budget_minutes 0`"),
         (["--block_size", "2"], "`--block_size`"),
         (["--ngram_size", "16"], "N = 16"),
         (["--metric_for_best_model", "best_perplexity"], "`--metric_for_best_model`"),

@@ -173,7 +173,9 @@ def test_trained_weights(marian, pairs, tmp_path, train_mode):
         assert not moved
         # With a frozen backbone, the best checkpoint is chosen by the heads' loss.
         state = json.loads((folder / "trainer_state.json").read_text())
-        losses = {entry["step"]: entry["eval_heads_loss"] for entry in state["log_history"] if "eval_loss" in entry}
+        evaluations = [entry for entry in state["log_history"] if "eval_loss" in entry]
+        assert all(0 <= entry["eval_head_2_acceptance"] <= 1 for entry in evaluations)
+        losses = {entry["step"]: entry["eval_heads_loss"] for entry in evaluations}
         assert state["best_global_step"] == min(losses, key=losses.get) and len(set(losses.values())) == 2
     else:
         layers = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
