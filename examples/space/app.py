@@ -1,6 +1,6 @@
 """
-A Gradio page for a language model with N-gram heads: a text coloured by the source of each token, what every head
-predicted about each token, sliders for the ensemble, and the speed with and without drafts.
+A Gradio page for a language model with N-gram heads: a text coloured by the source of each token, sliders for the
+ensemble, and the speed with and without drafts.
 
     python examples/space/app.py runs/clm
 
@@ -19,7 +19,6 @@ import gradio as gr
 from generation import Checkpoint, generate, load
 from transformers.utils import logging
 
-from ngram_wdr_hf.analysis.token_predictions_page import predictions_fragment
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.checkpoint import as_input_error
 from ngram_wdr_hf.evaluation.lengths import max_positions
@@ -44,7 +43,7 @@ STYLE = """
 :root { color-scheme: light; }
 :root:has(body.dark) { color-scheme: dark; }
 .gradio-container .traced { background: none; }
-:is(#text, #predictions) .html-container { padding: 0; }
+#text .html-container { padding: 0; }
 #speed :is(th, td) { border-color: var(--border-color-primary); padding: .3rem .6rem; }
 #speed :is(th, td):not(:first-child) { text-align: right; }
 """
@@ -63,8 +62,8 @@ def ensemble_of(choice: str, ensemble_lambda: float, weights: tuple[float, ...])
     return {WEIGHTS: weights, LAMBDA: ensemble_lambda, NONE: 0.0}[choice]
 
 
-def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str, str]]:
-    """Return the function behind the button: from the values of the components to text, speed and predictions."""
+def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str]]:
+    """Return the function behind the button: from the values of the components to text and speed."""
 
     def respond(
         prompt: str,
@@ -75,7 +74,7 @@ def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str, str]]:
         choice: str,
         ensemble_lambda: float,
         *weights: float,
-    ) -> tuple[str, str, str]:
+    ) -> tuple[str, str]:
         if None in (max_new_tokens, temperature, ensemble_lambda, *weights):
             raise gr.Error("The number of a slider is empty: type one.", print_exception=False)
         ensemble = ensemble_of(choice, ensemble_lambda, weights)
@@ -87,8 +86,7 @@ def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str, str]]:
             raise gr.Error(str(error), print_exception=False) from error
         if found.note is not None:
             gr.Warning(found.note)
-        (row,) = found.traced.rows
-        return found.traced.fragment(), found.speed_table(), predictions_fragment(row.tokens, found.predictions)
+        return found.traced.fragment(), found.speed_table()
 
     return respond
 
@@ -121,13 +119,11 @@ def add_components(checkpoint: Checkpoint) -> None:
             text = gr.HTML(PLACEHOLDER, apply_default_css=False, elem_id="text")
             gr.Markdown("### Speed with and without drafts")
             speed = gr.Markdown(elem_id="speed")
-    gr.Markdown("### What was predicted about each token before it was written")
-    predictions = gr.HTML(apply_default_css=False, elem_id="predictions")
     gr.on(
         [button.click, prompt.submit],
         answer(checkpoint),
         inputs=[prompt, *decoding, *ensemble],
-        outputs=[text, speed, predictions],
+        outputs=[text, speed],
         api_name="continue",
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ngram_wdr_hf.analysis import TokenPredictions, TracedRow, TracedText, token_predictions
+from ngram_wdr_hf.analysis import TracedRow, TracedText
 from ngram_wdr_hf.analysis.token_texts import token_texts
 from ngram_wdr_hf.analysis.traced_text import generate_after, read_prompts, traced_tokens
 from ngram_wdr_hf.backbones.registry import is_masked
@@ -93,10 +93,9 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Generation:
-    """What the page shows: the text by source, the predictions of each token, and both ways of decoding."""
+    """What the page shows: the text by source, and both ways of decoding."""
 
     traced: TracedText
-    predictions: list[TokenPredictions]
     plain: Way
     drafted: Way
     is_sampled: bool
@@ -178,9 +177,6 @@ def generate(
     row = TracedRow("".join(token_texts(ids, tokenizer)), traced_tokens(ids, drafts.trace[0], tokenizer))
     return Generation(
         traced=TracedText([row], drafts),
-        predictions=token_predictions(
-            model, tokenizer, ids, ways[True].tokens, model.ngram_ensemble(**ensemble_arguments(ensemble))
-        ),
         plain=ways[False],
         drafted=ways[True],
         is_sampled=temperature is not None,

@@ -3,7 +3,6 @@
 from ..evaluation.gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, count_tokens, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import plot_acceptance, plot_gain, plot_heads
-from .token_predictions import Prediction, TokenPredictions, token_predictions
 from .traced_text import Draft, TracedRow, TracedText, TracedToken, traced_text
 from .wdr_map import TargetDiversity, WDRMap, wdr_map
 
@@ -11,9 +10,7 @@ __all__ = [
     "Draft",
     "GradientDiversityCallback",
     "HeadDiagnostics",
-    "Prediction",
     "TargetDiversity",
-    "TokenPredictions",
     "TracedRow",
     "TracedText",
     "TracedToken",
@@ -27,7 +24,6 @@ __all__ = [
     "plot_gain",
     "plot_gradient_diversity",
     "plot_heads",
-    "token_predictions",
     "traced_text",
     "wdr_map",
 ]

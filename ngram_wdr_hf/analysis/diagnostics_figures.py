@@ -1,4 +1,4 @@
-"""Plots of head diagnostics, and sentences that summarize them."""
+"""Plots of head diagnostics."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from ..method.ensemble import describe_ensemble
 from .diagnostics import HeadDiagnostics
 from .gain_bins import GainBin
 
-# Standard errors of an error bar; a mean further from 0 counts as significant.
+# Standard errors of an error bar.
 NUM_ERRORS = 2.0
 # Bins with a smaller share of the tokens are not shown.
 LEAST_SHARE = 0.005
@@ -22,7 +22,6 @@ LEAST_SHARE = 0.005
 SHIFT = 0.14
 
 AXIS_OF = {"place": "position in the sentence", "frequency": "count of the token"}
-TOKENS_OF = {"place": "at position {} of a sentence", "frequency": "with count {}"}
 
 
 def plot_heads(by_name: Mapping[str, HeadDiagnostics], path: str | Path | None = None) -> Figure:
@@ -166,63 +165,6 @@ def gains_by(diagnostics: HeadDiagnostics, by: str) -> list[GainBin]:
     return [gain for gain in bins if gain.num_tokens >= LEAST_SHARE * diagnostics.gain.num_tokens]
 
 
-def describe_heads(name: str, diagnostics: HeadDiagnostics) -> str:
-    """Return a sentence on [`plot_heads`] for one model: accuracy and perplexity of depth 0 and of the last head."""
-    first = (
-        f"{name}: next token with accuracy {diagnostics.accuracies[0]:.1%} and perplexity {_number(diagnostics, 0)}"
-    )
-    last = len(diagnostics.nlls) - 1
-    if last == 0:
-        return f"{first}."
-    further = "one token" if last == 1 else f"{last} tokens"
-    accuracy = f"accuracy {diagnostics.accuracies[last]:.1%}"
-    return (
-        f"{first}; head {last}, {further} further ahead, with {accuracy} and perplexity {_number(diagnostics, last)}."
-    )
-
-
-def describe_acceptance(
-    name: str, diagnostics: HeadDiagnostics, generated: SpeculationStatistics | None = None
-) -> str:
-    """
-    Return a sentence on [`plot_acceptance`] for one model with heads: acceptance rates and tokens per forward pass.
-    `generated=None` leaves out the measurement in generation.
-    """
-    shares = ", ".join(f"{share:.0%}" for share in diagnostics.acceptance)
-    sentence = (
-        f"{name}: on the text, the acceptance rate of {_heads(len(diagnostics.acceptance))} after accepted drafts is "
-        f"{shares}, which would give {diagnostics.tokens_per_pass:.2f} tokens per forward pass"
-    )
-    if generated is None:
-        return f"{sentence}."
-    return f"{sentence}; generation measured {generated.tokens_per_forward:.2f}."
-
-
-def describe_gain(name: str, diagnostics: HeadDiagnostics, by: str) -> str:
-    """
-    Return a sentence on [`plot_gain`] for one model with heads: the overall gain, and the groups of tokens where the
-    ensemble significantly helps most and hurts most. `by` is `"place"` or `"frequency"`.
-    """
-    if diagnostics.ensemble == 0:
-        return f"{name}: λ is 0, so there is no ensemble and no gain."
-    overall = diagnostics.gain
-    verb = "gains" if overall.mean >= 0 else "loses"
-    ensemble = describe_ensemble(diagnostics.ensemble)
-    sentence = f"{name}: with {ensemble} the ensemble {verb} {_nats(overall)} nats per token overall"
-    significant = [gain for gain in gains_by(diagnostics, by) if abs(gain.mean) > NUM_ERRORS * gain.standard_error]
-    parts = []
-    for effect, gains in (
-        ("helps most", sorted((gain for gain in significant if gain.mean > 0), key=lambda gain: -gain.mean)),
-        ("hurts most", sorted((gain for gain in significant if gain.mean < 0), key=lambda gain: gain.mean)),
-    ):
-        if gains:
-            where = TOKENS_OF[by].format(gains[0].label)
-            parts.append(f"{effect} for tokens {where} ({_nats(gains[0])} nats, {gains[0].num_tokens:,} tokens)")
-    if not parts:
-        return f"{sentence}; no group differs from 0 by more than {NUM_ERRORS:g} standard errors."
-    return f"{sentence}; it {' and '.join(parts)}."
-
-
 def _plot_shares(axes: Axes, shares: Sequence[float], num_checked: Sequence[int], **style) -> None:
     errors = [
         math.sqrt(share * (1 - share) / count) if count else 0.0
@@ -253,15 +195,3 @@ def _save(figure: Figure, path: str | Path | None) -> Figure:
 def _short(count: int) -> str:
     """Return a short text for a count, to fit under a bar: 1,234 as `1.2k`; below 1,000, the count itself."""
     return f"{count}" if count < 1000 else f"{count / 1000:.2g}k" if count < 10_000 else f"{count / 1000:,.0f}k"
-
-
-def _number(diagnostics: HeadDiagnostics, depth: int) -> str:
-    return f"{diagnostics.perplexities[depth]:,.1f}"
-
-
-def _nats(gain: GainBin) -> str:
-    return f"{abs(gain.mean):.3f} ± {gain.standard_error:.3f}"
-
-
-def _heads(count: int) -> str:
-    return "head 1" if count == 1 else f"heads 1 to {count}"

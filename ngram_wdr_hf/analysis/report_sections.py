@@ -11,9 +11,6 @@ from .diagnostics import HeadDiagnostics, draft_statistics, find_sentence_ends, 
 from .diagnostics_figures import (
     AXIS_OF,
     LEAST_SHARE,
-    describe_acceptance,
-    describe_gain,
-    describe_heads,
     plot_acceptance,
     plot_gain,
     plot_heads,
@@ -92,7 +89,6 @@ def heads(analysis: Analysis) -> list[str]:
         picture(
             plot_heads(by_name),
             "Perplexity and accuracy of the next-token prediction and of every head",
-            [describe_heads(name, diagnostics) for name, diagnostics in by_name.items()],
             is_wide=True,
         ),
         folded("Values", table(rows)),
@@ -124,7 +120,6 @@ def drafts(analysis: Analysis) -> list[str]:
         picture(
             plot_acceptance(by_name, generated),
             "Acceptance rate of each head's drafts",
-            [describe_acceptance(run.name, by_name[run.name], generated.get(run.name)) for run in runs],
         ),
         *failures,
         paragraph(
@@ -213,7 +208,6 @@ def gains(analysis: Analysis) -> list[str]:
                 picture(
                     plot_gain(by_name, by),
                     f"The ensemble's gain by {AXIS_OF[by]}",
-                    [describe_gain(run.name, by_name[run.name], by) for run in runs],
                 )
                 for by in ("place", "frequency")
             ]
@@ -282,7 +276,6 @@ def targets(analysis: Analysis) -> list[str]:
             "Output embeddings and word differences of a text, projected to two dimensions by t-SNE. Each point is a "
             "target of one token."
         ),
-        target_map.fragment(),
         picture(
             target_map.figure(),
             "Map of the targets by level",

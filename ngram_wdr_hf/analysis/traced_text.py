@@ -119,19 +119,13 @@ class TracedText:
         path.write_text(self.to_html(), encoding="utf-8")
         return path
 
-    def to_terminal(self) -> str:
-        """Return the text for a terminal, in colours (ANSI codes)."""
-        from .traced_text_terminal import written
-
-        return written(self, in_colors=True)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.rows)} rows, {len(self.tokens)} tokens)"
 
     def __str__(self) -> str:
         from .traced_text_terminal import written
 
-        return written(self, in_colors=False)
+        return written(self)
 
     def _repr_html_(self) -> str:
         return self.fragment()

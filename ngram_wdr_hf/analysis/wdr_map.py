@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -114,24 +113,6 @@ class WDRMap:
         from .wdr_map_figure import draw_map
 
         return draw_map(self, word)
-
-    def fragment(self) -> str:
-        """Return the interactive map as an HTML fragment; a page can hold several."""
-        from .wdr_map_page import map_fragment
-
-        return map_fragment(self)
-
-    def to_html(self) -> str:
-        """Return the interactive map as a self-contained page; `#word=to` in its address selects a word."""
-        from .wdr_map_page import map_page
-
-        return map_page(self)
-
-    def page(self, path: str | Path) -> Path:
-        """Write the interactive map to a self-contained HTML file, and return its path."""
-        path = Path(path)
-        path.write_text(self.to_html(), encoding="utf-8")
-        return path
 
 
 def wdr_map(

@@ -22,7 +22,7 @@ from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support import reference
-from tests.support.errors import assert_names, raises_naming
+from tests.support.errors import raises_naming
 from tests.support.options import END, PAD
 from tests.support.tiny import VOCAB_SIZE, plain_model, tiny_model
 from tests.support.trained import Language, trained_model, trained_seq2seq
@@ -412,37 +412,3 @@ def test_plots(found, tmp_path):
         assert [text.get_text().split("\n")[0] for text in axes.get_xticklabels()] == [gain.label for gain in bins]
         # The line at zero.
         assert [0, 0] in [list(line.get_ydata()) for line in axes.lines]
-
-
-def test_summaries(found):
-    found = replace(
-        found,
-        nlls=[math.log(50), math.log(200)],
-        accuracies=[0.25, 0.125],
-        num_drafts=[100],
-        num_accepted=[40],
-        gain=GainBin("all", 1000, -0.0125, 0.003),
-        gain_by_place=[GainBin("1", 4, 0.9, 0.1), GainBin("2", 400, 0.02, 0.03), GainBin("3", 600, -0.04, 0.01)],
-        gain_by_frequency=[GainBin("0–9", 400, 0.05, 0.01), GainBin("10–99", 600, 0.06, 0.02)],
-    )
-    assert_names(diagnostics_figures.describe_heads("wdr", found), "wdr", "25.0%", "50.0", "head 1", "12.5%", "200.0")
-    generated = diagnostics.SpeculationStatistics(100, 60, 60, [50], [20])
-    sentence = diagnostics_figures.describe_acceptance("wdr", found, generated)
-    assert_names(sentence, "wdr", "head 1", "40%", "1.40", "1.67")
-    # Bins of few tokens and gains within the noise are not named.
-    sentence = diagnostics_figures.describe_gain("wdr", found, "place")
-    assert_names(sentence, "λ=0.3", "loses 0.013 ± 0.003", "hurts", "position 3", "0.040 ± 0.010 nats, 600 tokens")
-    assert "helps" not in sentence
-    sentence = diagnostics_figures.describe_gain("wdr", found, "frequency")
-    assert_names(sentence, "helps", "10–99", "0.060 ± 0.020 nats, 600 tokens")
-    assert "hurts" not in sentence and "0–9 " not in sentence
-    with raises_naming(ValueError, "`by`", "place, frequency", "'length'"):
-        diagnostics_figures.plot_gain({"wdr": found}, "length")
-    noise = replace(found, gain_by_place=[GainBin("1", 500, 0.1, 0.06)])
-    sentence = diagnostics_figures.describe_gain("wdr", noise, "place")
-    assert_names(sentence, "2 standard errors")
-    assert "helps" not in sentence and "hurts" not in sentence
-    off = replace(found, ensemble=0.0)
-    sentence = diagnostics_figures.describe_gain("wdr", off, "place")
-    assert_names(sentence, "wdr", "λ is 0")
-    assert "nats" not in sentence

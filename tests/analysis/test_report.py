@@ -162,9 +162,6 @@ def test_the_gains_are_those_of_the_evaluation(page_of_comparison, compared):
     plain, fitted = (math.log(test["ensembles"][name]["token_perplexity"]) for name in ("without heads", "fitted"))
     assert float(row[2]) == pytest.approx(plain - fitted, abs=1e-4)
     assert row[4] == f"{test['num_tokens']:,}"
-    text = page_of_comparison.texts["Where the ensemble helps"]
-    assert "weights " + " ".join(f"{weight:.2f}" for weight in metrics["ensemble_weights"]) in text
-    assert "training text" in text
     # The bins of each group contain all tokens.
     for group in ("position", "count"):
         counts = [int(row[4].replace(",", "")) for row in found if row[0] == "wdr N=3" and row[1].startswith(group)]
@@ -289,7 +286,7 @@ def test_section_that_fails(errors, compared, tmp_path, monkeypatch, keep_sectio
         assert text.strip().endswith(f": {reason}")
     else:
         # The values on the text do not need generation.
-        assert "simple N=3" in text and reason in text and re.search(r"\d\.\d\d tokens per forward pass\.", text)
+        assert "simple N=3" in text and reason in text
 
 
 def test_translation(pairs, marian, tmp_path, keep_sections):
@@ -319,7 +316,6 @@ def test_translation(pairs, marian, tmp_path, keep_sections):
         f"{math.exp(metrics[name]):,.1f}" for name in ("next_word_loss", "head_1_loss", "head_2_loss", "head_3_loss")
     ]
     assert "translation" in found.texts["Where the ensemble helps"]
-    assert re.search(r"generation measured \d\.\d\d", found.texts["Acceptance rate of drafts"])
     assert found.tables["Generated text by source"][0][1][0] == "model"
 
     run = load_run(folder)

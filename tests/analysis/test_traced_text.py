@@ -197,17 +197,13 @@ def test_a_long_prompt_is_cut():
 
 
 def test_terminal():
-    plain, colored = str(HAND_MADE), HAND_MADE.to_terminal()
+    plain = str(HAND_MADE)
     assert plain.startswith(
         '1 < 2 &amp;|<i>¹ a²\n⏎{✗³“" onfocus="x” ᶜ“</span>” ᶜ“⏎”}\n◌ᶜ🙂¹²␀␛[2Jend\n\n6 tokens, 3.00 per forward pass'
     )
     assert "\nmodel: 2 tokens (33%)\n" in plain
     assert plain.endswith("prompt lookupᶜ: 1 tokens (17%); 3 drafts, 33% accepted")
-    assert "\x1b" not in plain and "\x1b[" in colored
-    # Colours add nothing but codes, and end where they should.
-    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
-    codes = re.findall(r"\x1b\[([0-9;]*)m", colored)
-    assert codes[1::2] == ["0"] * (len(codes) // 2) and "0" not in codes[::2]
+    assert "\x1b" not in plain
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}, {"ensemble_lambda": 0.4}])

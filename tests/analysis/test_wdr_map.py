@@ -1,11 +1,8 @@
 """The map of word differences: targets and diversity against slow references, plot, page and invalid input."""
 
 import importlib
-import json
 import re
-import tomllib
 from collections import defaultdict
-from html.parser import HTMLParser
 from math import comb
 from pathlib import Path
 
@@ -17,10 +14,8 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedToken
 
 from ngram_wdr_hf.analysis import WDRMap, wdr_map
 from ngram_wdr_hf.analysis.token_labels import token_labels
-from ngram_wdr_hf.analysis.wdr_map_page import TEMPLATE
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 from tests.support.errors import raises_naming
-from tests.support.processes import ROOT
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 
 # Tokens that break a page or a plot without escaping.
@@ -320,63 +315,6 @@ def test_most_frequent_word_that_only_begins_documents():
     assert first == "die" and second in found.figure().axes[2].get_title()
     with raises_naming(ValueError, "`word`", "'die'", repr(second)):
         found.figure("die")
-
-
-class Page(HTMLParser):
-    """A parsed page: its elements and the contents of its scripts."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.elements, self.scripts = [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str):
-        if self.elements and self.elements[-1][0] == "script":
-            self.scripts[-1] += data
-
-
-def test_page_holds_the_map(tokenizer, tmp_path):
-    # With every tricky word, some twice in a row.
-    found = wdr_map(tiny_model(), [[*range(VOCAB_SIZE), *range(VOCAB_SIZE), 1, 1, 2, 2]], tokenizer)
-    path = found.page(tmp_path / "map.html")
-    text = path.read_text(encoding="utf-8")
-    assert text == found.to_html() and found.fragment() in text
-    page = Page(text)
-    assert [tag for tag, _ in page.elements].count("script") == 2
-    data = json.loads(page.scripts[0])
-    assert data["tokens"] == found.tokens and data["documents"] == found.documents
-    assert [entry["spread"] for entry in data["diversity"]] == [entry.spread for entry in found.diversity]
-    assert data["frequent"] == found.frequent_words(9)
-    levels, positions, x, y = zip(*data["points"], strict=True)
-    assert list(levels) == found.levels.tolist() and list(positions) == found.positions.tolist()
-    for scaled, column in zip((x, y), found.coordinates.T, strict=True):
-        assert 0 < min(scaled) < max(scaled) < 1
-        stretched = np.polyval(np.polyfit(column, scaled, 1), column)
-        np.testing.assert_allclose(scaled, stretched, atol=1e-4)
-    point = len(levels) - 1
-    signs = zip(data["signs"][2], data["tokens"][positions[point] - 1 :: -1], strict=False)
-    assert data["tokens"][positions[point]] + "".join(map("".join, signs)) == found.formula(point)
-
-
-def test_page_is_self_contained(found):
-    page = Page(found.to_html())
-    outside = {"src", "href", "srcset", "action", "data"}
-    assert not [attributes for _, attributes in page.elements if outside & attributes.keys()]
-    assert "://" not in TEMPLATE.read_text(encoding="utf-8") and "@import" not in found.to_html()
-    # A page can hold several fragments, so they have no ids.
-    assert not [attributes for _, attributes in Page(found.fragment()).elements if "id" in attributes]
-
-
-def test_template_is_shipped():
-    root = ROOT
-    shipped = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    files = {path for pattern in shipped["ngram_wdr_hf"] for path in (root / "ngram_wdr_hf").glob(pattern)}
-    assert TEMPLATE in files
 
 
 REPEATED = [2, 3, 4, 5] * 10

@@ -24,10 +24,10 @@ def address(folder) -> Iterator[str]:
 
 def test_requests(address, checkpoint):
     client = Client(address, verbose=False)
-    text, speed, predictions = client.predict(*settings(), api_name="/continue")
+    text, speed = client.predict(*settings(), api_name="/continue")
     expected = generation.generate(checkpoint, PROMPT, NEW_TOKENS, WEIGHTS, always_drafts=True)
     assert text == expected.traced.fragment()
-    assert "tokens per second" in speed and predictions.startswith('<div class="traced predictions">')
+    assert "tokens per second" in speed
     with raises_naming(AppError, "40 tokens", "at most 39"):
         client.predict(*settings("a" * 40), api_name="/continue")
 
@@ -54,7 +54,7 @@ def test_page_in_a_browser(address, browser, checkpoint):
     page.locator("#prompt textarea").fill(PROMPT)
     page.get_by_label("Let the heads draft").check()
     page.get_by_role("button", name="Continue the text").click()
-    page.locator("#predictions table").wait_for()
+    page.locator("#speed table").wait_for()
 
     expected = generation.generate(checkpoint, PROMPT, NEW_TOKENS * 2, WEIGHTS, always_drafts=True).traced
     tokens = page.locator("#text .text .token")
@@ -68,7 +68,6 @@ def test_page_in_a_browser(address, browser, checkpoint):
     assert len(by_source) == len(set(colors)) == len(set(sources)) > 1
     assert "tokens per second" in page.locator("#speed table").inner_text()
     assert "times as fast" in page.locator("#speed").inner_text()
-    assert page.locator("#predictions tbody tr").count() == len(expected.tokens)
 
     page.get_by_label("λ", exact=True).check()
     page.get_by_label("number input for λ, the share of the heads").wait_for()
