@@ -166,6 +166,7 @@ class MaskedText(TorchDataset):
     """
 
     labels_name = "labels"
+    is_batched = False
 
     def __init__(self, stream: TokenStream, block_size: int, masking: Masking):
         self.stream = stream

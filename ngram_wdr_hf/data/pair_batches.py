@@ -125,6 +125,7 @@ class PairBatches(TorchDataset):
     """
 
     labels_name = "labels"
+    is_batched = True
 
     def __init__(self, rows: Dataset, batch_tokens: int, pad_token_id: int, seed: int = 0):
         self.rows = rows

@@ -90,6 +90,7 @@ class EvaluationRows(TorchDataset):
     """
 
     labels_name = "shift_labels"
+    is_batched = False
 
     def __init__(self, rows: Sequence[np.ndarray], tokenizer: PreTrainedTokenizerBase):
         self.rows = rows

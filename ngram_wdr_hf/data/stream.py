@@ -189,6 +189,7 @@ class EvaluationWindows(TorchDataset):
     """
 
     labels_name = "shift_labels"
+    is_batched = False
 
     def __init__(
         self, stream: TokenStream, window_size: int, stride: int | None = None, start_token_id: int | None = None

@@ -7,16 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from itertools import islice
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 from transformers import ReformerLayer, Trainer, TrainerCallback, set_seed
 
 from ..data.errors import InputError
 from .modes import modes_restored
 from .unavailable import Unavailable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GRADIENT_DIVERSITY = "gradient_diversity"
 # Gradient entries squared at a time.
@@ -136,7 +139,7 @@ class GradientDiversityCallback(TrainerCallback):
 def plot_gradient_diversity(
     histories: Mapping[str, Sequence[Mapping[str, float] | tuple[int, float]]],
     path: str | PathLike | None = None,
-) -> Figure:
+) -> "Figure":
     r"""
     Plot gradient diversity over training steps, one curve per model, as in the paper, and return the figure. Raise a
     `ValueError` if a history has no value.
@@ -147,6 +150,8 @@ def plot_gradient_diversity(
             are left out.
         path (`str` or `PathLike`, *optional*): Where to save the figure; not saved by default.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
     for name, history in histories.items():

@@ -3,23 +3,33 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.errors import InputError
-from ..data.masking import MaskedText
-from ..data.pair_batches import PairBatches
-from ..data.rows import EvaluationRows
-from ..data.stream import EvaluationWindows
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble, is_lambda
 from .modes import evaluating
 
 # A mean over no targets would be 0, and the perplexity a perfect 1.
 NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
-ScoredText = EvaluationWindows | EvaluationRows | PairBatches | MaskedText
+
+
+class ScoredText(Protocol):
+    """
+    A text to score, such as `EvaluationWindows`, `EvaluationRows`, `PairBatches` or `MaskedText`. An item is a
+    dictionary of the model's inputs, with the labels under `labels_name`. If `is_batched` is true, an item is a whole
+    batch; a text without this attribute has single items. `score` also reads `num_words`.
+    """
+
+    labels_name: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int, /) -> dict[str, torch.Tensor]: ...
 
 
 def by_kind(ensembles: Iterable[Ensemble]) -> list[Ensemble]:
@@ -149,11 +159,11 @@ def batches_of(
 ) -> Iterable[dict[str, torch.Tensor]]:
     """
     Return the batches of a process's share of a text, in order, or with `shuffles` in a random order, always the same.
-    The items of `PairBatches` are batches already.
+    The items of a text with `is_batched`, such as `PairBatches`, are batches already.
     """
     share = _Share(text, process_index, num_processes)
     generator = torch.Generator().manual_seed(0) if shuffles else None
-    size = None if isinstance(text, PairBatches) else batch_size
+    size = None if getattr(text, "is_batched", False) else batch_size
     return DataLoader(share, size, shuffle=shuffles, generator=generator)
 
 
@@ -205,7 +215,7 @@ def score(
 
 def score_masked(
     model: nn.Module,
-    text: MaskedText,
+    text: ScoredText,
     batch_size: int,
     process_index: int = 0,
     num_processes: int = 1,

@@ -136,7 +136,7 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         text = dataloader.dataset
-        if not isinstance(text, ScoredText):
+        if not hasattr(text, "labels_name"):
             return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         accelerator = self.accelerator
         options = {

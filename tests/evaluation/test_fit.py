@@ -9,6 +9,7 @@ from ngram_wdr_hf import fit_ensemble
 from ngram_wdr_hf.data.stream import EvaluationWindows
 from ngram_wdr_hf.evaluation import fit as fit_module
 from ngram_wdr_hf.evaluation.scores import score
+from tests.support.processes import run_python
 from tests.support.tiny import random_ids, tiny_model
 
 
@@ -104,3 +105,40 @@ def test_model_without_past(text):
     """Without heads, only a temperature is fitted."""
     fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
     assert fit.weights == pytest.approx([fit.temperature_weight])
+
+
+BARE = """
+import sys
+
+for name in ("datasets", "pyarrow", "matplotlib"):
+    sys.modules[name] = None
+
+import torch
+from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel, fit_ensemble
+from ngram_wdr_hf.evaluation.gradients import gradient_diversity
+
+
+class Sentences:
+    labels_name = "labels"
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        ids = (torch.arange(9) * (i + 2)) % 11
+        return {"input_ids": ids, "labels": ids}
+
+
+config = WDRNgramConfig(vocab_size=11, n_positions=16, n_embd=8, n_layer=1, n_head=2, ngram_size=3)
+model = WDRNgramGPT2LMHeadModel(config)
+fit = fit_ensemble(model, Sentences(), batch_size=3)
+assert len(fit.weights) == 3 and fit.nll < fit.plain_nll
+batch = {name: torch.stack([Sentences()[i][name] for i in range(4)]) for name in ("input_ids", "labels")}
+assert gradient_diversity(model, batch) > 0
+print(fit.num_tokens)
+"""
+
+
+def test_bare_install_is_enough():
+    """Torch and Transformers suffice to fit an ensemble, to any object with items and `labels_name`."""
+    assert run_python("-c", BARE) == "32\n"
