@@ -13,7 +13,6 @@ from ... import (
 )
 from ...data.tokenizer import end_token_id, start_token_id
 from ...evaluation.checkpoint import load_checkpoint
-from ...evaluation.lengths import max_positions
 from ...modeling.causal import NgramMixin
 from ..common.arguments import GenerativeModelArguments
 from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model
@@ -51,8 +50,6 @@ def build_clm_model(
     )
     # In `generation_config` only: in a forward pass, <eos> is not padding.
     model.generation_config.pad_token_id = end_token_id(tokenizer)
-    # Otherwise, a pipeline would generate beyond the last position.
-    model.generation_config.max_length = max_positions(model)
     return model
 
 

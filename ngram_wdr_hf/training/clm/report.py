@@ -33,7 +33,7 @@ class ClmResult(TaskResult):
 
     kind = "A language model"
     pipeline_tag = "text-generation"
-    lambda_figure = "perplexity by word"
+    lambda_figure = "perplexity by token"
 
     scores: dict[str, Scores]
     samples: dict[str, str]
@@ -76,13 +76,13 @@ class ClmResult(TaskResult):
         return "\n\n".join(f"With {label}:\n\n{code_block(text)}" for label, text in self.samples.items())
 
     def over_lambda(self) -> dict[str, dict[float, float]]:
-        return {split: scores.by_lambda("word") for split, scores in self.scores.items()}
+        return {split: scores.by_lambda() for split, scores in self.scores.items()}
 
     def with_weights(self) -> dict[str, float]:
         weights = self.ensembles().get("fitted", self.ensembles().get("weights"))
         if weights is None:
             return {}
-        return {split: scores.perplexity(weights, "word") for split, scores in self.scores.items()}
+        return {split: scores.perplexity(weights) for split, scores in self.scores.items()}
 
 
 def perplexity_table(results: Sequence[ClmResult], unit: str, mark: str = "*") -> list[list[str]]:

@@ -132,14 +132,15 @@ def test_text_continues_after_the_end_of_a_line(finished_clm):
     end = tokenizer.convert_tokens_to_ids("<eos>")
     assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (None,) * 3
     assert model.config.bos_token_id == model.generation_config.pad_token_id == end
+    # With a saved length, `generate(max_new_tokens=...)` would warn about two lengths.
+    assert model.generation_config.max_length is None
     # A prompt of 8 tokens, and 8 new ones.
     assert {len(text.split()) for text in finished_clm.result.samples.values()} == {16}
     with torch.no_grad():
         # Make every next token <eos>.
         model.transformer.ln_f.bias.copy_(1e3 * model.lm_head.weight[end])
     generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
-    (generated,) = generate("the cat sees", return_tensors=True)
-    # Up to the last position of the model, and not beyond.
+    (generated,) = generate("the cat sees", return_tensors=True, max_new_tokens=13)
     assert generated["generated_token_ids"][3:] == [end] * 13
     assert tokenizer.model_max_length == model.config.max_position_embeddings == 16
 
