@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ngram_wdr_hf.analysis import TracedRow, TracedText
-from ngram_wdr_hf.analysis.token_texts import token_texts
+from ngram_wdr_hf.analysis.token_text import token_texts
 from ngram_wdr_hf.analysis.traced_text import generate_after, read_prompts, traced_tokens
 from ngram_wdr_hf.backbones.registry import is_masked
 from ngram_wdr_hf.data.errors import InputError
@@ -193,7 +193,7 @@ def _read_prompt(checkpoint: Checkpoint, prompt: str) -> list[int]:
     start = start_token_id(checkpoint.tokenizer)
     if not prompt and start is None:
         raise InputError("The prompt is empty, and this model has no token that begins a text: type a prompt.")
-    return read_prompts("prompt", prompt or [start], checkpoint.model, checkpoint.tokenizer)[0]
+    return read_prompts(prompt or [start], checkpoint.model, checkpoint.tokenizer)[0]
 
 
 def _note(checkpoint: Checkpoint, prompt_length: int, max_new_tokens: int) -> str | None:

@@ -3,9 +3,8 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,10 +25,30 @@ from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
 from ..training.common.model import can_drop_drafts
-from .gain_bins import FREQUENCIES, POSITIONS, GainBin, GainTally, SentencePositions
 
 # The end of a sentence, with closing quotation marks and brackets.
 SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")
+# The lower bounds of the bins of gains: position in the sentence, and count in training.
+POSITIONS = (1, 2, 3, 4, 5, 9, 17, 33)
+FREQUENCIES = (0, 10, 100, 1_000, 10_000, 100_000)
+
+
+@dataclass(frozen=True)
+class GainBin:
+    r"""
+    The ensemble's gain on a group of tokens.
+
+    Args:
+        label (`str`): The name of the group: its range of positions or counts, such as `5–8`.
+        num_tokens (`int`): Number of tokens.
+        mean (`float`): The mean NLL without the ensemble minus the mean NLL with it, in nats; above 0, it helps.
+        standard_error (`float`): The standard error of the mean for independent tokens; NaN for a single token.
+    """
+
+    label: str
+    num_tokens: int
+    mean: float
+    standard_error: float
 
 
 @dataclass
@@ -83,22 +102,19 @@ def head_diagnostics(
     sentence_ends: Collection[int] = (),
     token_counts: Sequence[int] | np.ndarray | None = None,
     batch_size: int = 8,
-    on_batch: Callable[[], None] = lambda: None,
     ensemble_weights: Sequence[float] | None = None,
 ) -> HeadDiagnostics:
     r"""
     Measure accuracy and acceptance rate of every depth and the gain of the ensemble, in one pass over a text. The
     values equal the model's own evaluation: `nlls` are its `head_losses`.
 
-    A greedy draft is accepted if it equals the model's choice, with the model's own ensemble. As in
-    `generate(use_mtp=True)`, head n drafts after the next token of the text and the n - 1 drafts before its own. The
-    model's choice after a draft is known only where the text has the same token. So head n is measured at positions
-    where all earlier drafts were accepted and equal the text.
+    A greedy draft is accepted if it equals the model's choice, with the model's own ensemble. The model's choice after
+    a draft is known only where the text has the same token, so head n is measured at positions where all earlier
+    drafts were accepted and equal the text.
 
     Args:
         model (`PreTrainedModel`): A model of this package; without heads, it has depth 0 only.
-        text (`EvaluationWindows` or `PairBatches`): Running text, or sentence pairs for an encoder-decoder
-            model.
+        text (`EvaluationWindows` or `PairBatches`): Running text, or sentence pairs for an encoder-decoder model.
         ensemble_lambda (`float`, *optional*): The λ to measure the gain of; the model's own ensemble by default.
         sentence_ends (`Collection[int]`, *optional*):
             In running text, the tokens that end a sentence, see [`find_sentence_ends`]. Without them, positions are
@@ -106,57 +122,107 @@ def head_diagnostics(
         token_counts (`Sequence[int]`, *optional*):
             Count of each token in training, see [`count_tokens`]; by default, counts in `text`.
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
-        on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
         ensemble_weights (`Sequence[float]`, *optional*): The N weights to measure the gain of, instead of a λ.
     """
     if not hasattr(model, "ngram_ensemble"):
-        raise ValueError(
-            f"`model` must be a next-token model of this package, got {type(model).__name__}: add heads with "
-            "`with_ngram_heads`."
-        )
-    if not isinstance(text, (EvaluationWindows, PairBatches)):
-        raise ValueError(
-            f"`text` must be `EvaluationWindows` or `PairBatches`, got {type(text).__name__}: wrap running text in "
-            "`EvaluationWindows(TokenStream([ids], num_words), window_size)`."
-        )
+        raise ValueError(f"`model` must have heads, got {type(model).__name__}: add some with `with_ngram_heads`.")
     if not len(text):
         raise Unavailable("`text` has no token to predict: give a longer one.")
-    ensemble = model.ngram_ensemble(ensemble_lambda, ensemble_weights)
-    vocab_size = model.ngram_vocab_size
-    counts = torch.as_tensor(count_tokens(text, vocab_size) if token_counts is None else token_counts)
-    if counts.shape != (vocab_size,):
-        raise ValueError(
-            f"`token_counts` must have the shape ({vocab_size},), one count per token of the vocabulary, got "
-            f"{tuple(counts.shape)}."
-        )
-    num_targets = nll_sums = num_correct = num_drafts = num_accepted = 0
-    gain, by_position, by_frequency = GainTally((0,)), GainTally(POSITIONS), GainTally(FREQUENCIES)
-    positions_in_sentence = SentencePositions(sentence_ends, isinstance(text, PairBatches))
-    for batch in DataLoader(text, batch_size if isinstance(text, EvaluationWindows) else None):
-        with evaluating(model):
-            inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            measured = _measure_batch(model, inputs, ensemble)
-        num_targets = num_targets + measured.num_targets
-        nll_sums = nll_sums + measured.nll_sums
-        num_correct = num_correct + measured.num_correct
-        num_drafts = num_drafts + measured.num_drafts
-        num_accepted = num_accepted + measured.num_accepted
-        is_target = measured.targets != IGNORE_INDEX
-        gain.add(measured.gains, torch.zeros_like(measured.targets[is_target]))
-        by_position.add(measured.gains, positions_in_sentence.of(measured.targets, is_target))
-        by_frequency.add(measured.gains, counts[measured.targets[is_target]])
-        on_batch()
+    own, ensemble = model.ngram_ensemble(), model.ngram_ensemble(ensemble_lambda, ensemble_weights)
+    layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
+    num_heads = len(model.ngram_heads)
+    # By depth: targets, NLLs, hits. By head: drafts, accepted ones.
+    sums, draft_sums = np.zeros((3, num_heads + 1)), np.zeros((2, num_heads), dtype=int)
+    gains, tokens, places = [], [], []
+    with evaluating(model):
+        for batch in DataLoader(text, batch_size if isinstance(text, EvaluationWindows) else None):
+            predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            targets = predictions.targets
+            by_ensemble = {
+                value: _measure(layer, predictions.ensemble(value), targets[0]) for value in {0.0, own, ensemble}
+            }
+            by_head = [
+                _measure(layer, *pair, draft_vocabulary)
+                for pair in zip(predictions.embeddings[1:], targets[1:], strict=True)
+            ]
+            for depth, (nlls, best, _) in enumerate([by_ensemble[0.0], *by_head]):
+                sums[:, depth] += len(nlls), float(nlls.sum()), int((best == targets[depth]).sum())
+            accepted = count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
+            draft_sums += np.array(accepted, dtype=int)
+            is_target = targets[0] != IGNORE_INDEX
+            gains.append((by_ensemble[0.0][0] - by_ensemble[ensemble][0]).numpy())
+            tokens.append(targets[0][is_target].cpu().numpy())
+            places.append(is_target.cumsum(1)[is_target].cpu().numpy())
+    gains, tokens = np.concatenate(gains), np.concatenate(tokens)
+    counts = count_tokens(text, model.ngram_vocab_size) if token_counts is None else np.asarray(token_counts)
+    is_running = isinstance(text, EvaluationWindows)
+    places = _places(tokens, sentence_ends) if is_running else np.concatenate(places)
+    num_targets, nll_sums, num_correct = sums
     return HeadDiagnostics(
         ensemble=ensemble,
-        num_targets=num_targets.tolist(),
-        nlls=(nll_sums / num_targets.clamp(min=1)).tolist(),
-        accuracies=(num_correct.double() / num_targets.clamp(min=1)).tolist(),
-        num_drafts=num_drafts.tolist(),
-        num_accepted=num_accepted.tolist(),
-        gain=replace(gain.bins()[0], label="all"),
-        gain_by_place=by_position.bins(),
-        gain_by_frequency=by_frequency.bins(),
+        num_targets=num_targets.astype(int).tolist(),
+        nlls=(nll_sums / num_targets.clip(min=1)).tolist(),
+        accuracies=(num_correct / num_targets.clip(min=1)).tolist(),
+        num_drafts=draft_sums[0].tolist(),
+        num_accepted=draft_sums[1].tolist(),
+        gain=_gain_bin("all", gains),
+        gain_by_place=_gain_bins(gains, places, POSITIONS),
+        gain_by_frequency=_gain_bins(gains, counts[tokens], FREQUENCIES),
     )
+
+
+def _measure(
+    layer: LogitLayer,
+    predictions: torch.Tensor,
+    targets: torch.LongTensor,
+    draft_vocabulary: torch.LongTensor | None = None,
+) -> tuple[torch.Tensor, torch.LongTensor, torch.LongTensor]:
+    """
+    Return the NLL of each target, row by row in float64, and the most likely token of all and of those in
+    `draft_vocabulary`, `(batch_size, T)`, -1 without a target. Logits are computed chunk by chunk.
+    """
+    is_target = targets != IGNORE_INDEX
+    nlls, best_rows, draft_rows = [], [], []
+    size = chunk_rows(layer.weight)
+    for rows, labels in zip(predictions[is_target].split(size), targets[is_target].split(size), strict=True):
+        logits = layer(rows)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        # On the CPU, because not every accelerator has float64.
+        nlls.append(F.cross_entropy(logits, labels, reduction="none").cpu().double())
+        best_rows.append(logits.argmax(-1))
+        if draft_vocabulary is not None:
+            draft_rows.append(draft_vocabulary[logits[:, draft_vocabulary].argmax(-1)])
+    best = torch.full_like(targets, -1).masked_scatter(is_target, torch.cat(best_rows))
+    draft = best if draft_vocabulary is None else best.masked_scatter(is_target, torch.cat(draft_rows))
+    return torch.cat(nlls), best, draft
+
+
+def _places(tokens: np.ndarray, sentence_ends: Collection[int]) -> np.ndarray:
+    """Return the position in its sentence of each token of a running text, from 1."""
+    numbers = np.arange(len(tokens))
+    is_first = np.append(True, np.isin(tokens, list(sentence_ends))[:-1])
+    return numbers - np.maximum.accumulate(np.where(is_first, numbers, 0)) + 1
+
+
+def _gain_bins(gains: np.ndarray, values: np.ndarray, firsts: Sequence[int]) -> list[GainBin]:
+    """Return the gain of each bin of values that is not empty; `firsts` are the bins' lower bounds."""
+    bins = np.digitize(values, firsts) - 1
+    return [
+        _gain_bin(_label(*bounds), gains[bins == i])
+        for i, bounds in enumerate(itertools.zip_longest(firsts, firsts[1:]))
+        if (bins == i).any()
+    ]
+
+
+def _gain_bin(label: str, gains: np.ndarray) -> GainBin:
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+    return GainBin(label, len(gains), float(gains.mean()), error)
+
+
+def _label(first: int, end: int | None) -> str:
+    if end is None:
+        return f"{first:,}+"
+    return f"{first:,}" if end == first + 1 else f"{first:,}–{end - 1:,}"
 
 
 def draft_statistics(
@@ -198,87 +264,3 @@ def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
     end = end_token_id(tokenizer)
     return [token for token in range(len(texts)) if is_end[token] or token == end]
-
-
-class _BatchMeasurements(NamedTuple):
-    """
-    Measurements of one batch. `num_targets`, `nll_sums` and `num_correct` (most likely tokens that equal the target)
-    have one entry per depth, `num_drafts` and `num_accepted` one per head. `targets` are the next tokens,
-    `(batch_size, T)`, -100 without a target. `gains` has one entry per target, row by row: NLL with λ = 0 minus NLL
-    with the ensemble.
-    """
-
-    num_targets: torch.Tensor
-    nll_sums: torch.Tensor
-    num_correct: torch.Tensor
-    num_drafts: torch.Tensor
-    num_accepted: torch.Tensor
-    targets: torch.LongTensor
-    gains: torch.Tensor
-
-
-def _measure_batch(model: PreTrainedModel, batch: dict[str, torch.Tensor], ensemble: Ensemble) -> _BatchMeasurements:
-    own_ensemble = model.ngram_ensemble()
-    predictions = model.ngram_predictions(**batch)
-    targets = predictions.targets
-    layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
-    by_ensemble = {
-        value: _measure_depth(layer, predictions.ensemble(value), targets[0])
-        for value in {0.0, own_ensemble, ensemble}
-    }
-    by_head = [
-        _measure_depth(layer, *pair, draft_vocabulary)
-        for pair in zip(predictions.embeddings[1:], targets[1:], strict=True)
-    ]
-    by_depth = [by_ensemble[0.0], *by_head]
-    choices = by_ensemble[own_ensemble].best
-    num_drafts, num_accepted = count_accepted([depth.draft for depth in by_head], choices, targets)
-    return _BatchMeasurements(
-        num_targets=torch.tensor([len(depth.nlls) for depth in by_depth]),
-        nll_sums=torch.stack([depth.nlls.sum() for depth in by_depth]),
-        num_correct=torch.stack(
-            [(depth.best == target).sum().cpu() for depth, target in zip(by_depth, targets, strict=True)]
-        ),
-        num_drafts=torch.tensor(num_drafts, dtype=torch.long),
-        num_accepted=torch.tensor(num_accepted, dtype=torch.long),
-        targets=targets[0].cpu(),
-        gains=by_ensemble[0.0].nlls - by_ensemble[ensemble].nlls,
-    )
-
-
-class _DepthMeasurements(NamedTuple):
-    """
-    Measurements of one depth. `nlls` has one entry per target, row by row, in float64. `best` and `draft` are the most
-    likely token of all and of those that may be drafted, `(batch_size, T)`, -1 without a target.
-    """
-
-    nlls: torch.Tensor
-    best: torch.LongTensor
-    draft: torch.LongTensor
-
-
-def _measure_depth(
-    layer: LogitLayer,
-    predictions: torch.Tensor,
-    targets: torch.LongTensor,
-    draft_vocabulary: torch.LongTensor | None = None,
-) -> _DepthMeasurements:
-    """
-    Measure the predictions of a depth at its targets, with logits chunk by chunk. `draft_vocabulary` holds the ids of
-    the tokens that may be drafted, `None` for all.
-    """
-    is_target = targets != IGNORE_INDEX
-    nlls, best = [], torch.full_like(targets, -1)
-    best_rows, draft_rows = [], []
-    size = chunk_rows(layer.weight)
-    for rows, labels in zip(predictions[is_target].split(size), targets[is_target].split(size), strict=True):
-        logits = layer(rows)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        # On the CPU, because not every accelerator has float64.
-        nlls.append(F.cross_entropy(logits, labels, reduction="none").cpu().double())
-        best_rows.append(logits.argmax(-1))
-        if draft_vocabulary is not None:
-            draft_rows.append(draft_vocabulary[logits[:, draft_vocabulary].argmax(-1)])
-    best[is_target] = torch.cat(best_rows)
-    draft = best if draft_vocabulary is None else best.masked_scatter(is_target, torch.cat(draft_rows))
-    return _DepthMeasurements(torch.cat(nlls), best, draft)

@@ -18,12 +18,13 @@ from ..evaluation.modes import evaluating
 from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..training.common.model import can_drop_drafts
-from .token_rows import TextOrIds, check_ids, token_rows
-from .token_texts import texts_after, token_texts
+from .token_text import LINE_MARKS, TextOrIds, texts_after, token_rows, token_texts
 
 DEFAULT_NEW_TOKENS = 64
-# Options of `generate` that `traced_text` sets itself.
-OWN_OPTIONS = ("input_ids", "inputs", "attention_mask", "max_length", "use_mtp", "return_dict_in_generate")
+# What stands for a token that is a part of a character.
+PART = "◌"
+# Control characters as pictures, because terminals and pages do not show them.
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
 
 class Draft(NamedTuple):
@@ -57,7 +58,7 @@ class TracedRow(NamedTuple):
     tokens: list[TracedToken]
 
 
-@dataclass
+@dataclass(repr=False)
 class TracedText:
     r"""
     Texts of one generation with the source of each token. A notebook shows it in colours, `print` with marks.
@@ -74,61 +75,70 @@ class TracedText:
     is_encoder_decoder: bool = False
 
     @property
+    def tokens(self) -> list[TracedToken]:
+        """The generated tokens of all rows."""
+        return [token for row in self.rows for token in row.tokens]
+
+    @property
     def counts(self) -> dict[int, int]:
         """The number of tokens by source: the model's, then those of each head, then those of prompt lookup."""
         return _in_order(Counter(token.source for token in self.tokens))
 
     @property
     def num_drafts(self) -> dict[int, int]:
-        """
-        The number of drafts by source: those of each head, then those of prompt lookup. An accepted draft is a token;
-        drafts for positions after the end of a row do not count.
-        """
+        """The number of drafts by source, accepted or not; without drafts for positions after the end of a row."""
         rejected = Counter(draft.source for token in self.tokens for draft in (*token.rejected, *token.dropped))
         accepted = Counter(token.source for token in self.tokens if token.source != MODEL_SOURCE)
         return _in_order(rejected + accepted)
 
     @property
     def acceptance(self) -> dict[int, float]:
-        """
-        The acceptance rate of drafts by source: accepted drafts over all drafts. A draft after a rejected one is
-        rejected.
-        """
+        """The share of accepted drafts by source. A draft after a rejected one is rejected."""
         return {source: self.counts.get(source, 0) / drafts for source, drafts in self.num_drafts.items()}
-
-    @property
-    def tokens(self) -> list[TracedToken]:
-        """The generated tokens of all rows."""
-        return [token for row in self.rows for token in row.tokens]
 
     def fragment(self) -> str:
         """Return the coloured text with its legend and counts as an HTML fragment; a page can hold several."""
-        from .traced_text_page import fragment
+        from .traced_html import fragment
 
         return fragment(self)
 
-    def to_html(self) -> str:
-        """Return the coloured text as a self-contained page."""
-        from .traced_text_page import whole_page
-
-        return whole_page(self)
-
     def page(self, path: str | Path) -> Path:
         """Write the coloured text to a self-contained HTML file, and return its path."""
+        from .traced_html import PAGE
+
         path = Path(path)
-        path.write_text(self.to_html(), encoding="utf-8")
+        path.write_text(PAGE.format(fragment=self.fragment()), encoding="utf-8")
         return path
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.rows)} rows, {len(self.tokens)} tokens)"
-
     def __str__(self) -> str:
-        from .traced_text_terminal import written
-
-        return written(self)
+        """
+        Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after
+        the token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
+        """
+        between = " → " if self.is_encoder_decoder else "|"
+        texts = [without_controls(row.prompt) + between + "".join(map(_marked, row.tokens)) for row in self.rows]
+        counts = [
+            f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in self.table()
+        ]
+        return "\n\n".join([*texts, "\n".join(counts)])
 
     def _repr_html_(self) -> str:
         return self.fragment()
+
+    def table(self) -> list[tuple[int, str, str, str, str, str]]:
+        """The sources of tokens and drafts: source, name, tokens, share of the text, drafts, acceptance rate."""
+        tokens, drafts, acceptance = self.counts, self.num_drafts, self.acceptance
+        return [
+            (
+                source,
+                source_name(source),
+                f"{tokens.get(source, 0):,}",
+                f"{tokens.get(source, 0) / len(self.tokens):.0%}",
+                f"{drafts.get(source, 0):,}",
+                f"{acceptance[source]:.0%}" if source in drafts else "",
+            )
+            for source in (MODEL_SOURCE, *drafts)
+        ]
 
 
 def traced_text(
@@ -139,8 +149,8 @@ def traced_text(
     **generate_options: Any,
 ) -> TracedText:
     r"""
-    Generate with drafts, greedily by default, and return the text with the source of each token: the model, a head or
-    prompt lookup. The result also has the drafts that were rejected.
+    Generate with drafts, greedily by default, and return the text with the source of each token and the drafts that
+    were rejected.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
@@ -150,16 +160,15 @@ def traced_text(
         max_new_tokens (`int`, *optional*, defaults to 64):
             Maximum number of new tokens per prompt, also limited by the model's positions.
         generate_options: Options of `generate`, such as `draft_threshold=0`, with which the heads draft at every step.
-
-    Returns:
-        `TracedText`.
     """
-    _check_model(model)
+    if not hasattr(model, "ngram_ensemble"):
+        raise ValueError(f"`model` must have heads, got {type(model).__name__}: add some with `with_ngram_heads`.")
+    if not model.ngram_heads:
+        raise Unavailable(f"`model` has no heads to draft with, got {type(model).__name__}: use `ngram_size` >= 2.")
+    if not can_drop_drafts(model):
+        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
     check_integer("max_new_tokens", max_new_tokens)
-    for name in OWN_OPTIONS:
-        if name in generate_options:
-            raise ValueError(f"`{name}` is set by `traced_text`: leave it out, and use `prompt` and `max_new_tokens`.")
-    prompts = read_prompts("prompt", prompt, model, tokenizer)
+    prompts = read_prompts(prompt, model, tokenizer)
     options = {"do_sample": False, "num_beams": 1, **generate_options}
     statistics, rows = SpeculationStatistics(), []
     # Some models cannot draft for several rows at once.
@@ -172,77 +181,36 @@ def traced_text(
         for i, trace in enumerate(output.speculation.trace):
             ids = batch[i // num_copies]
             begin = output.sequences[i, :num_read].tolist() if model.config.is_encoder_decoder else ids
-            prompt_text = "".join(token_texts(ids, tokenizer))
-            rows.append(TracedRow(prompt_text, traced_tokens(begin, trace, tokenizer)))
+            rows.append(TracedRow("".join(token_texts(ids, tokenizer)), traced_tokens(begin, trace, tokenizer)))
     return TracedText(rows, statistics, model.config.is_encoder_decoder)
 
 
-def read_prompts(
-    name: str, prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> list[list[int]]:
-    """
-    Return the token ids of each prompt in the argument `name`. Raise a `ValueError` if a prompt is empty, or if the
-    model cannot read it.
-    """
-    prompts = list(token_rows(name, prompt, tokenizer, add_special_tokens=True))
+def read_prompts(prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Return the token ids of each prompt. Raise an `InputError` if one is empty, or too long for the model."""
+    prompts = token_rows(prompt, tokenizer, model.ngram_vocab_size, add_special_tokens=True)
     if not prompts or not all(prompts):
-        raise InputError(f"`{name}` has no tokens: give a longer text.")
-    for ids in prompts:
-        check_ids(name, ids, model.ngram_vocab_size, tokenizer)
+        raise InputError("The prompt has no tokens: give a longer text.")
     longest = max(map(len, prompts))
     # A decoder-only model also needs a position for what it generates.
     limit = (max_positions(model) or math.inf) - (not model.config.is_encoder_decoder)
     if longest > limit:
-        raise InputError(f"`{name}` has {longest} tokens, but the model reads at most {limit}: give a shorter text.")
+        raise InputError(f"The prompt has {longest} tokens, but the model reads at most {limit}: give a shorter text.")
     return prompts
 
 
 def traced_tokens(
     begin: Sequence[int], trace: Sequence[TokenTrace], tokenizer: PreTrainedTokenizerBase
 ) -> list[TracedToken]:
-    r"""
-    Return the tokens of a trace with their texts.
-
-    Args:
-        begin (`Sequence[int]`): The token ids that the text begins with, those of the prompt.
-        trace (`Sequence[TokenTrace]`): Where each further token came from.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
-    """
+    """Return the tokens of a trace with their texts, in a text that begins with the tokens `begin`."""
     ids = [*begin, *(one.token for one in trace)]
     texts = token_texts(ids, tokenizer)[len(begin) :]
     tokens = []
     for position, (one, text) in enumerate(zip(trace, texts, strict=True), start=len(begin)):
-        drafts = _drafts(ids[:position], (*one.rejected, *one.dropped), tokenizer)
+        pairs = (*one.rejected, *one.dropped)
+        draft_texts = texts_after(ids[:position], [token for token, _ in pairs], tokenizer) if pairs else []
+        drafts = tuple(Draft(text, source) for text, (_, source) in zip(draft_texts, pairs, strict=True))
         tokens.append(TracedToken(text, one.source, drafts[: len(one.rejected)], drafts[len(one.rejected) :]))
     return tokens
-
-
-def _drafts(
-    before: Sequence[int], drafts: Sequence[tuple[int, int]], tokenizer: PreTrainedTokenizerBase
-) -> tuple[Draft, ...]:
-    """Return drafts, given as token ids and sources, with their texts after the tokens `before`."""
-    if not drafts:
-        return ()
-    ids, sources = zip(*drafts, strict=True)
-    return tuple(map(Draft, texts_after(before, ids, tokenizer), sources))
-
-
-def _in_order(by_source: dict[int, int]) -> dict[int, int]:
-    """Return numbers by source in the order model, heads by depth, prompt lookup."""
-    order = sorted(by_source, key=lambda source: math.inf if source == LOOKUP_SOURCE else source)
-    return {source: by_source[source] for source in order}
-
-
-def _check_model(model: PreTrainedModel) -> None:
-    if not hasattr(model, "ngram_ensemble"):
-        raise ValueError(
-            f"`model` must be a next-token model of this package, got {type(model).__name__}: add heads with "
-            "`with_ngram_heads`."
-        )
-    if not model.ngram_heads:
-        raise Unavailable(f"`model` has no heads to draft with, got {type(model).__name__}: use `ngram_size` >= 2.")
-    if not can_drop_drafts(model):
-        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
 
 
 def generate_after(
@@ -265,3 +233,37 @@ def generate_after(
             return_dict_in_generate=True,
             **options,
         )
+
+
+def source_name(source: int) -> str:
+    """Return the name of a source: "model", "head 2" or "prompt lookup"."""
+    return {MODEL_SOURCE: "model", LOOKUP_SOURCE: "prompt lookup"}.get(source, f"head {source}")
+
+
+def source_mark(source: int) -> str:
+    """Return the mark of a source of drafts: the depth of a head, or c for a copy by prompt lookup."""
+    return "c" if source == LOOKUP_SOURCE else str(source)
+
+
+def without_controls(text: str) -> str:
+    """Return a text with pictures of control characters; line breaks and tabs are kept."""
+    return text.translate(CONTROLS)
+
+
+def visible(text: str) -> str:
+    """Return a short text in which line breaks, tabs and parts of characters can be seen."""
+    return without_controls(text.translate(LINE_MARKS)) or PART
+
+
+def _marked(token: TracedToken) -> str:
+    text = without_controls(token.text) or PART
+    if token.source != MODEL_SOURCE:
+        text += f"[{source_mark(token.source)}]"
+    drafts = [f"[{source_mark(draft.source)}]“{visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
+    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
+
+
+def _in_order(by_source: dict[int, int]) -> dict[int, int]:
+    """Return numbers by source in the order model, heads by depth, prompt lookup."""
+    order = sorted(by_source, key=lambda source: math.inf if source == LOOKUP_SOURCE else source)
+    return {source: by_source[source] for source in order}

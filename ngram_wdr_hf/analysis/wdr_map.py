@@ -13,8 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..method.differences import wdr
-from .token_labels import token_labels
-from .token_rows import TextOrIds, check_ids, token_rows
+from .token_text import TextOrIds, token_labels, token_rows
 
 # The length of the paper's text, from the test set of Penn Treebank.
 PAPER_TOKENS = 1270
@@ -150,11 +149,10 @@ def wdr_map(
             f"`model` has no output embeddings, got {type(model).__name__}: load it with a head, as in "
             "`AutoModelForCausalLM`."
         )
-    rows = _documents(text_or_ids, tokenizer, max_tokens)
+    rows = _first_tokens(token_rows(text_or_ids, tokenizer, len(weight)), max_tokens)
     ids = [token for row in rows for token in row]
     if not ids:
         raise Unavailable("`text_or_ids` has no tokens: give a longer text.")
-    check_ids("text_or_ids", ids, len(weight), tokenizer)
     embeddings = [weight.detach()[torch.tensor(row, dtype=torch.long)].float().cpu() for row in rows]
     if not all(row.isfinite().all() for row in embeddings):
         raise Unavailable("`model` has output embeddings that are not finite: use another checkpoint.")
@@ -213,15 +211,10 @@ def target_diversity(vectors: np.ndarray, positions: np.ndarray, ids: Sequence[i
     )
 
 
-def _documents(text_or_ids: TextOrIds, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> list[list[int]]:
-    """Return the token ids of each document, the first `max_tokens` in all."""
-    kept = []
-    for ids in token_rows("text_or_ids", text_or_ids, tokenizer):
-        kept.append(ids[:max_tokens])
-        max_tokens -= len(kept[-1])
-        if not max_tokens:
-            break
-    return kept
+def _first_tokens(rows: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """Return the first `max_tokens` tokens in all, by document."""
+    begins = np.cumsum([0, *map(len, rows)]).tolist()
+    return [row[: max_tokens - begin] for row, begin in zip(rows, begins, strict=False) if begin < max_tokens]
 
 
 def _targets(embeddings: list[torch.Tensor], level: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """A generated text by source: texts of tokens, the page, the terminal, and what `traced_text` generates."""
 
 import re
-from html.parser import HTMLParser
+from html import escape
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ngram_wdr_hf.analysis import Draft, TracedRow, TracedText, TracedToken, traced_text
-from ngram_wdr_hf.analysis.token_texts import token_texts
+from ngram_wdr_hf.analysis.token_text import token_texts
 from ngram_wdr_hf.analysis.traced_text import traced_tokens
 from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
@@ -78,15 +78,6 @@ def test_texts_of_words_pieces_and_special_tokens():
     assert token_texts([], tokenizer) == []
 
 
-def test_bytes_that_are_no_character():
-    """They do not hold back the rest of the text, and show at the end of it."""
-    tokenizer = sentencepiece_tokenizer()
-    first, letter = (tokenizer.convert_tokens_to_ids(token) for token in ("<0xF0>", "a"))
-    assert token_texts([letter, *[first] * 9, letter, letter], tokenizer)[-1] == "a"
-    assert "�" in token_texts([letter, first], tokenizer)[-1]
-    assert token_texts([first, letter], tokenizer)[1].endswith("a")
-
-
 def test_tokens_of_a_trace():
     tokenizer = train_bpe_tokenizer([TEXT] * 3, 280)
     the, cat, hello = (tokenizer(text).input_ids[0] for text in (" the", " cat", "hello"))
@@ -109,101 +100,19 @@ def test_tokens_of_a_trace():
     assert all(not token.rejected and not token.dropped for token in (found[0], found[2], found[5]))
 
 
-class Tokens(HTMLParser):
-    """The tokens of a page: their attributes, and the text inside and after each; popups apart."""
-
-    def __init__(self, html: str):
-        super().__init__()
-        self.tags, self.tokens, self.texts, self.popups, self.rest = [], [], [], [], ""
-        self.feed(html)
-        assert not self.tags
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag == "meta":
-            return
-        self.tags.append((tag, attributes.get("class", "")))
-        if "token" in attributes.get("class", "").split() and "td" not in dict(self.tags):
-            self.tokens.append(attributes)
-            self.texts.append("")
-        if attributes.get("class") == "popup":
-            assert "hidden" in attributes
-            self.popups.append("")
-
-    def handle_endtag(self, tag):
-        assert self.tags.pop()[0] == tag
-
-    def handle_data(self, data):
-        if ("span", "popup") in self.tags:
-            self.popups[-1] += data
-        elif any(tag == "span" and "token" in kind for tag, kind in self.tags) and "td" not in dict(self.tags):
-            self.texts[-1] += data
-        elif "style" not in dict(self.tags):
-            self.rest += data
-
-
-def test_the_page_shows_sources_and_rejected_drafts():
-    html = HAND_MADE.to_html()
-    found = Tokens(html)
-    assert found.texts == ["<i>", " a⏎", "⏎", "◌", "🙂", "␀␛[2Jend"]
-    assert [token.get("data-mark") for token in found.tokens] == ["1", "2", "×", "c", "12", None]
-    assert [token.get("title") for token in found.tokens] == [
-        "head 1",
-        "head 2",
-        None,
-        "prompt lookup",
-        "head 12",
-        None,
-    ]
-    # The depth of a head is also a shade; the deepest ones share the last.
-    shades = [token.get("style") for token in found.tokens]
-    assert len({*shades[:2], shades[4]}) == 3 and all("%" in shades[i] for i in (0, 1, 4))
-    (drafts,) = found.popups
-    assert drafts == 'Rejected: “" onfocus="x” by head 3. Dropped after it: “</span>”, “⏎” by prompt lookup.'
-    # Only the token with a rejected draft stops the Tab key, and a screen reader reads the drafts there.
-    focusable = [token for token in found.tokens if "tabindex" in token]
-    assert focusable == [found.tokens[2]] and focusable[0]["aria-label"] == f"“⏎” by the model. {drafts}"
-    assert not {name for token in found.tokens for name in token} & {"onfocus", "onclick"}
-    assert "1 < 2 &amp;" in found.rest and "3.00 per forward pass" in found.rest
-    assert not re.search(r"@import|url\(|<link|<script|<i>|\x00|\x1b", html)
-
-
-def test_the_legend_counts_tokens_and_drafts():
-    rows = re.findall(r"<tr>(.*?)</tr>", HAND_MADE.fragment(), flags=re.DOTALL)
-    cells = [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]
-    assert cells == [
-        ["source", "tokens", "share", "drafts", "accepted"],
-        ["model", "2", "33%", "", ""],
-        ["of these, draft rejected", "1", "17%", "", ""],
-        ["head 1", "1", "17%", "1", "100%"],
-        ["head 2", "1", "17%", "1", "100%"],
-        ["head 3", "0", "0%", "1", "0%"],
-        ["head 12", "1", "17%", "1", "100%"],
-        ["prompt lookup", "1", "17%", "3", "33%"],
-    ]
-
-
-def test_notebook_page_and_file(tmp_path):
-    assert HAND_MADE._repr_html_() == HAND_MADE.fragment()
-    assert repr(HAND_MADE) == "TracedText(1 rows, 6 tokens)"
-    assert HAND_MADE.fragment() in HAND_MADE.to_html()
-    path = HAND_MADE.page(tmp_path / "text.html")
-    assert path.read_text(encoding="utf-8") == HAND_MADE.to_html()
-
-
-def test_a_long_prompt_is_cut():
-    long = TracedText([TracedRow("a" * 700 + "b", [TracedToken("c", 0)])], SpeculationStatistics(1, 1, 1))
-    assert f'<span class="prompt">…{"a" * 599}b</span>' in long.fragment()
-
-
-def test_terminal():
-    plain = str(HAND_MADE)
-    assert plain.startswith(
-        '1 < 2 &amp;|<i>¹ a²\n⏎{✗³“" onfocus="x” ᶜ“</span>” ᶜ“⏎”}\n◌ᶜ🙂¹²␀␛[2Jend\n\n6 tokens, 3.00 per forward pass'
+def test_page_and_marks(tmp_path):
+    html = HAND_MADE.page(tmp_path / "text.html").read_text(encoding="utf-8")
+    assert HAND_MADE._repr_html_() in html and "3.00 per row and forward pass" in html
+    marks = re.findall(r'data-mark="(.*?)"', html[html.index('class="text"') :])
+    assert marks == ["1", "2", "×", "c", "12"]
+    assert "1 &lt; 2 &amp;amp;" in html and "&lt;i&gt;" in html and "␀␛[2Jend" in html
+    popup = escape('Rejected: “" onfocus="x” by head 3. Dropped after it: “</span>” by prompt lookup')
+    assert html.count(popup) == 2 and not re.search(r"<link|<script|<i>|\x00|\x1b", html)
+    assert str(HAND_MADE).startswith(
+        '1 < 2 &amp;|<i>[1] a\n[2]\n{✗[3]“" onfocus="x” [c]“</span>” [c]“⏎”}◌[c]🙂[12]␀␛[2Jend\n\nmodel: 2 tokens'
     )
-    assert "\nmodel: 2 tokens (33%)\n" in plain
-    assert plain.endswith("prompt lookupᶜ: 1 tokens (17%); 3 drafts, 33% accepted")
-    assert "\x1b" not in plain
+    assert str(HAND_MADE).endswith("prompt lookup: 1 tokens (17%), 3 drafts")
+    assert HAND_MADE.acceptance == {1: 1.0, 2: 1.0, 3: 0.0, 12: 1.0, -1: 1 / 3}
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}, {"ensemble_lambda": 0.4}])
@@ -230,8 +139,7 @@ def test_what_is_generated(name, options):
         inputs = {"input_ids": alone.input_ids, "attention_mask": alone.attention_mask}
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False, **NO_END, **options)[0, -12:]
         assert "".join(token.text for token in row.tokens).split() == tokenizer.decode(ids).split()
-    pages = Tokens(found.to_html())
-    assert " ".join(pages.texts).split() == [word for token in found.tokens for word in token.text.split()]
+    assert found.fragment().count('<span class="token') >= found.statistics.num_tokens
 
 
 def test_model_without_rows_that_move(monkeypatch):
@@ -255,33 +163,21 @@ def test_prompts_as_ids_up_to_the_model_length():
     assert len(traced_text(model, tokenizer, ids[0], **NO_END).rows) == 1
 
 
-def test_end_of_a_row():
-    """The end token is part of the text; nothing comes after it."""
-    tokenizer, ends = word_tokenizer(), list(range(VOCAB_SIZE))
-    found = traced_text(tiny_model(), tokenizer, ["w5 w6", "w7"], 9, eos_token_id=ends, pad_token_id=1)
-    assert [len(row.tokens) for row in found.rows] == [1, 1]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "names"),
+    "arguments",
     [
-        ({"prompt": ""}, ["`prompt` has no tokens"]),
-        ({"prompt": []}, ["`prompt` has no tokens"]),
-        ({"prompt": ["w5", ""]}, ["`prompt` has no tokens"]),
-        ({"prompt": None}, ["`prompt` must"]),
-        ({"prompt": [5, VOCAB_SIZE]}, ["`prompt`", f"token id {VOCAB_SIZE}"]),
-        ({"prompt": [5, -1]}, ["`prompt`", "token id -1"]),
-        ({"prompt": [5] * 64}, ["`prompt` has 64 tokens", "63"]),
-        ({"max_new_tokens": 0}, ["`max_new_tokens`", "0"]),
-        ({"use_mtp": False}, ["`use_mtp`", "leave it out"]),
-        ({"max_length": 20}, ["`max_length`", "`max_new_tokens`"]),
-        ({"num_beams": 2}, ["`use_mtp=True`", "beam"]),
-        ({"draft_threshold": 2.0}, ["`draft_threshold`"]),
-        ({"model": plain_model()}, ["`model`", "GPT2LMHeadModel", "`with_ngram_heads`"]),
+        {"prompt": ""},
+        {"prompt": ["w5", ""]},
+        {"prompt": [5, VOCAB_SIZE]},
+        {"prompt": [5, -1]},
+        {"prompt": [5] * 64},
+        {"prompt": {"input_ids": [5]}},
+        {"max_new_tokens": 0},
+        {"model": plain_model()},
     ],
 )
-def test_bad_input(arguments, names):
-    with raises_naming(ValueError, *names):
+def test_bad_input(arguments):
+    with pytest.raises(ValueError):
         traced_text(**{"model": tiny_model(), "tokenizer": word_tokenizer(), "prompt": "w5", **arguments})
 
 
