@@ -8,8 +8,8 @@ Add N-gram heads to a pretrained causal language model and train only them; the 
 
 MODEL is a folder or a name on the Hub. This is `ngram-wdr clm --model_name_or_path MODEL --train_mode heads` and has
 the same options, with defaults for heads that draft. Without a text, the model writes 200,000 tokens to learn from,
-unless --self_generated is another number: heads that draft learn best from what their model says. Then use the result
-with `generate(use_mtp=True)`. For translation models, use `ngram-wdr nmt --train_mode heads`.
+unless --self_generated is another number: heads that draft learn best from what their model says. The result drafts
+in `generate` by default. For translation models, use `ngram-wdr nmt --train_mode heads`.
 """
 
 from collections.abc import Sequence

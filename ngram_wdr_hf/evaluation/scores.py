@@ -198,9 +198,8 @@ def score(
     def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
         # `num_items_in_batch=1` makes the loss a sum.
         output = model(**batch, **options, num_items_in_batch=1, use_cache=False)
-        is_target = batch[text.labels_name] != IGNORE_INDEX
-        counts = torch.stack([is_target[:, n:].sum() for n in range(len(output.head_losses))])
-        return [output.loss, output.head_losses.to(precision) * counts, counts]
+        head_sums = output.head_losses.to(precision) * output.head_counts
+        return [output.loss, head_sums, output.head_counts]
 
     batches = batches_of(text, batch_size, process_index, num_processes)
     sums, head_sums, head_counts = _add_up_batches(model, batches, sums_of, add_up, on_batch)

@@ -82,10 +82,10 @@ class NgramConfigMixin(BackboneConfig):
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:
         """
-        Names of the output fields that Trainer leaves out of its predictions: the backbone's list, and `head_losses`,
-        which has no batch dimension.
+        Names of the output fields that Trainer leaves out of its predictions: the backbone's list, and those that have
+        no batch dimension, `head_losses` and `head_counts`.
         """
-        return [*super().keys_to_ignore_at_inference, "head_losses"]
+        return [*super().keys_to_ignore_at_inference, "head_losses", "head_counts"]
 
     @classmethod
     def get_config_dict(

@@ -39,8 +39,8 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
-    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned in training if heads are sampled):
-        The number of targets of each depth.
+    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
+        The number of targets of each depth; in training, of those that `head_losses` is computed on.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
     `return_last_hidden_state=True` and without `labels`):
         The hidden states at the positions that have logits.
@@ -240,18 +240,15 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """
-        Return the output fields `loss` and `head_losses` in training mode, and `head_counts` if the heads are trained
-        on a sample of their targets, or without the model. The loss is that of `ngram_loss`, with the configuration's
-        label smoothing.
+        Return the output fields `loss`, `head_losses` and `head_counts` in training mode. The loss is that of
+        `ngram_loss`, with the configuration's label smoothing.
         """
         smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
-        fields = {"loss": loss, "head_losses": head_losses}
-        training = predictions.training
-        if training is not None and (training.samples or not training.trains_model):
-            counts = [(target != IGNORE_INDEX).sum() for target in predictions.targets]
-            fields["head_counts"] = torch.stack([counts[0] * training.trains_model, *counts[1:]])
-        return fields
+        counts = _count(predictions.targets)
+        if predictions.training is not None and not predictions.training.trains_model:
+            counts[0] = 0
+        return {"loss": loss, "head_losses": head_losses, "head_counts": counts}
 
     def _ngram_evaluate(
         self,
@@ -260,9 +257,9 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         num_items_in_batch: int | torch.Tensor | None,
     ) -> dict[str, torch.Tensor | None]:
         """
-        Return the output fields `loss`, `head_losses` and `logits` in evaluation mode. The loss is the ensemble's
-        next-token NLL, divided by the number of targets or `num_items_in_batch`. With a list of ensembles, it has one
-        value for each, and `logits` is `None`.
+        Return the output fields `loss`, `head_losses`, `head_counts` and `logits` in evaluation mode. The loss is the
+        ensemble's next-token NLL, divided by the number of targets or `num_items_in_batch`. With a list of ensembles,
+        it has one value for each, and `logits` is `None`.
         """
         layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
         if isinstance(ensemble, list):
@@ -274,13 +271,14 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             nll = F.cross_entropy(scores, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
             if ensemble == 0:
                 main_nll = nll.detach()
-        count = at_least_one((targets != IGNORE_INDEX).sum(), nll.device)
+        counts = _count(predictions.targets)
+        count = at_least_one(counts[0], nll.device)
         loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, nll.device))
         if main_nll is None:
             head_losses = mean_nll(predictions, layer)
         else:
             head_losses = torch.cat([(main_nll / count)[None], mean_nll(predictions.of_heads(), layer)])
-        return {"loss": loss, "head_losses": head_losses, "logits": logits}
+        return {"loss": loss, "head_losses": head_losses, "head_counts": counts, "logits": logits}
 
     def _ngram_ensembles(
         self, ensemble_lambda: Any, ensemble_weights: Any, next_tokens: torch.Tensor | None
@@ -368,3 +366,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 def _to(value: Any, device: torch.device) -> Any:
     """Return a tensor on a device, and any other value as it is."""
     return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _count(targets: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the number of targets of each depth, integers of shape `(len(targets),)`."""
+    return torch.stack([(target != IGNORE_INDEX).sum() for target in targets])

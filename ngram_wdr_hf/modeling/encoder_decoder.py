@@ -47,8 +47,8 @@ class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
-    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned in training if heads are sampled):
-        The number of targets of each depth.
+    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
+        The number of targets of each depth; in training, of those that `head_losses` is computed on.
     bow_loss (`torch.FloatTensor`, a scalar, *optional*, returned in training with `bow_loss_weight` > 0):
         The bag-of-words loss without its weight, detached. It is part of `loss`, with its weight.
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \

@@ -31,10 +31,6 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
 
     wdr_compose: str = "all"
 
-    @property
-    def keys_to_ignore_at_inference(self) -> list[str]:
-        return [*super().keys_to_ignore_at_inference, "head_counts"]
-
     def validate_ngram_fields(self) -> None:
         super().validate_ngram_fields()
         if self.wdr_compose not in COMPOSITIONS:

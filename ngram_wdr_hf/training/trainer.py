@@ -55,12 +55,12 @@ def without_callback(options: dict[str, Any]) -> dict[str, Any]:
 
 class NgramTrainer(SeparateClippingMixin, RunTrainer):
     r"""
-    A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged since the last
-    log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
-    `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of `eval_best_lambda`,
-    `eval_fitted_perplexity` that of weights fitted to a sample of the text, and `eval_heads_loss` is the mean loss of
-    the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of the last exact
-    evaluation, `None` before.
+    A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged over targets
+    since the last log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass:
+    `eval_loss` and `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of
+    `eval_best_lambda`, `eval_fitted_perplexity` that of weights fitted to a sample of the text, and `eval_heads_loss`
+    is the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of
+    the last exact evaluation, `None` before.
 
     Args:
         ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
@@ -95,9 +95,9 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
         self.fits_ensemble = fits_ensemble
         self.measures_acceptance = measures_acceptance
         self.last_scores: Scores | MaskedScores | None = None
-        # Sums since the last log: weighted losses by depth, their weights, the bag-of-words loss, and steps.
+        # Sums since the last log: NLLs and numbers of targets by depth, the bag-of-words loss, and steps.
         self._head_losses: torch.Tensor | float = 0.0
-        self._head_weights: torch.Tensor | float = 0.0
+        self._head_counts: torch.Tensor | float = 0.0
         self._bow_loss: torch.Tensor | float = 0.0
         self._steps_to_log = 0.0
         if self.pop_callback(ProgressCallback):
@@ -108,12 +108,10 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
     def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            losses = outputs.head_losses
-            # A head may have no target in a batch of a masked model, or in its sample.
-            counts = getattr(outputs, "head_counts", None)
-            weights = torch.ones_like(losses) if counts is None else counts.to(losses.dtype)
-            self._head_losses = self._head_losses + losses * weights
-            self._head_weights = self._head_weights + weights
+            # Batches have different numbers of targets, and a head may have none.
+            counts = outputs.head_counts.to(outputs.head_losses.dtype)
+            self._head_losses = self._head_losses + outputs.head_losses * counts
+            self._head_counts = self._head_counts + counts
             if getattr(outputs, "bow_loss", None) is not None:
                 self._bow_loss = self._bow_loss + outputs.bow_loss
             # The last step of an epoch may have fewer micro-batches. Trainer counts them in `train` only.
@@ -124,14 +122,14 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Only Trainer's own logs of the training loss have a start, and these are made in all processes.
         if start_time is not None and self._steps_to_log:
-            sums, weights = self.accelerator.reduce(torch.stack([self._head_losses, self._head_weights]))
+            sums, counts = self.accelerator.reduce(torch.stack([self._head_losses, self._head_counts]))
             names = loss_names(len(sums), self.main_name)
-            means = zip(names, (sums / weights.clamp(min=1)).tolist(), weights.tolist(), strict=True)
-            logs.update({name: mean for name, mean, weight in means if weight})
+            means = zip(names, (sums / counts.clamp(min=1)).tolist(), counts.tolist(), strict=True)
+            logs.update({name: mean for name, mean, count in means if count})
             if isinstance(self._bow_loss, torch.Tensor):
                 # Each loss is already divided by the number of targets in all micro-batches.
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / self._steps_to_log).item()
-            self._head_losses = self._head_weights = self._bow_loss = self._steps_to_log = 0.0
+            self._head_losses = self._head_counts = self._bow_loss = self._steps_to_log = 0.0
         super().log(logs, start_time)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:

@@ -28,7 +28,7 @@ def test_run_on_its_own_text(checkpoint, tmp_path, monkeypatch):
     folder = tmp_path / "runs" / "heads"
     trained, plain = AutoModelForCausalLM.from_pretrained(folder), GPT2LMHeadModel.from_pretrained(checkpoint)
     weights = trained.state_dict()
-    assert len(trained.ngram_heads) == 2
+    assert len(trained.ngram_heads) == 2 and trained.generation_config.use_mtp is True
     assert all(torch.equal(weights[name], tensor) for name, tensor in plain.state_dict().items())
     settings = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     assert settings["train_mode"] == "heads" and settings["self_generated"] == 200

@@ -8,14 +8,10 @@ from ngram_wdr_hf.data.stream import TokenStream
 from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.prices import DraftPrices
 from ngram_wdr_hf.evaluation.drafting import (
-    DECIDING_TOKENS,
-    MIN_SPEEDUP,
     greedy_drafts,
-    measure_drafts,
     row_prompts,
     text_prompts,
 )
-from tests.support.reformer import tiny_reformer
 from tests.support.tiny import model_of, random_ids, tiny_model
 
 ENDLESS = {"eos_token_id": None, "bos_token_id": None}
@@ -69,46 +65,12 @@ def test_given_prices():
     assert always.draft_cost == pytest.approx(1e-9 * sum(always.num_drafted))
 
 
-def test_decision():
-    """Text that repeats itself pays; text that never does, does not."""
-    model = tiny_model(torch.float64, **ENDLESS)
-    repeating = measure_drafts(model, PROMPTS, 0.4)
-    assert repeating.pays and repeating.estimated_speedup >= MIN_SPEEDUP
-    assert 1 < repeating.estimated_speedup < repeating.tokens_per_forward
-    assert repeating.num_tokens == len(PROMPTS) * DECIDING_TOKENS and repeating.num_prompts == len(PROMPTS)
-    model = tiny_model(torch.float64, vocab_size=200, **ENDLESS)
-    model.generation_config.no_repeat_ngram_size = 1
-    varied = measure_drafts(model, row_prompts(random_ids(3, 2)), 0.4)
-    assert not varied.pays and varied.estimated_speedup < 1.05
-    for gain, word in ((repeating, "on"), (varied, "off")):
-        line = gain.describe()
-        assert f"are {word} by default" in line and "\n" not in line
-        assert f"{gain.tokens_per_forward:.2f} tokens per forward pass" in line
-        assert f"speed-up of {gain.estimated_speedup:.2f}" in line
-        assert gain.figures()["use_mtp"] is gain.pays and gain.figures()["acceptance"] == gain.acceptance
-
-
-def test_the_ensemble_counts():
-    model = tiny_model(torch.float64, **ENDLESS)
-    assert measure_drafts(model, PROMPTS, 0.4) != measure_drafts(model, PROMPTS, 0.0)
-
-
-@pytest.mark.parametrize("make", [lambda: tiny_model(ngram_size=1), tiny_reformer], ids=["no heads", "reformer"])
-def test_models_that_cannot_draft(make):
-    assert measure_drafts(make(), PROMPTS, 0.0) is None
-
-
-def test_no_prompts():
-    assert measure_drafts(tiny_model(), [], 0.0) is None
-
-
 def test_prompts_fit_into_the_model():
     stream = TokenStream([np.arange(2, 30), np.arange(5, 37)], num_words=60)
     model = tiny_model(n_positions=10)
     prompts = text_prompts(model, stream, 4)
     assert [prompt["input_ids"].shape for prompt in prompts] == [(1, 5)] * 4
     assert prompts[0]["input_ids"][0].tolist() == [2, 3, 4, 5, 6] and prompts[-1]["input_ids"][0, -1] == 36
-    gain = measure_drafts(model, prompts, 0.0)
-    assert 0 < gain.num_tokens <= 4 * 5
+    assert 0 < greedy_drafts(model, prompts, 48).num_tokens <= 4 * 5
     # A text with fewer tokens than prompts.
     assert len(text_prompts(tiny_model(), TokenStream([np.arange(2, 5)], 3), 4)) == 1

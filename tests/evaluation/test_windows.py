@@ -152,3 +152,42 @@ def test_shares_of_processes_add_up(num_processes):
     assert together.num_tokens == one.num_tokens == 21
     assert together.nll_sums == pytest.approx(one.nll_sums)
     assert together.head_nlls == pytest.approx(one.head_nlls)
+
+
+class Packed:
+    """Rows of packed documents, whose positions begin again at 0."""
+
+    labels_name = "labels"
+    num_words = 1
+
+    def __init__(self, rows: list[list[torch.Tensor]]):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        ids = torch.cat(self.rows[i])
+        return {
+            "input_ids": ids,
+            "labels": ids,
+            "position_ids": torch.cat([torch.arange(len(d)) for d in self.rows[i]]),
+        }
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_packed_documents_are_scored_one_by_one(batch_size):
+    model = tiny_model(torch.float64)
+    rows = [
+        list(random_ids(1, 12, seed=i)[0].split(lengths)) for i, lengths in enumerate([[4, 2, 6], [1, 8, 3], [12]])
+    ]
+    scores = score(model, Packed(rows), LAMBDAS, batch_size)
+    documents = [document.tolist() for row in rows for document in row]
+    sums, head_sums, counts = torch.zeros(3), torch.zeros(4, dtype=torch.double), torch.zeros(4, dtype=torch.double)
+    for document in documents:
+        nlls, head_nlls = slow_scores(model, document, len(document), 1)
+        count = torch.tensor([max(len(document) - 1 - n, 0) for n in range(4)])
+        sums, head_sums, counts = sums + nlls, head_sums + head_nlls * count, counts + count
+    assert scores.num_tokens == counts[0] == sum(len(document) - 1 for document in documents)
+    assert scores.nll_sums == pytest.approx(sums.tolist())
+    assert scores.head_nlls == pytest.approx((head_sums / counts).tolist())

@@ -380,7 +380,7 @@ def test_tuple_output():
     output = model(ids, labels=ids)
     as_tuple = model(ids, labels=ids, return_dict=False)
     assert torch.equal(as_tuple[0], output.loss) and torch.equal(as_tuple[1], output.logits)
-    assert torch.equal(as_tuple[-1], output.head_losses) and list(output)[-1] == "head_losses"
+    assert torch.equal(as_tuple[-2], output.head_losses) and list(output)[-2:] == ["head_losses", "head_counts"]
 
 
 def test_other_outputs_equal_those_of_the_backbone():

@@ -72,6 +72,21 @@ def test_loss_outside_of_a_training(tmp_path):
     torch.testing.assert_close(trainer.compute_loss(model, batch), model(**batch).loss)
 
 
+def test_logged_losses_are_means_over_targets(tmp_path):
+    """Three steps of batches with different numbers of targets, and heads without any in one of them."""
+    model, data = tiny_model(torch.float64).train(), [row for row in rows() if row["attention_mask"].sum() in (2, 9)]
+    options = {"max_steps": 3, "logging_steps": 3, "learning_rate": 0.0, "per_device_train_batch_size": 1}
+    trainer = NgramTrainer(model, TrainingArguments(tmp_path, **{**ONE_STEP, **options}), train_dataset=data)
+    outputs = [model(**{name: tensor[None] for name, tensor in row.items()}) for row in data]
+    trainer.train()
+    counts = torch.stack([output.head_counts for output in outputs])
+    assert len(data) == 3 and not (counts == counts[0]).all()
+    means = (torch.stack([output.head_losses for output in outputs]) * counts).sum(0) / counts.sum(0)
+    (log,) = [entry for entry in trainer.state.log_history if "next_word_loss" in entry]
+    names = ["next_word_loss", *(f"head_{n}_loss" for n in (1, 2, 3))]
+    assert [log[name] for name in names] == pytest.approx(means.tolist())
+
+
 def test_evaluation_is_the_ensembles(tmp_path):
     model = tiny_model(torch.float64, ensemble_lambda=0.4)
     seen = {}

@@ -13,7 +13,6 @@ from ...data.errors import InputError
 from ...data.pairs import read_lines
 from ...data.rows import RowStore, pad_batch, total_length
 from ...data.text import check_files
-from ...evaluation.drafting import NUM_DECIDING_PROMPTS, PROMPT_TOKENS, Prompts, row_prompts, text_prompts
 from ...evaluation.lengths import max_positions
 from ...method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ...modeling.causal import NgramMixin
@@ -64,13 +63,11 @@ def _complete(run: Run) -> ClmResult:
     if run.training.should_save:
         samples = _samples(run, model, data.tokenizer, prompt, ensemble)
 
-    drafting = run.measure_drafts(model, _draft_prompts(model, data), ensemble)
     result = ClmResult(
         **run.result_fields(model),
         ensemble=ensemble,
         best_lambda=best_lambda,
         fit=fit,
-        drafting=drafting,
         scores=scores,
         samples=samples,
         prompt=data.tokenizer.decode(prompt),
@@ -160,14 +157,6 @@ def _prompt(run: Run, model: NgramMixin, data: ClmData) -> torch.LongTensor:
         ids = torch.as_tensor((texts or data.held_out_rows)[0][:16]).long()
     longest = max_positions(model)
     return ids if longest is None else ids[-(longest // 2) :]
-
-
-def _draft_prompts(model: NgramMixin, data: ClmData) -> Prompts:
-    """Return prompts of the validation text, of what the model wrote itself if that is held out; none without it."""
-    if "validation" in data.streams:
-        return text_prompts(model, data.streams["validation"], NUM_DECIDING_PROMPTS)
-    longest = min(PROMPT_TOKENS, (max_positions(model) or math.inf) // 2)
-    return row_prompts(row[:longest] for row in data.held_out_rows[:NUM_DECIDING_PROMPTS])
 
 
 @torch.no_grad()

@@ -47,9 +47,7 @@ def save_model_card(result: TaskResult, path: Path, name: str) -> None:
     settings = "\n".join(
         f"- `{option}`: {escape(str(value))}" for option, value in result.settings.items() if value is not None
     )
-    lambda_note = ensemble_note = lambda_plot = drafting_note = ""
-    if result.drafting is not None:
-        drafting_note = f"\n\n{result.drafting.describe()} The text is the same with and without drafts."
+    lambda_note = ensemble_note = lambda_plot = ""
     if result.ensemble is not None:
         lambda_note = f"; the ensemble has {describe_ensemble(result.ensemble)}"
         ensemble_note = " Call `generate(..., ensemble_lambda=0.0)` to generate without the ensemble."
@@ -77,7 +75,7 @@ Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf`. {resul
 
 {code_block(result.usage(literal(name)), "python")}
 
-With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{ensemble_note}{drafting_note}
+With `ngram_wdr_hf` installed and imported, `trust_remote_code` is not needed.{ensemble_note}
 
 ## Results
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
-from ...evaluation.drafting import DraftGain
 from ...evaluation.fit import EnsembleFit
 from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
 
@@ -39,8 +38,6 @@ class RunResult:
         history (`list[dict[str, float]]`): Trainer's log; empty without training.
         best_lambda (`float`, *optional*): The best λ on the validation set; `None` without that set.
         fit ([`EnsembleFit`], *optional*): The weights fitted on the validation set; `None` if there are none.
-        drafting ([`DraftGain`], *optional*): What drafts gain on the validation set, and whether the model drafts by
-            default; `None` if that was not measured, and in beam search.
     """
 
     name: str
@@ -52,7 +49,6 @@ class RunResult:
     history: list[dict[str, float]]
     best_lambda: float | None = field(default=None, kw_only=True)
     fit: EnsembleFit | None = field(default=None, kw_only=True)
-    drafting: DraftGain | None = field(default=None, kw_only=True)
 
     def ensembles(self) -> dict[str, Ensemble]:
         """
@@ -152,7 +148,6 @@ def save_metrics(result: TaskResult, path: Path) -> None:
         "ensemble_lambda": result.ensemble if has_lambda else None,
         "ensemble_weights": None if has_lambda else result.ensemble,
         "fit": None if result.fit is None else asdict(result.fit),
-        "drafting": None if result.drafting is None else result.drafting.figures(),
         "num_parameters": result.num_parameters,
         "head_parameters": result.head_parameters,
         "splits": result.metrics(),

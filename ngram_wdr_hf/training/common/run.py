@@ -20,11 +20,10 @@ from transformers import (
 )
 
 from ...data.errors import InputError
-from ...evaluation.drafting import DraftGain, Prompts, measure_drafts
 from ...evaluation.fit import EnsembleFit, fit_ensemble
 from ...evaluation.gradients import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
-from ...method.ensemble import Ensemble, ensemble_arguments
+from ...method.ensemble import ensemble_arguments
 from ...modeling.default_drafts import SAVED_USE_MTP
 from ..run_trainer import Diverged
 from ..trainer import NgramTrainer, to_device
@@ -299,18 +298,6 @@ class Run:
                 scores[split] = trainer.last_scores
         return scores
 
-    def measure_drafts(self, model: PreTrainedModel, prompts: Prompts, ensemble: Ensemble) -> DraftGain | None:
-        """
-        Return what drafts gain after these prompts, and print it, in the process that saves; `None` in the others,
-        without training, and if the model cannot draft.
-        """
-        if not self.saves_results:
-            return None
-        gain = measure_drafts(model, prompts, ensemble)
-        if gain is not None:
-            print(f"\n{gain.describe()}")
-        return gain
-
     def result_fields(self, model: PreTrainedModel) -> dict[str, Any]:
         """Return the fields of a `RunResult` except those of the ensemble; `history` is empty without training."""
         history = self.folder.history() if self.training.do_train else []
@@ -318,9 +305,9 @@ class Run:
 
     def save(self, result: TaskResult) -> None:
         """
-        Write the ensemble to the saved configuration, whether to draft by default to the generation config, and write
-        plots, model card and metrics, in the process that saves; the others wait. Without training, write tables and
-        metrics only, as `evaluation.md` and `evaluation.json`.
+        Write the ensemble to the saved configuration, drafts as the default to the generation config if the heads are
+        trained for drafts alone, and write plots, model card and metrics, in the process that saves; the others wait.
+        Without training, write tables and metrics only, as `evaluation.md` and `evaluation.json`.
         """
         path = self.folder.path
         if not self.training.do_train and self.training.should_save:
@@ -331,8 +318,9 @@ class Run:
                 no_ensemble = {"ensemble_lambda": 0.0, "ensemble_weights": None}
                 _update_file(path / "config.json", no_ensemble | ensemble_arguments(result.ensemble))
                 drafts = {SAVED_USE_MTP: True, "_from_model_config": False}
-                pays = result.drafting is not None and result.drafting.pays
-                _update_file(path / "generation_config.json", drafts if pays else {}, {"use_mtp", SAVED_USE_MTP})
+                is_for_drafts = read_mapping(path / "config.json").get("head_loss_tokens") == "draft"
+                options = drafts if is_for_drafts else {}
+                _update_file(path / "generation_config.json", options, {"use_mtp", SAVED_USE_MTP})
             save_lambda_plot([result], path / "lambda_sweep.png")
             save_training_plot([result], path / "training.png")
             save_model_card(result, path / "README.md", self.repository or str(path))

@@ -15,7 +15,6 @@ from ...data.pairs import has_references, read_lines
 from ...data.text import check_files
 from ...data.tokenizer import load_tokenizer
 from ...evaluation.bleu import TranslationScores, score_translations
-from ...evaluation.drafting import NUM_DECIDING_PROMPTS, row_prompts
 from ...evaluation.lengths import max_positions
 from ...evaluation.scores import by_kind
 from ...method.ensemble import Ensemble, is_lambda
@@ -86,15 +85,11 @@ def _complete(run: Run) -> NmtResult:
                 value: score_translations(texts, references) for value, texts in by_ensemble.items()
             }
 
-    # Drafts do not work with beams.
-    prompts = row_prompts(_first_sources(data)) if translator.num_beams == 1 else []
-    drafting = run.measure_drafts(model, prompts, ensemble)
     result = NmtResult(
         **run.result_fields(model),
         ensemble=ensemble,
         best_lambda=best_lambda,
         fit=fit,
-        drafting=drafting,
         scores=scores,
         translations=translations,
         translated=translated,
@@ -175,13 +170,6 @@ def _score_ensembles(
 ) -> dict[Ensemble, TranslationScores]:
     sources, references = rows["source"][:], rows["target"][:]
     return {ensemble: score_translations(translate(sources, ensemble), references) for ensemble in ensembles}
-
-
-def _first_sources(data: NmtData) -> list[list[int]]:
-    """Return the tokens of the first sources for validation; none without that set."""
-    if "validation" not in data.batches:
-        return []
-    return data.batches["validation"].rows[:NUM_DECIDING_PROMPTS]["input_ids"]
 
 
 def _best(by_ensemble: Mapping[Ensemble, TranslationScores]) -> Ensemble:

@@ -79,7 +79,7 @@ def test_other_output_fields_equal_the_stock_model(name):
     torch.testing.assert_close(output.loss, expected.loss)
     # Only stock T5 returns a cache with labels.
     kept = set(expected) - {"past_key_values"}
-    assert set(output) == kept | {"head_losses"}
+    assert set(output) == kept | {"head_losses", "head_counts"}
     for key in kept - {"loss", "logits"}:
         torch.testing.assert_close(output[key], expected[key], rtol=0, atol=0)
     as_tuple = ours(**batch, return_dict=False)

@@ -95,47 +95,35 @@ def saved_options(folder: Path) -> dict:
     return json.loads((folder / "generation_config.json").read_text())
 
 
-def test_drafts_are_the_default_if_they_pay(files, tmp_path, monkeypatch, capsys):
-    """The decision follows the figures, also if the command is repeated, and is everywhere in the results."""
+def test_drafts_are_the_default_of_heads_for_drafts(checkpoint, files, tmp_path):
+    """Also if the command is repeated. A training of all weights without that loss is not for drafts."""
     folder = tmp_path / "run"
-    command = [*files, "--output_dir", str(folder), *clm_runs.QUICK]
-    for limit, pays in ((0.0, True), (0.0, True), (99.0, False)):
-        monkeypatch.setattr("ngram_wdr_hf.evaluation.drafting.MIN_SPEEDUP", limit)
-        (result,) = clm_runs.run(*command)
-        line = result.drafting.describe()
-        assert line in capsys.readouterr().out and line in (folder / "README.md").read_text()
-        figures = json.loads((folder / "metrics.json").read_text())["drafting"]
-        assert figures == result.drafting.figures() and figures["use_mtp"] is pays
-        assert figures["tokens_per_forward"] >= 1 and figures["num_prompts"] == 8
+    command = ["--model_name_or_path", checkpoint, *files, *clm_runs.QUICK, "--output_dir", str(folder)]
+    for _ in range(2):
+        clm_runs.run(*command, "--train_mode", "heads", "--ngram_size", "2", "--head_loss_tokens", "draft")
         model = AutoModelForCausalLM.from_pretrained(folder)
-        assert bool(model.generation_config.use_mtp) is pays
-        assert model.ngram_ensemble() == result.ensemble
+        assert model.generation_config.use_mtp is True
         # The stock class is not told to draft.
         assert "use_mtp" not in saved_options(folder)
         inputs = AutoTokenizer.from_pretrained(folder)("the cat sees", return_tensors="pt")
         GPT2LMHeadModel.from_pretrained(folder).generate(**inputs, max_new_tokens=3)
-    # An evaluation changes nothing.
-    (evaluated,) = clm_runs.run("--do_train", "false", "--model_name_or_path", str(folder))
-    assert evaluated.drafting is None
+    clm_runs.run(
+        *("--model_name_or_path", str(folder), *files, *clm_runs.QUICK, "--output_dir", str(tmp_path / "all")),
+        *("--head_loss_tokens", "all"),
+    )
+    assert not AutoModelForCausalLM.from_pretrained(tmp_path / "all").generation_config.use_mtp
 
 
-def test_default_of_a_translation_model(marian, pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr("ngram_wdr_hf.evaluation.drafting.MIN_SPEEDUP", 0.0)
-    folder = tmp_path / "run"
-    command = ["--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, "--output_dir", str(folder)]
-    for num_beams in (1, 2):
-        (result,) = nmt_runs.run(*command, "--num_beams", str(num_beams))
-        assert (result.drafting is not None) == (num_beams == 1)
+def test_default_of_a_translation_model(marian, pairs, tmp_path):
+    for loss in ("draft", "all"):
+        folder = tmp_path / loss
+        nmt_runs.run(
+            *("--model_name_or_path", marian, *pairs, *nmt_runs.QUICK, "--output_dir", str(folder)),
+            *("--train_mode", "heads", "--num_beams", "1", "--head_loss_tokens", loss),
+        )
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-        assert bool(model.generation_config.use_mtp) == (num_beams == 1)
+        assert bool(model.generation_config.use_mtp) == (loss == "draft")
         assert "use_mtp" not in saved_options(folder)
-
-
-def test_models_without_a_decision(files, tmp_path):
-    folder = tmp_path / "run"
-    (result,) = clm_runs.run(*files, "--output_dir", str(folder), *clm_runs.QUICK, "--ngram_size", "1")
-    assert result.drafting is None and json.loads((folder / "metrics.json").read_text())["drafting"] is None
-    assert "`use_mtp`" not in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
