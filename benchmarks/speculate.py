@@ -26,8 +26,8 @@ from prompt_file import batches_of, check_lengths, load_model, read_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from transformers.utils import logging
 
-from ngram_wdr_hf.data.english import python_english
 from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.python_english import python_english
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .backbones.tensorized_model import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
     from .backbones.with_heads import with_ngram_heads
     from .decoding.processor import NgramEnsembleLogitsProcessor
-    from .evaluation.fit import fit_ensemble
+    from .evaluation.ensemble_fit import fit_ensemble
     from .method.differences import conjugate, wdr
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 _MODULES = {
     "NgramEnsembleLogitsProcessor": ".decoding.processor",
     "conjugate": ".method.differences",
-    "fit_ensemble": ".evaluation.fit",
+    "fit_ensemble": ".evaluation.ensemble_fit",
     "wdr": ".method.differences",
 }
 

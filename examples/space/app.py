@@ -20,8 +20,8 @@ from generation import Checkpoint, generate, load
 from transformers.utils import logging
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.evaluation.checkpoint import as_input_error
 from ngram_wdr_hf.evaluation.lengths import max_positions
+from ngram_wdr_hf.evaluation.models import as_input_error
 from ngram_wdr_hf.method.ensemble import Ensemble, is_lambda, weights_of
 
 # The checkpoint of a Space: the value of this variable, a folder or a name on the Hub, or else this folder.

@@ -13,10 +13,10 @@ from ngram_wdr_hf.analysis.token_text import token_texts
 from ngram_wdr_hf.analysis.traced_text import generate_after, read_prompts, traced_tokens
 from ngram_wdr_hf.backbones.registry import is_masked
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizer import load_tokenizer, start_token_id
+from ngram_wdr_hf.data.tokenizers import load_tokenizer, start_token_id
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
-from ngram_wdr_hf.evaluation.checkpoint import as_input_error, load_checkpoint
 from ngram_wdr_hf.evaluation.lengths import max_positions
+from ngram_wdr_hf.evaluation.models import as_input_error, load_checkpoint
 from ngram_wdr_hf.method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ngram_wdr_hf.modeling.saved import naming_missing
 from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS

@@ -8,7 +8,7 @@ from typing import Any
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.glue import GLUE_TASKS
-from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
+from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 from ngram_wdr_hf.training.common.run_folder import METRICS, MODEL_WEIGHTS, TRANSLATIONS

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean
 
-from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
+from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.model_card import as_markdown
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 

@@ -6,7 +6,7 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-from ngram_wdr_hf.evaluation.gradients import GRADIENT_DIVERSITY
+from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 
 from .results import Results

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from ngram_wdr_hf.data.english import python_english
 from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.python_english import python_english
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "experiments" / "tables"

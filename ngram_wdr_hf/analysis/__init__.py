@@ -1,6 +1,6 @@
 """The paper's analyses, for any model with N-gram heads."""
 
-from ..evaluation.gradients import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
+from ..evaluation.gradient_diversity import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from .diagnostics import HeadDiagnostics, count_tokens, draft_statistics, find_sentence_ends, head_diagnostics
 from .diagnostics_figures import plot_acceptance, plot_gain, plot_heads
 from .traced_text import Draft, TracedRow, TracedText, TracedToken, traced_text

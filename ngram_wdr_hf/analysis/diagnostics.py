@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.pair_batches import PairBatches
-from ..data.stream import EvaluationWindows, TokenStream
-from ..data.tokenizer import end_token_id
+from ..data.token_stream import EvaluationWindows, TokenStream
+from ..data.tokenizers import end_token_id
 from ..decoding.statistics import SpeculationStatistics
-from ..evaluation.acceptance import count_accepted
 from ..evaluation.drafting import greedy_drafts
+from ..evaluation.head_acceptance import count_accepted
 from ..evaluation.modes import evaluating
 from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ..backbones.registry import is_masked
 from ..data.errors import InputError
-from ..evaluation.gradients import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
+from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
 from ..evaluation.unavailable import Unavailable
 from ..method.ensemble import describe_ensemble, ensemble_arguments
 from ..training.common.checks import check_output_file

@@ -17,8 +17,8 @@ from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
 from ..data.rows import RowStore, total_length
-from ..data.stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
-from ..data.tokenizer import load_tokenizer
+from ..data.token_stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
+from ..data.tokenizers import load_tokenizer
 from ..evaluation.drafting import row_prompts, text_prompts
 from ..method.ensemble import Ensemble
 from ..training.clm.arguments import ClmDataArguments

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..method.documents import IGNORE_INDEX
 from .errors import InputError
-from .stream import StreamedBlocks, TokenStream, TrainingBlocks
+from .token_stream import StreamedBlocks, TokenStream, TrainingBlocks
 
 KINDS = ("token", "span")
 # SpanBERT: the probability that a span ends after a token, and the maximum span length.

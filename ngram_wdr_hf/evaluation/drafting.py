@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..data.stream import TokenStream
+from ..data.token_stream import TokenStream
 from ..decoding.statistics import SpeculationStatistics
 from .lengths import max_positions
 from .modes import evaluating

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from transformers.utils.import_utils import is_serve_available
 
 from ..data.errors import InputError
-from ..evaluation.checkpoint import as_input_error
+from ..evaluation.models import as_input_error
 from .checks import check_served_model
 
 COMMAND = "ngram-wdr serve"

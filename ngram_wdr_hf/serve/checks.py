@@ -7,7 +7,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..backbones.registry import is_masked
 from ..data.errors import InputError
-from ..evaluation.checkpoint import as_input_error
+from ..evaluation.models import as_input_error
 from ..method.configuration import NgramConfigMixin
 from ..method.ensemble import is_plain, weights_of
 from ..modeling.saved import naming_missing

@@ -15,8 +15,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, Tra
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
-from ..evaluation.acceptance import head_acceptance
-from ..evaluation.fit import fit_ensemble
+from ..evaluation.ensemble_fit import fit_ensemble
+from ..evaluation.head_acceptance import head_acceptance
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
 from ..method.ensemble import Ensemble
 from .common.arguments import uses_fsdp

@@ -23,8 +23,8 @@ from ngram_wdr_hf.analysis.diagnostics import (
     head_diagnostics,
 )
 from ngram_wdr_hf.data.pair_batches import TOKENIZED, PairBatches
-from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import EvaluationWindows, TokenStream
+from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support import reference
 from tests.support.errors import raises_naming

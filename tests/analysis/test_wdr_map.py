@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedToken
 
 from ngram_wdr_hf.analysis import WDRMap, wdr_map
 from ngram_wdr_hf.analysis.token_text import token_labels
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 from tests.support.errors import raises_naming
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
 

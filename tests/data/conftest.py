@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ngram_wdr_hf.data.english_german import english_german
 from ngram_wdr_hf.data.pairs import texts_of_pairs
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
 
 
 @pytest.fixture(scope="session")

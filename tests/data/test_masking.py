@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
-from ngram_wdr_hf.data.stream import StreamedBlocks
-from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import StreamedBlocks
+from ngram_wdr_hf.data.tokenizers import train_masked_tokenizer, train_word_tokenizer
 from tests.support.errors import raises_naming
 from tests.support.masked import some_ids, stream_of
 

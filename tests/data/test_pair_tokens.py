@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.pair_batches import encode_sources, tokenize_pairs
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
 from tests.support.errors import raises_naming
 
 SENTENCES = [

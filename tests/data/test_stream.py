@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data import stream
-from ngram_wdr_hf.data.stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_files
-from ngram_wdr_hf.data.tokenizer import (
+from ngram_wdr_hf.data.token_stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
+from ngram_wdr_hf.data.tokenizers import (
     end_token_id,
     start_token_id,
     texts_of,

@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ngram_wdr_hf.data import english
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.text import hold_out, load_text_dataset
-from ngram_wdr_hf.data.tokenizer import texts_of, train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
+from ngram_wdr_hf.data.tokenizers import texts_of, train_word_tokenizer
 from tests.support.errors import raises_naming
 from tests.support.texts import START, TEXT, load, write
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from ngram_wdr_hf.data.pairs import read_lines
-from ngram_wdr_hf.data.stream import TokenStream, tokenize
-from ngram_wdr_hf.data.tokenizer import texts_of, train_masked_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import TokenStream, tokenize
+from ngram_wdr_hf.data.tokenizers import texts_of, train_masked_tokenizer, train_word_tokenizer
 from tests.support.texts import load, write
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]

@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.evaluation.bleu import score_translations
+from ngram_wdr_hf.evaluation.translation_scores import score_translations
 from ngram_wdr_hf.metrics import TRANSLATION
 from tests.support.errors import raises_naming
 

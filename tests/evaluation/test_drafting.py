@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngram_wdr_hf.data.stream import TokenStream
+from ngram_wdr_hf.data.token_stream import TokenStream
 from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.prices import DraftPrices
 from ngram_wdr_hf.evaluation.drafting import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ngram_wdr_hf import fit_ensemble
-from ngram_wdr_hf.data.stream import EvaluationWindows
+from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation import fit as fit_module
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.processes import run_python
@@ -115,7 +115,7 @@ for name in ("datasets", "pyarrow", "matplotlib"):
 
 import torch
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel, fit_ensemble
-from ngram_wdr_hf.evaluation.gradients import gradient_diversity
+from ngram_wdr_hf.evaluation.gradient_diversity import gradient_diversity
 
 
 class Sentences:

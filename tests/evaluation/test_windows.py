@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ngram_wdr_hf.data.stream import EvaluationWindows, evaluation_windows
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import EvaluationWindows, evaluation_windows
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from tests.support.reference import ensembled_logits, head_prediction

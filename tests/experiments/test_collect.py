@@ -10,7 +10,7 @@ from runner.results import Results
 from runner.tables import Run, load_experiment
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.evaluation.bleu import score_translations
+from ngram_wdr_hf.evaluation.translation_scores import score_translations
 from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from tests.experiments.figures import metrics
 from tests.support.errors import raises_naming

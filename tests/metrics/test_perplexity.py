@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer, BloomConfig, BloomForCausalLM, PreTrainedModel
 
 from ngram_wdr_hf import with_ngram_heads
-from ngram_wdr_hf.data.tokenizer import start_token_id, train_bpe_tokenizer
+from ngram_wdr_hf.data.tokenizers import start_token_id, train_bpe_tokenizer
 from ngram_wdr_hf.metrics import PERPLEXITY
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.run import run_clm

@@ -5,7 +5,7 @@ import torch
 from transformers import GenerationConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
+from ngram_wdr_hf.evaluation.models import load_checkpoint
 from tests.support import reference
 from tests.support.batches import BATCHES
 from tests.support.checkpoints import tokenizer_of_words

@@ -14,8 +14,8 @@ from transformers import (
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizer import load_tokenizer
-from ngram_wdr_hf.evaluation.checkpoint import load_checkpoint
+from ngram_wdr_hf.data.tokenizers import load_tokenizer
+from ngram_wdr_hf.evaluation.models import load_checkpoint
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.backbones import DECODER_SIZES
 from tests.support.checkpoints import save_checkpoint, tokenizer_of_words

@@ -11,8 +11,8 @@ from datasets import Dataset
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows
 
-from ngram_wdr_hf.data.stream import EvaluationWindows, TokenStream, tokenize
-from ngram_wdr_hf.data.tokenizer import start_token_id
+from ngram_wdr_hf.data.token_stream import EvaluationWindows, TokenStream, tokenize
+from ngram_wdr_hf.data.tokenizers import start_token_id
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from ngram_wdr_hf.method.ensemble import Ensemble

@@ -21,8 +21,8 @@ from ngram_wdr_hf import (
     wdr,
     with_ngram_heads,
 )
-from ngram_wdr_hf.data.stream import EvaluationWindows
-from ngram_wdr_hf.evaluation.fit import EnsembleFit
+from ngram_wdr_hf.data.token_stream import EvaluationWindows
+from ngram_wdr_hf.evaluation.ensemble_fit import EnsembleFit
 from ngram_wdr_hf.modeling.causal import NgramMixin
 from ngram_wdr_hf.modeling.masked import NgramMaskedMixin
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from tests.support.tiny import tiny_model
 
 

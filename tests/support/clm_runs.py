@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.report import ClmResult
 from ngram_wdr_hf.training.clm.run import run_clm

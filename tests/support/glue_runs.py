@@ -9,7 +9,7 @@ from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import ngram_wdr_hf as ours
 from ngram_wdr_hf.data.glue import GLUE_TASKS
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer, train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
 from ngram_wdr_hf.training.glue.report import GlueResult
 from ngram_wdr_hf.training.glue.run import run_glue

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from transformers import BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
 
 from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
-from ngram_wdr_hf.data.stream import TokenStream
+from ngram_wdr_hf.data.token_stream import TokenStream
 from tests.support.reference import documents
 from tests.support.tiny import VOCAB_SIZE, random_ids
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import ngram_wdr_hf.training.nmt.run
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
-from ngram_wdr_hf.evaluation.bleu import score_translations
+from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
+from ngram_wdr_hf.evaluation.translation_scores import score_translations
 from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
 from ngram_wdr_hf.training.nmt.report import NmtResult
 from ngram_wdr_hf.training.nmt.run import run_nmt

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from datasets import Dataset, IterableDataset
 
-from ngram_wdr_hf.data.stream import TokenStream
 from ngram_wdr_hf.data.text import load_text_files
+from ngram_wdr_hf.data.token_stream import TokenStream
 
 TEXT = "the cat saw the <unk> dog\n\n the dog\tsaw it \n \nit saw the <unk>\n"
 START = 1

@@ -6,7 +6,7 @@ import datasets
 import evaluate
 
 # Absolute imports, because `evaluate` copies this file to its cache.
-from ngram_wdr_hf.evaluation.bleu import as_texts, score_translations
+from ngram_wdr_hf.evaluation.translation_scores import as_texts, score_translations
 
 _DESCRIPTION = """
 BLEU, on words, and chrF, on characters, of translations, from 0 to 100, with the defaults of the package `sacrebleu`.

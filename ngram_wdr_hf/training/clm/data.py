@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data.errors import InputError
 from ...data.rows import EvaluationRows, TrainingRows, total_length
-from ...data.stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
-from ...data.tokenizer import train_bpe_tokenizer, train_word_tokenizer
+from ...data.token_stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
+from ...data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
 from ..common.arguments import ModelArguments
 from ..common.presets import DEFAULT_PRESET
 from ..common.text_data import Splits, TextData, train_or_load_tokenizer

@@ -11,8 +11,8 @@ from ... import (
     WDRNgramReformerModelWithLMHead,
     WDRNgramTensorizedTransformerLMHeadModel,
 )
-from ...data.tokenizer import end_token_id, start_token_id
-from ...evaluation.checkpoint import load_checkpoint
+from ...data.tokenizers import end_token_id, start_token_id
+from ...evaluation.models import load_checkpoint
 from ...modeling.causal import NgramMixin
 from ..common.arguments import GenerativeModelArguments
 from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.errors import InputError
 from ...data.rows import RowStore, pad_prompts, total_length
-from ...data.tokenizer import start_token_id
+from ...data.tokenizers import start_token_id
 from ..common.self_generated import SelfGeneration, generate_rows, write_rows
 
 # Prompts are cut to this share of the longest row, so that there is room for an answer.

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ...data.errors import InputError
-from ...evaluation.acceptance import best_tokens
+from ...evaluation.head_acceptance import best_tokens
 from ...evaluation.modes import evaluating
 from ...method.logits import LogitLayer
 from ..trainer import to_device

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedConfig, TrainerState
 
 from ...data.errors import InputError
-from ...evaluation.checkpoint import as_input_error
+from ...evaluation.models import as_input_error
 from ...method.configuration import NgramConfigMixin
 from ...modeling.saved import check_fields_of_weights
 

@@ -12,8 +12,8 @@ from transformers import Conv1D, PreTrainedConfig, PreTrainedModel, PreTrainedTo
 
 from ...backbones.registry import is_masked
 from ...data.errors import InputError
-from ...evaluation.checkpoint import as_input_error
 from ...evaluation.lengths import max_positions
+from ...evaluation.models import as_input_error
 from .arguments import GenerativeModelArguments, ModelArguments, RunArguments, parse_overrides
 from .recipes import RECIPES
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ...evaluation.gradients import GRADIENT_DIVERSITY, plot_gradient_diversity
+from ...evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
 from ...method.ensemble import is_lambda
 from ..trainer import loss_names
 from .report import RunResult, TaskResult

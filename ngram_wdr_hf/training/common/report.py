@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
-from ...evaluation.fit import EnsembleFit
+from ...evaluation.ensemble_fit import EnsembleFit
 from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
 
 # Printed tables fit into the narrowest usual terminal.

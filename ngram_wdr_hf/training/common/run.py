@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from ...data.errors import InputError
-from ...evaluation.fit import EnsembleFit, fit_ensemble
-from ...evaluation.gradients import GradientDiversityCallback
+from ...evaluation.ensemble_fit import EnsembleFit, fit_ensemble
+from ...evaluation.gradient_diversity import GradientDiversityCallback
 from ...evaluation.scores import MaskedScores, ScoredText, Scores
 from ...method.ensemble import ensemble_arguments
 from ...modeling.default_drafts import SAVED_USE_MTP

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.errors import InputError
-from ...evaluation.checkpoint import load_config
+from ...evaluation.models import load_config
 from .arguments import RunArguments, RunTrainingArguments, uses_fsdp
 from .checkpoints import weights_digest
 from .checks import check_choice

@@ -10,11 +10,11 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.english import python_english
 from ...data.errors import InputError
-from ...data.stream import TokenStream, tokenize
+from ...data.python_english import python_english
 from ...data.text import hold_out, load_text_dataset, load_text_files
-from ...data.tokenizer import load_tokenizer, texts_of
+from ...data.token_stream import TokenStream, tokenize
+from ...data.tokenizers import load_tokenizer, texts_of
 from ...evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
 from .text_arguments import TextDataArguments, check_heads_fit
 

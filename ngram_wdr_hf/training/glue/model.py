@@ -19,8 +19,8 @@ from transformers.utils import logging
 from ...backbones.trunk import stock_config
 from ...data.errors import InputError
 from ...data.glue import GlueTask
-from ...data.tokenizer import PADDING, load_tokenizer
-from ...evaluation.checkpoint import check_vocabulary
+from ...data.tokenizers import PADDING, load_tokenizer
+from ...evaluation.models import check_vocabulary
 
 logger = logging.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data.errors import InputError
 from ...data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
-from ...data.stream import StreamedBlocks
-from ...data.tokenizer import train_masked_tokenizer
+from ...data.token_stream import StreamedBlocks
+from ...data.tokenizers import train_masked_tokenizer
 from ..common.presets import DEFAULT_PRESET
 from ..common.text_data import Splits, TextData, train_or_load_tokenizer
 from .arguments import MlmDataArguments, MlmModelArguments

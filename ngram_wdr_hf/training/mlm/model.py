@@ -3,7 +3,7 @@
 from transformers import PreTrainedTokenizerBase
 
 from ... import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
-from ...evaluation.checkpoint import load_checkpoint
+from ...evaluation.models import load_checkpoint
 from ...modeling.masked import NgramMaskedMixin
 from ..common.model import config_fields, new_head_fields, new_model
 from .arguments import MlmModelArguments

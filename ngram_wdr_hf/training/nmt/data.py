@@ -23,7 +23,7 @@ from ...data.pairs import (
     texts_of_pairs,
 )
 from ...data.text import SPLITS
-from ...data.tokenizer import load_tokenizer, train_sentence_tokenizer
+from ...data.tokenizers import load_tokenizer, train_sentence_tokenizer
 from ...evaluation.lengths import max_positions
 from ..common.presets import DEFAULT_PRESET
 from .arguments import NmtDataArguments, NmtModelArguments

@@ -4,8 +4,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ... import WDRNgramMarianMTModel
 from ...data.errors import InputError
-from ...evaluation.checkpoint import load_checkpoint
 from ...evaluation.lengths import max_positions
+from ...evaluation.models import load_checkpoint
 from ...modeling.encoder_decoder import NgramSeq2SeqMixin
 from ..common.arguments import RunArguments
 from ..common.model import DEFAULT_NGRAM_SIZE, config_fields, new_head_fields, new_model

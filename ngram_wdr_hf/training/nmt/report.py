@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...evaluation.bleu import TranslationScores
 from ...evaluation.scores import Scores
+from ...evaluation.translation_scores import TranslationScores
 from ...method.ensemble import Ensemble, describe_ensemble, is_lambda
 from ..common.model_card import STAR, as_markdown, code_block, literal
 from ..common.report import TaskResult, as_text, describe_fits, describe_mark, ensemble_table, lambda_table

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...data.pair_batches import unwrap_batch
 from ...data.pairs import has_references, read_lines
 from ...data.text import check_files
-from ...data.tokenizer import load_tokenizer
-from ...evaluation.bleu import TranslationScores, score_translations
+from ...data.tokenizers import load_tokenizer
 from ...evaluation.lengths import max_positions
 from ...evaluation.scores import by_kind
+from ...evaluation.translation_scores import TranslationScores, score_translations
 from ...method.ensemble import Ensemble, is_lambda
 from ..common.arguments import RunArguments
 from ..common.model import check_train_mode, restrict_drafts

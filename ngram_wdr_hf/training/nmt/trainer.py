@@ -5,7 +5,7 @@ from collections.abc import Callable
 from transformers import PreTrainedModel
 from transformers.trainer_utils import EvalLoopOutput
 
-from ...evaluation.bleu import TranslationScores
+from ...evaluation.translation_scores import TranslationScores
 from ..trainer import NgramTrainer
 from .arguments import DECODED_METRICS
 

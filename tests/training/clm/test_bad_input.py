@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertLMHeadModel, ViTConfig, ViTModel
 
 import ngram_wdr_hf.training.common.model
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from tests.support.clm_runs import QUICK, SCRIPT
 from tests.support.errors import assert_names
 from tests.support.scripts import cut_in_half, failing

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, pipeline
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run_folder import RunFolder
 from tests.support.clm_runs import QUICK, run

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from ngram_wdr_hf import WDRNgramReformerModelWithLMHead, WDRNgramTensorizedTransformerLMHeadModel, with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import Scores
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.clm.model import build_clm_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import Trainer
 
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.training.common.command_line import run_script
 from tests.support import clm_runs, nmt_runs
 from tests.support.errors import assert_names

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GPT2LMHeadModel
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizer import end_token_id
+from ngram_wdr_hf.data.tokenizers import end_token_id
 from tests.support import clm_runs, nmt_runs
 from tests.support.errors import raises_naming
 

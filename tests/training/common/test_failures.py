@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import MaskedText, Masking
-from ngram_wdr_hf.data.stream import EvaluationWindows
-from ngram_wdr_hf.data.tokenizer import train_masked_tokenizer
+from ngram_wdr_hf.data.token_stream import EvaluationWindows
+from ngram_wdr_hf.data.tokenizers import train_masked_tokenizer
 from ngram_wdr_hf.evaluation.scores import MaskedScores, score, score_masked
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.command_line import run_script

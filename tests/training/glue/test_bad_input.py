@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
-from ngram_wdr_hf.data.tokenizer import train_word_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from tests.support.backbones import tiny_backbone
 from tests.support.errors import assert_names
 from tests.support.glue_runs import QUICK, SCRIPT, WORDS, run, tiny_checkpoint, tokenizer_for, write_task

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from ngram_wdr_hf.data.tokenizer import train_bpe_tokenizer, train_sentence_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_sentence_tokenizer
 from tests.support.errors import assert_names
 from tests.support.nmt_runs import QUICK, SCRIPT, toy_pairs, write_sides
 from tests.support.scripts import cut_in_half, failing

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.pair_batches import tokenize_pairs
 from ngram_wdr_hf.data.pairs import PAIRS
-from ngram_wdr_hf.data.tokenizer import train_sentence_tokenizer
+from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
 from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
 from ngram_wdr_hf.training.common.run import Run
 from ngram_wdr_hf.training.common.settings import best_metric, check_together, comparison_runs, with_data_of_run

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ..method.documents import IGNORE_INDEX
 from .errors import InputError
 from .text import iterate_text
-from .tokenizer import end_token_id, start_token_id
+from .tokenizers import end_token_id, start_token_id
 
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
 
