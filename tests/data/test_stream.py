@@ -13,7 +13,7 @@ from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from ngram_wdr_hf.data import stream
+from ngram_wdr_hf.data import token_stream as stream
 from ngram_wdr_hf.data.text import hold_out, load_text_files
 from ngram_wdr_hf.data.token_stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.tokenizers import (

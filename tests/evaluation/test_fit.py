@@ -7,7 +7,7 @@ import torch
 
 from ngram_wdr_hf import fit_ensemble
 from ngram_wdr_hf.data.token_stream import EvaluationWindows
-from ngram_wdr_hf.evaluation import fit as fit_module
+from ngram_wdr_hf.evaluation import ensemble_fit as fit_module
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.processes import run_python
 from tests.support.tiny import random_ids, tiny_model
