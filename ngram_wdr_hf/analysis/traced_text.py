@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput
 from ..data.errors import InputError, Unavailable
 from ..data.rows import pad_prompts
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
-from ..evaluation.lengths import max_positions
+from ..evaluation.models import max_positions
 from ..evaluation.modes import evaluating
 from ..method.configuration import check_integer
 from ..training.common.model import can_drop_drafts
