@@ -54,7 +54,7 @@ def count_accepted(
 ) -> tuple[list[int], list[int]]:
     """
     For each head, count the drafts whose earlier drafts were accepted and equal the text, and those of them that are
-    accepted. `model_choices` are the model's own next tokens, `(batch_size, T)`; `targets` begins with depth 0.
+    accepted: equal to `model_choices`, the model's own next tokens `(batch_size, T)`. `targets` begins with depth 0.
     """
     num_drafts, num_accepted = [], []
     is_prefix_accepted = torch.ones_like(model_choices, dtype=torch.bool)

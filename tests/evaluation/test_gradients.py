@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM
 
-from ngram_wdr_hf.analysis import gradient_diversity
+from ngram_wdr_hf.evaluation.gradient_diversity import gradient_diversity
 from tests.support import reference
 from tests.support.batches import DROPOUT, padded_batch
 from tests.support.errors import raises_naming

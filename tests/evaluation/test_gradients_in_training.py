@@ -12,8 +12,12 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ngram_wdr_hf.analysis import GradientDiversityCallback, gradient_diversity, plot_gradient_diversity
 from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.evaluation.gradient_diversity import (
+    GradientDiversityCallback,
+    gradient_diversity,
+    plot_gradient_diversity,
+)
 from ngram_wdr_hf.training.common.run_folder import RunFolder
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import clm_runs, nmt_runs

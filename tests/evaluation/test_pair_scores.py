@@ -62,31 +62,3 @@ def test_scores_are_those_of_single_pairs(pairs, target):
         words = batches.num_words
         assert scores.perplexities("word") == pytest.approx([math.exp(total / words) for total in sums])
         assert scores.best_lambda == LAMBDAS[int(np.argmin(sums))]
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 50])
-def test_scores_do_not_depend_on_the_number_of_processes(pairs, num_processes):
-    model = tiny_seq2seq("marian", torch.float64, ngram_size=3)
-    # One pair per batch, and a prime number of batches.
-    batches = PairBatches(pairs, 1, PAD)
-    assert len(batches) == 29
-    alone = score(model, batches, LAMBDAS, 1)
-    shares, calls = [], []
-    for index in range(num_processes):
-        called, sums = [], []
-
-        def keep(tensor, sums=sums):
-            sums.append(tensor.clone())
-            return tensor
-
-        score(model, batches, LAMBDAS, 1, index, num_processes, keep, lambda called=called: called.append(None))
-        shares.append(sums)
-        calls.append(len(called))
-    # The same number of batches in every process.
-    assert set(calls) == {math.ceil(len(batches) / num_processes)}
-    together = iter([sum(parts) for parts in zip(*shares, strict=True)])
-    scores = score(model, batches, LAMBDAS, 1, 0, num_processes, lambda _: next(together))
-    assert scores.nll_sums == pytest.approx(alone.nll_sums, rel=1e-9)
-    assert scores.head_nlls == pytest.approx(alone.head_nlls, rel=1e-9)
-    assert (scores.num_tokens, scores.num_words) == (alone.num_tokens, alone.num_words)
-    assert all(float(sums[0][0]) < alone.nll_sums[0] for sums in shares)

@@ -4,10 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ngram_wdr_hf import fit_ensemble
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, evaluation_windows
 from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
+from tests.support.errors import raises_naming
 from tests.support.reference import ensembled_logits, head_prediction
 from tests.support.texts import START, TEXT, stream_of
 from tests.support.tiny import random_ids, tiny_model
@@ -25,7 +27,7 @@ def test_every_token_is_a_target_once(window_size, start):
         text = [start, *tokens] if start is not None else tokens
         num_targets = max(len(text) - 1, 0)
         for stride in (None, *range(1, window_size + 2)):
-            windows = EvaluationWindows(stream_of(tokens, 3), window_size, stride, start)
+            windows = EvaluationWindows(stream_of(tokens), window_size, stride, start)
             assert windows.num_targets == num_targets
             size = min(window_size, num_targets)
             step = size if stride is None else min(stride, size)
@@ -93,13 +95,13 @@ def slow_scores(model, text: list[int], window_size: int, stride: int):
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
 @pytest.mark.parametrize(
-    ("window_size", "stride", "start"), [(6, 1, START), (6, 4, None), (6, 6, START), (2, 1, START)]
+    ("length", "window_size", "stride", "start"),
+    [(17, 6, 1, START), (17, 6, 4, None), (17, 6, 6, START), (17, 2, 1, START), (1, 50, 7, START), (9, 50, 7, START)],
 )
-def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, stride, start):
+def test_perplexity_by_windows_equals_a_loop_over_targets(target, length, window_size, stride, start):
     model = tiny_model(torch.float64, ngram_target=target)
-    tokens = random_ids(1, 17)[0].tolist()
-    windows = EvaluationWindows(stream_of(tokens, 2), window_size, stride, start)
-    scores = score(model, windows, LAMBDAS, batch_size=3)
+    tokens = random_ids(1, length)[0].tolist()
+    scores = score(model, EvaluationWindows(stream_of(tokens), window_size, stride, start), LAMBDAS, batch_size=3)
     text = [start, *tokens] if start is not None else tokens
     sums, head_nlls = slow_scores(model, text, window_size, stride)
     torch.testing.assert_close(torch.tensor(scores.nll_sums, dtype=torch.double), sums.double())
@@ -108,50 +110,12 @@ def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, s
     torch.testing.assert_close(torch.tensor(scores.perplexities("word")).double(), (sums.double() / len(tokens)).exp())
 
 
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_short_text_fits_one_window(length):
-    model, tokens = tiny_model(torch.float64), random_ids(1, length)
-    scores = score(model, EvaluationWindows(stream_of(tokens[0]), 50, 7, START), LAMBDAS, batch_size=4)
-    text = torch.cat([torch.tensor([[START]]), tokens], 1)
-    for value, nll in zip(LAMBDAS, scores.nll_sums, strict=True):
-        logits = ensembled_logits(model, text[:, :-1], value)[0]
-        assert nll == pytest.approx(F.cross_entropy(logits, tokens[0], reduction="sum").item())
-    assert scores.num_tokens == length
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 5])
-def test_shares_of_processes_add_up(num_processes):
-    model = tiny_model(torch.float64)
-    windows = EvaluationWindows(stream_of(random_ids(1, 21)[0]), 8, 5, START)
-    assert len(windows) == 4
-    one = score(model, windows, LAMBDAS, batch_size=2)
-
-    shares, batches = [], []
-    for index in range(num_processes):
-        sums = []
-        batches.append(0)
-
-        def count(index=index):
-            batches[index] += 1
-
-        score(
-            model,
-            windows,
-            LAMBDAS,
-            2,
-            index,
-            num_processes,
-            lambda value, sums=sums: sums.append(value) or value,
-            count,
-        )
-        shares.append(sums)
-    # The same number of batches in every process.
-    assert len(set(batches)) == 1
-    totals = iter([sum(values) for values in zip(*shares, strict=True)])
-    together = score(model, windows, LAMBDAS, 2, 0, num_processes, lambda value: next(totals))
-    assert together.num_tokens == one.num_tokens == 21
-    assert together.nll_sums == pytest.approx(one.nll_sums)
-    assert together.head_nlls == pytest.approx(one.head_nlls)
+@pytest.mark.parametrize("tokens", [[], [3]])
+def test_text_without_targets(tokens):
+    """No perplexity of 1."""
+    for measure in (lambda *text: score(*text, [0.0], 2), fit_ensemble):
+        with raises_naming(ValueError, "`text`", "targets"):
+            measure(tiny_model(), EvaluationWindows(stream_of(tokens), 8))
 
 
 class Packed:
