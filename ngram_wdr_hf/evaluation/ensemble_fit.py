@@ -47,21 +47,15 @@ class EnsembleFit:
 
 
 def fit_ensemble(model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 20_000) -> EnsembleFit:
-    r"""
+    """
     Find the weights `w` of the ensemble `w_0 h + sum_n w_n ê_n` with the lowest NLL on a text, usually the validation
     text. The logits are linear in the weights, so the NLL is convex, and Newton's method finds its minimum. A logit
     bias is not weighted. With a soft cap the NLL is not convex: the steps then use the Gauss-Newton matrix, and the
     result is a local minimum no worse than the model's own prediction.
 
     The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`. In a distributed
-    run, every process must call this: it reads its share of the text, and all return the fit to the whole.
-
-    Args:
-        model ([`NgramMixin`]): A model with N-gram heads.
-        text (`EvaluationWindows` or `PairBatches`): The text.
-        batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
-        max_tokens (`int`, *optional*, defaults to 20,000):
-            The number of targets, a random sample of a longer text, since all their predictions are kept in memory.
+    run, every process must call this: it reads its share of the text, and all return the fit to the whole. All
+    predictions are kept in memory, so a random sample of `max_tokens` stands for a longer text.
     """
     predictions, targets = _read(model, text, batch_size, max_tokens)
     layer = LogitLayer.of(model)

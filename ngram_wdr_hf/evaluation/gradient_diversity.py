@@ -38,12 +38,9 @@ def gradient_diversity(
     Module modes, gradients and random states are restored. Rows are processed one by one, with memory for two
     gradients at any batch size.
 
-    Args:
-        model (`nn.Module`): Any Transformers model that returns a loss, with or without N-gram heads.
-        batch (`Mapping[str, torch.Tensor]`): The arguments of its `forward`, labels included.
-        parameters (`Iterable[str]` or `str`, *optional*):
-            Names of the modules or parameters to compare, such as `["transformer.h.0", "ngram_heads"]`; all by
-            default. Frozen parameters are left out, shared ones count once.
+    `batch` has the arguments of the model's `forward`, labels included. `parameters` are names of the modules or
+    parameters to compare, such as `["transformer.h.0", "ngram_heads"]`; all by default. Frozen parameters are left
+    out, shared ones count once.
     """
     weights = _weights(model, parameters)
     device = next(model.parameters()).device
@@ -78,13 +75,8 @@ class GradientDiversityCallback(TrainerCallback):
     training data: `trainer.add_callback(GradientDiversityCallback(trainer, steps=50))`. The callback does not change
     the training. With several processes, the first one computes and the others wait.
 
-    Args:
-        trainer ([`Trainer`]): The trainer, stock or `NgramTrainer`.
-        steps (`int`): Number of steps between two logs.
-        batch (`Mapping[str, torch.Tensor]`, *optional*):
-            The batch; by default, `per_device_train_batch_size` random items of the training data, drawn with
-            Trainer's seed (the first items of an iterable dataset).
-        parameters (`Iterable[str]` or `str`, *optional*): As in [`gradient_diversity`]; all by default.
+    By default, `batch` has `per_device_train_batch_size` random items of the training data, drawn with Trainer's seed
+    (the first items of an iterable dataset). `parameters` are those of [`gradient_diversity`].
     """
 
     def __init__(
@@ -100,10 +92,7 @@ class GradientDiversityCallback(TrainerCallback):
                 "Gradient diversity needs all weights and gradients in one process: train without FSDP, DeepSpeed and "
                 f"optimizers that update layer by layer (`optim` is {optimizer})."
             )
-        self.trainer = trainer
-        self.steps = steps
-        self.batch = batch
-        self.parameters = parameters
+        self.trainer, self.steps, self.batch, self.parameters = trainer, steps, batch, parameters
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if state.global_step == 0:

@@ -23,9 +23,8 @@ NO_TARGETS = "`text` has no targets, so it has no perplexity: give a longer text
 
 class ScoredText(Protocol):
     """
-    A text to score, such as `EvaluationWindows`, `EvaluationRows`, `PairBatches` or `MaskedText`. An item is a
-    dictionary of the model's inputs, with the labels under `labels_name`. If `is_batched` is true, an item is a whole
-    batch; a text without this attribute has single items. `score` also reads `num_words`.
+    A text to score, such as `EvaluationWindows`, `PairBatches` or `MaskedText`. An item has the model's inputs, with
+    the labels under `labels_name`; it is a whole batch if the text has a true `is_batched`. `score` reads `num_words`.
     """
 
     labels_name: str
@@ -80,12 +79,12 @@ class Scores:
 
     @property
     def best_lambda(self) -> float:
-        """The λ with the lowest perplexity; of equal ones, the first in `lambdas`."""
+        """The λ with the lowest perplexity."""
         return min(self.lambdas, key=self.nll)
 
     @property
     def best(self) -> Ensemble:
-        """The ensemble with the lowest perplexity; of equal ones, the first in `ensembles`."""
+        """The ensemble with the lowest perplexity."""
         return min(self.ensembles, key=self.nll)
 
 
@@ -156,10 +155,7 @@ class _Share(Dataset):
 
 
 def batches_of(text: ScoredText, batch_size: int, shuffles: bool = False) -> Iterable[dict[str, torch.Tensor]]:
-    """
-    Return the batches of this process's share of a text, in order, or with `shuffles` in a random order, always the
-    same. The items of a text with `is_batched`, such as `PairBatches`, are batches already.
-    """
+    """Return the batches of this process's share of a text, in order, or in a random order that is always the same."""
     if not len(text):
         raise ValueError(NO_TARGETS)
     generator = torch.Generator().manual_seed(0) if shuffles else None
@@ -189,21 +185,16 @@ def score(
     batch_size: int,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
-    r"""
-    Compute the exact NLL of a text for several ensembles in one pass, in evaluation mode. In a distributed run, every
-    process must call this: it scores its share of the items, and all return the scores of the whole text.
-
-    Args:
-        model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
-        text (`EvaluationWindows` or `PairBatches`): The text.
-        ensembles (`Sequence[Ensemble]`): The ensembles, values of λ or tuples of N weights.
-        batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
-        on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
+    """
+    Compute the exact NLL of a text for several ensembles, values of λ or tuples of N weights, in one pass and in
+    evaluation mode. In a distributed run, every process must call this: it scores its share of the items, and all
+    return the scores of the whole text. `batch_size` does not matter to a text of batches; `on_batch` is called after
+    each batch, such as for a progress bar.
     """
     lambdas = [ensemble for ensemble in ensembles if is_lambda(ensemble)]
     weights = [ensemble for ensemble in ensembles if not is_lambda(ensemble)]
     options = {"ensemble_lambda": lambdas or None, "ensemble_weights": weights or None, "use_cache": False}
-    nll_sums, head_nlls, counts = _sums(model, text, batch_size, on_batch, lambda batch, output: [], **options)
+    nll_sums, head_nlls, counts = _sums(model, text, batch_size, on_batch, **options)
     means = [total / max(count, 1) for total, count in zip(head_nlls, counts, strict=True)]
     return Scores([*lambdas, *weights], nll_sums, means, int(counts[0]), text.num_words)
 
@@ -230,13 +221,10 @@ def _sums(
     text: ScoredText,
     batch_size: int,
     on_batch: Callable[[], None],
-    also: Callable[[dict[str, torch.Tensor], Any], list[torch.Tensor]],
+    also: Callable[[dict[str, torch.Tensor], Any], list[torch.Tensor]] = lambda batch, output: [],
     **options: Any,
 ) -> list[Any]:
-    """
-    Return the sums over a text, as numbers or lists: the losses, each depth's NLL, its number of targets, and what
-    `also` returns for a batch and its output.
-    """
+    """Return the sums over a text of losses, each depth's NLL, its targets, and `also(batch, output)`."""
     totals, device = None, next(model.parameters()).device
     with evaluating(model):
         for batch in batches_of(text, batch_size):

@@ -21,12 +21,8 @@ def score_translations(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> TranslationScores:
     """
-    Score raw, detokenized text with sacrebleu's defaults: `13a` tokenization, case-sensitive.
-
-    Args:
-        hypotheses (`Sequence[str]`): The translations, one per sentence.
-        references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference per sentence, or a list of them, of
-            the same length for every sentence.
+    Score raw, detokenized translations with sacrebleu's defaults: `13a` tokenization, case-sensitive. `references` has
+    one text per sentence, or a list of them, of the same length for every sentence.
     """
     if len(hypotheses) != len(references):
         # Sacrebleu would score the first ones.

@@ -53,8 +53,10 @@ def test_fit_is_the_minimum(text, target):
     assert fit.nll < min(score(model, text, lambdas, 4).nll_sums) / fit.num_tokens
 
 
-def test_limit(text):
+def test_limit_and_model_without_heads(text):
     assert fit_ensemble(tiny_model(), text, max_tokens=20).num_tokens == 20
+    fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
+    assert fit.weights == pytest.approx([fit.temperature_weight])
 
 
 @pytest.mark.parametrize("fields", [{}, {"soft_cap": 3.0}])
@@ -76,12 +78,6 @@ def test_derivatives(text, fields):
     torch.testing.assert_close(gradient, torch.func.grad(total)(weights))
     if not fields:
         torch.testing.assert_close(hessian.view(3, 3), torch.func.hessian(total)(weights))
-
-
-def test_model_without_past(text):
-    """Without heads, only a temperature is fitted."""
-    fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
-    assert fit.weights == pytest.approx([fit.temperature_weight])
 
 
 BARE = """

@@ -61,7 +61,7 @@ class Perplexity(evaluate.Metric):
             raise ValueError(f"`block_size` must be at most {longest}, the model's maximum, got {block_size}.")
         # Tokenized line by line, like a file.
         lines = [io.StringIO(text, newline=None).readlines() for text in predictions]
-        rows = tokenize(datasets.Dataset.from_dict({"text": list(chain(*lines))}), tokenizer, "given")
+        rows = tokenize(datasets.Dataset.from_dict({"text": list(chain(*lines))}), tokenizer)
         scores = []
         for begin, end in pairwise(accumulate(map(len, lines), initial=0)):
             stream = TokenStream.from_rows(rows.select(range(begin, end)))
