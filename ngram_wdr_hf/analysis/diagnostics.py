@@ -249,7 +249,7 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
     if isinstance(text, EvaluationWindows):
         text = text.stream
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for piece in text.target_tokens() if isinstance(text, PairBatches) else text.pieces:
+    for piece in text.target_tokens() if isinstance(text, PairBatches) else [text.ids]:
         counts += np.bincount(piece, minlength=vocab_size)
     return counts
 
