@@ -200,6 +200,6 @@ def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
     items = loader.dataset
     with _own_random_numbers():
         set_seed(trainer.args.seed)
-        if isinstance(items, Sized):
+        if isinstance(trainer.train_dataset, Sized):
             return loader.collate_fn([items[i] for i in random.sample(range(len(items)), min(size, len(items)))])
         return loader.collate_fn(list(islice(items, size)))

@@ -90,10 +90,10 @@ def test_equals_the_perplexity_of_a_file(tmp_path, stride):
 
 
 @pytest.mark.parametrize(
-    ("options", "names"), [({"predictions": ["word1", ""]}, ["`text`"]), ({"block_size": 17}, ["`block_size`", "16"])]
+    ("options", "name"), [({"predictions": ["word1", ""]}, "`predictions`"), ({"block_size": 17}, "`block_size`")]
 )
-def test_bad_input(checkpoint, options, names):
+def test_bad_input(checkpoint, options, name):
     # In memory, because an error leaves files locked and `evaluate` would wait for them.
     metric = evaluate.load(PERPLEXITY, keep_in_memory=True)
-    with raises_naming(ValueError, *names):
+    with raises_naming(ValueError, name):
         metric.compute(**{"predictions": ["word1"], "model_id": checkpoint[1], **options})

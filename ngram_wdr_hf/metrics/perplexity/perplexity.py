@@ -22,7 +22,6 @@ class Perplexity(evaluate.Metric):
     per line break, as in the paper. A file's text, given as one string, has the values that `ngram-wdr clm` reports.
 
     Args:
-        predictions (`list[str]`): The texts.
         model_id (`str`): A folder or a name on the Hub: a checkpoint with its tokenizer.
         ensemble_lambda (`float`, *optional*): The paper's λ, from 0 to 1; the model's own ensemble by default.
         stride (`int`, *optional*): How far the window moves in a text longer than `block_size`. A smaller stride gives
@@ -52,24 +51,25 @@ class Perplexity(evaluate.Metric):
         ensemble_weights: list[float] | None = None,
     ) -> dict[str, list[float] | float]:
         tokenizer = load_tokenizer(model_id)
-        model = load_checkpoint(model_id, "causal", tokenizer)
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        model = load_checkpoint(model_id, "causal", tokenizer).to(device)
         ensemble = model.ngram_ensemble(ensemble_lambda, ensemble_weights)
         longest = max_positions(model)
         block_size = block_size or longest or DEFAULT_BLOCK_SIZE
         if longest is not None and block_size > longest:
             raise ValueError(f"`block_size` must be at most {longest}, the model's maximum, got {block_size}.")
+        if not all(predictions):
+            raise ValueError("`predictions` has an empty text: leave it out.")
         # Tokenized line by line, like a file.
         lines = [io.StringIO(text, newline=None).readlines() for text in predictions]
         rows = tokenize(datasets.Dataset.from_dict({"text": list(chain(*lines))}), tokenizer)
         scores = []
         for begin, end in pairwise(accumulate(map(len, lines), initial=0)):
             stream = TokenStream.from_rows(rows.select(range(begin, end)))
-            windows = evaluation_windows(stream, tokenizer, block_size, stride)
-            scores.append(score(model, windows, [ensemble], batch_size))
-        sums = [sum(text.nll_sums[0] for text in scores)]
+            text = evaluation_windows(stream, tokenizer, block_size, stride)
+            scores.append(score(model, text, [ensemble], batch_size))
         counts = (sum(getattr(text, name) for text in scores) for name in ("num_tokens", "num_words"))
-        together = Scores([ensemble], sums, [], *counts)
+        together = Scores([ensemble], [sum(text.nll_sums[0] for text in scores)], [], *counts)
         perplexities = [text.perplexity(ensemble) for text in scores]
         return {
             "perplexities": perplexities,
