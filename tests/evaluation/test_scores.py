@@ -1,18 +1,22 @@
-"""Evaluation windows: every token is a target once, and the perplexity equals a slow loop."""
+"""Exact scores: every token of a text is a target once, and the perplexity equals a slow loop."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from ngram_wdr_hf import fit_ensemble
+from ngram_wdr_hf.data.pair_batches import PairBatches
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, evaluation_windows
 from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from tests.support.errors import raises_naming
+from tests.support.pairs import PAD, pairs_of, random_lengths, tokens_of
 from tests.support.reference import ensembled_logits, head_prediction
 from tests.support.texts import START, TEXT, stream_of
-from tests.support.tiny import random_ids, tiny_model
+from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
 
 
 @pytest.mark.parametrize("start", [None, START])
@@ -108,6 +112,31 @@ def test_perplexity_by_windows_equals_a_loop_over_targets(target, length, window
     torch.testing.assert_close(torch.tensor(scores.head_nlls, dtype=torch.double), head_nlls)
     assert scores.num_tokens == len(text) - 1 and scores.num_words == len(tokens)
     torch.testing.assert_close(torch.tensor(scores.perplexities("word")).double(), (sums.double() / len(tokens)).exp())
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 100_000])
+def test_batches_of_pairs_equal_single_pairs(batch_tokens):
+    model = tiny_seq2seq("marian", torch.float64, ngram_size=3).train()
+    # Some targets have a single token, and heads no targets there.
+    pairs = tokens_of([*random_lengths(25, 9), (3, 1), (1, 1), (1, 2), (14, 3)])
+    batches, calls = PairBatches(pairs, batch_tokens, PAD), []
+    # `batch_size` has no effect here.
+    scores = score(model, batches, LAMBDAS, batch_size=7, on_batch=lambda: calls.append(None))
+    assert len(calls) == len(batches) and model.training
+    sums, head_sums, counts = [0.0] * 3, torch.zeros(3), torch.zeros(3)
+    for source, target in pairs_of(pairs):
+        for i, value in enumerate(LAMBDAS):
+            with torch.no_grad():
+                output = model.eval()(torch.tensor([source]), labels=torch.tensor([target]), ensemble_lambda=value)
+            sums[i] += float(output.loss) * len(target)
+        count = torch.tensor([max(len(target) - n, 0) for n in range(3)])
+        head_sums, counts = head_sums + output.head_losses * count, counts + count
+    assert scores.nll_sums == pytest.approx(sums, rel=1e-9) and max(sums) - min(sums) > 1
+    assert scores.head_nlls == pytest.approx((head_sums / counts).tolist(), rel=1e-6)
+    assert (scores.num_tokens, scores.num_words) == (counts[0], batches.num_words)
+    perplexities = [math.exp(total / counts[0]) for total in sums]
+    assert scores.perplexities() == pytest.approx(perplexities)
+    assert scores.best_lambda == LAMBDAS[perplexities.index(min(perplexities))]
 
 
 @pytest.mark.parametrize("tokens", [[], [3]])
