@@ -1,7 +1,6 @@
 """BLEU and chrF of translations, as a metric of the library `evaluate`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import datasets
 import evaluate
@@ -35,5 +34,5 @@ class Translation(evaluate.Metric):
         super().add(prediction=prediction, reference=as_texts(reference))
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float | str]:
-        scores = asdict(score_translations(predictions, references))
+        scores = vars(score_translations(predictions, references))
         return {name: value for name, value in scores.items() if name != "num_sentences"}
