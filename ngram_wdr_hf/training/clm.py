@@ -15,6 +15,7 @@ Repeat a command to resume an interrupted run. `python train_clm.py` is the same
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -180,6 +181,9 @@ def main(
         if training.do_train and not folder.is_finished():
             train_dataset = training_set(data, own, block_size)
             if options.cache_hidden_states:
+                # An interrupted run can only be resumed in a folder that it has begun.
+                if training.should_save and not folder.has_begun():
+                    folder.begin(tokenizer)
                 train_dataset = CachedRows(train_dataset, folder.path, model, training)
             trainer = NgramTrainer(
                 choose_weights(model, model_options),
@@ -199,7 +203,7 @@ def main(
         fit, scores = fit_and_score(model, texts, search, training)
         if "validation" in scores:
             set_ensemble(model, scores["validation"].best)
-        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-((max_positions(model) or math.inf) // 2) :]
+        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(max_positions(model) or sys.maxsize) // 2 :]
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
 
         # 5. Save and report
@@ -300,7 +304,8 @@ def clm_result(
     """Return the result of a run: perplexities by word if every token is a word, else by token."""
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
-    ensembles = named_ensembles(own, scores["validation"].best_lambda if "validation" in scores else None, fit)
+    has_best = "validation" in scores and len(model.ngram_heads) > 0
+    ensembles = named_ensembles(own, scores["validation"].best_lambda if has_best else None, fit)
     cells = {}
     for split, each in scores.items():
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}

@@ -145,15 +145,15 @@ class RunFolder:
         `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
         training as complete.
         """
-        if trainer.args.should_save:
-            self.begin(tokenizer)
-        trainer.accelerator.wait_for_everyone()
         checkpoint = self._last_checkpoint()
         state, num_steps = (None, 0) if checkpoint is None else (read_state(checkpoint), trainer.num_steps())
         if state is not None and state.global_step > num_steps:
             raise InputError(
                 f"{checkpoint} has more than {num_steps:,} steps: train for longer, or in another folder."
             )
+        if trainer.args.should_save:
+            self.begin(tokenizer)
+        trainer.accelerator.wait_for_everyone()
         if state is not None and _has_ended(state) and state.max_steps == num_steps:
             # Trainer would take another step.
             trainer.load_result(checkpoint)
