@@ -203,12 +203,13 @@ def main(
         fit, scores = fit_and_score(model, texts, search, training)
         if "validation" in scores:
             set_ensemble(model, scores["validation"].best)
-        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(max_positions(model) or sys.maxsize) // 2 :]
+        longest = max_positions(model) or sys.maxsize
+        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(longest // 2) :]
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
 
         # 5. Save and report
         result = clm_result(model, fit, scores, samples, folder.settings, folder.history(training))
-        usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
+        usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
         save(result, model, folder, training, CARD, usage)
     if model_options.compare:
         compare(main, arguments, result, model_options, training)

@@ -192,6 +192,7 @@ class Words:
     """The part of a tokenizer that a new model needs."""
 
     eos_token_id = bos_token_id = 1
+    pad_token_id = None
 
     def __len__(self):
         return 10_000
