@@ -30,12 +30,12 @@ def masked(masking, ids, seed=0):
 @pytest.mark.parametrize("probability", [0.15, 0.25])
 def test_share_of_masked_tokens(tokenizer, kind, probability):
     masking = Masking(tokenizer, kind, probability)
-    ids = masking.frame(some_ids(tokenizer, 100))
-    ids[40] = tokenizer.sep_token_id
+    ids = some_ids(tokenizer, 101)
+    ids[[0, 40, -1]] = tokenizer.sep_token_id
     for seed in range(5):
         changed, labels = masked(masking, ids, seed)
         is_masked = labels != -100
-        assert is_masked.sum() == round(probability * 99)
+        assert is_masked.sum() == round(probability * 98)
         # Special tokens are never masked, other tokens stay, and labels are the original tokens.
         assert not is_masked[[0, 40, -1]].any()
         assert torch.equal(changed[~is_masked], ids[~is_masked]) and torch.equal(labels[is_masked], ids[is_masked])
@@ -60,45 +60,36 @@ def test_replacements_of_masked_tokens(tokenizer, kind):
         assert abs(count / total - share) < 4 * (share * (1 - share) / draws) ** 0.5 + 2 / len(tokenizer)
 
 
-def runs_of(flags: torch.Tensor) -> list[int]:
-    lengths, length = [], 0
-    for flag in [*flags.tolist(), False]:
-        if flag:
-            length += 1
-        elif length:
-            lengths.append(length)
-            length = 0
-    return lengths
+def test_spans_are_consecutive_tokens_with_one_kind_of_replacement(tokenizer):
+    masking, ids, lengths = Masking(tokenizer, "span", 0.3), some_ids(tokenizer, 400), []
+    for seed in range(20):
+        spans = masking._spans(torch.ones(400, dtype=torch.bool), 120, torch.Generator().manual_seed(seed))
+        changed, labels = masked(masking, ids, seed)
+        assert torch.equal(labels != -100, spans >= 0)
+        for number in range(int(spans.max()) + 1):
+            positions = (spans == number).nonzero()[:, 0].tolist()
+            assert positions == [*range(positions[0], positions[-1] + 1)]
+            lengths.append(len(positions))
+            is_hidden = changed[positions] == tokenizer.mask_token_id
+            assert is_hidden.all() or not is_hidden.any()
+    # SpanBERT: 3.8 tokens on average.
+    assert max(lengths) == 10 and 3.0 < sum(lengths) / len(lengths) < 5.0
 
 
-def test_spans_are_consecutive_tokens(tokenizer):
-    lengths = {}
-    for kind in ("token", "span"):
-        masking = Masking(tokenizer, kind, 0.15)
-        lengths[kind] = [
-            length
-            for seed in range(20)
-            for length in runs_of(masked(masking, some_ids(tokenizer, 400, seed), seed)[1] != -100)
-        ]
-    means = {kind: sum(values) / len(values) for kind, values in lengths.items()}
-    # Single masks: 1 / 0.85 in a row on average. Spans: 3.8 tokens, slightly less because the last one is cut.
-    assert means["token"] < 1.3 and 3.0 < means["span"] < 5.0
-    spans = [
-        masking._spans(torch.ones(400, dtype=torch.bool), 60, torch.Generator().manual_seed(s)) for s in range(20)
-    ]
-    longest = max(int(torch.bincount(span[span >= 0]).max()) for span in spans)
-    assert longest == 10
-
-
-def test_span_has_one_kind_of_replacement(tokenizer):
-    masking = Masking(tokenizer, "span", 0.3)
-    ids = some_ids(tokenizer, 300)
-    generator = torch.Generator().manual_seed(3)
-    spans = masking._spans(torch.ones(300, dtype=torch.bool), 90, torch.Generator().manual_seed(3))
-    changed, _ = masking(ids, generator)
-    for number in range(int(spans.max()) + 1):
-        is_hidden = changed[spans == number] == tokenizer.mask_token_id
-        assert is_hidden.all() or not is_hidden.any()
+@pytest.mark.parametrize(
+    ("kind", "expected", "masked_positions"),
+    [
+        ("token", [1, 195, 301, 302, 303, 304, 122, 3, 3, 308, 309, 310, 311, 2], [1, 6, 7, 8, 12]),
+        ("span", [1, 300, 3, 302, 303, 3, 3, 3, 3, 308, 309, 310, 311, 2], [2, 5, 6, 7, 8]),
+    ],
+)
+def test_the_masks_of_a_block(tokenizer, kind, expected, masked_positions):
+    """Literal values: another way to seed would change the figures of evaluations."""
+    tokens = torch.arange(300, 312)
+    block = Masking(tokenizer, kind, 0.4).seeded(tokens, 1, 2, 3)
+    assert block["input_ids"].tolist() == expected
+    labels = [299 + i if i in masked_positions else -100 for i in range(14)]
+    assert block["labels"].tolist() == labels
 
 
 def test_training_blocks_are_masked_anew_in_every_epoch(tokenizer):
@@ -139,9 +130,8 @@ def test_data_loader_workers_see_a_new_epoch(tokenizer):
         blocks.set_epoch(epoch)
         (batch,) = loader
         assert torch.equal(batch["labels"], torch.stack([blocks[i]["labels"] for i in range(4)]))
-        assert torch.equal(
-            blocks[2]["labels"], blocks.masking.seeded(blocks.blocks[2]["input_ids"], 0, epoch, 2)["labels"]
-        )
+        tokens = blocks.stream[2 * 30 : 3 * 30]
+        assert torch.equal(blocks[2]["labels"], blocks.masking.seeded(tokens, 0, epoch, 2)["labels"])
 
 
 def test_stream_that_repeats(tokenizer):
@@ -166,7 +156,7 @@ def test_the_tokenizer_has_no_token_for_the_end_of_a_line(tokenizer):
 
 
 def test_tokenizer_without_mask_token():
-    with raises_naming(InputError, "--tokenizer", "mask_token", "cls_token"):
+    with raises_naming(InputError, "tokenizer", "mask_token", "cls_token"):
         Masking(train_word_tokenizer(["a b c"]))
 
 

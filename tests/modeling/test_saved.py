@@ -14,7 +14,6 @@ from transformers import (
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizers import load_tokenizer
 from ngram_wdr_hf.evaluation.models import load_checkpoint
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.backbones import DECODER_SIZES
@@ -163,7 +162,6 @@ def test_another_model_type_is_still_warned_about(tmp_path, transformers_log):
 LOADS = {
     "class": (OSError, WDRNgramGPT2LMHeadModel.from_pretrained),
     "heads": (OSError, with_ngram_heads),
-    "tokenizer": (InputError, load_tokenizer),
     "script": (InputError, lambda name: load_checkpoint(name, "causal", tokenizer_of_words())),
 }
 
