@@ -126,10 +126,6 @@ def test_languages_that_are_missing(tmp_path, fields, languages, names):
         load_json(tmp_path, json_lines(fields), *languages)
 
 
-def test_translation_that_holds_no_languages(tmp_path):
-    assert pairs_of(load_json(tmp_path, json_lines({"translation": "b", "en": "a", "de": "c"}))) == [("a", "c")]
-
-
 @pytest.mark.parametrize(
     "features",
     [
@@ -148,19 +144,11 @@ def test_dataset_in_a_folder(tmp_path, features):
         load_pair_dataset(str(tmp_path), None, "en", "fr")
 
 
-def test_configurations(tmp_path):
-    settings = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("de-en", "fr-en"))
-    write(tmp_path / "README.md", f"---\nconfigs:\n{settings}---\n")
-    for name in ("de-en", "fr-en"):
-        write(tmp_path / f"{name}.jsonl", json_lines({name[:2]: name, "en": "a"}))
-    assert pairs_of(load_pair_dataset(str(tmp_path), "fr-en", "fr", "en")["train"]) == [("fr-en", "a")]
-
-
-def test_reverse_swaps_the_sides():
+def test_sides_and_texts():
     rows = rows_of(*PAIRS, ("a", None))
     backward = reverse({"train": rows})
     assert pairs_of(backward["train"]) == [*[(german, english) for english, german in PAIRS], (None, "a")]
-    assert pairs_of(reverse(backward)["train"]) == pairs_of(rows)
+    assert texts_of_pairs(rows_of(*PAIRS)) == [pair[side] for side in (0, 1) for pair in PAIRS]
 
 
 def test_empty_pairs_are_dropped_and_counted():
@@ -176,27 +164,16 @@ def test_empty_pairs_are_dropped_and_counted():
     assert_names(messages[0], "7 of 10", "train")
     assert_names(messages[1], "1 of 2", "test")
     assert pairs_of(splits["train"]) == mixed
+    for pairs in ([("", "b"), (" ", "c")], [("", None), ("\t", None)], [("a", ""), ("", "b")]):
+        with raises_naming(InputError, "test set"):
+            drop_empty({"test": rows_of(*pairs)}, messages.append)
 
 
-@pytest.mark.parametrize("pairs", [[("", "b"), (" ", "c")], [("", None), ("\t", None)], [("a", ""), ("", "b")]])
-def test_only_empty_pairs(pairs):
-    with raises_naming(InputError, "test set"):
-        drop_empty({"test": rows_of(*pairs)}, print)
-
-
-def test_held_out_pairs():
+def test_held_out_pairs_are_random():
     pairs = [(f"source {i}", f"target {i}") for i in range(200)]
-    splits = {"train": rows_of(*pairs), "test": rows_of(*PAIRS)}
-    held = hold_out_pairs(splits, 5.0)
+    held, again = (hold_out_pairs({"train": rows_of(*pairs)}, 5.0) for _ in range(2))
     train, validation = pairs_of(held["train"]), pairs_of(held["validation"])
-    assert len(validation) == 10 and held["test"] is splits["test"]
-    # A partition of the pairs, each source with its target.
-    assert sorted(train + validation) == sorted(pairs)
-    again = hold_out_pairs({"train": rows_of(*pairs)}, 5.0)
-    assert pairs_of(again["train"]) == train and pairs_of(again["validation"]) == validation
-    # From the whole text, not only its end.
+    # A partition of the whole text, not only its end, each source with its target.
+    assert len(validation) == 10 and sorted(train + validation) == sorted(pairs)
     assert {pairs.index(pair) // 100 for pair in validation} == {0, 1}
-
-
-def test_texts_of_both_sides():
-    assert texts_of_pairs(rows_of(*PAIRS)) == [pair[side] for side in (0, 1) for pair in PAIRS]
+    assert pairs_of(again["train"]) == train and pairs_of(again["validation"]) == validation

@@ -1,5 +1,6 @@
 """Tokenizers, streams of tokens and training blocks, against slow loops."""
 
+import io
 import itertools
 import pickle
 import subprocess
@@ -11,33 +12,16 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data.text import hold_out, load_text_files
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
-from ngram_wdr_hf.data.tokenizers import (
-    end_token_id,
-    start_token_id,
-    texts_of,
-    train_bpe_tokenizer,
-    train_word_tokenizer,
-)
+from ngram_wdr_hf.data.tokenizers import texts_of, train_bpe_tokenizer, train_word_tokenizer
 from tests.support.texts import START, TEXT, load, stream_of, write, write_lines
-
-ODD_TEXTS = [
-    "",
-    "  two  spaces ",
-    "tab\tand\r\nbreaks\r\n\n\n",
-    "naïve café, 日本語, עברית, 🤗👩‍👩‍👧",
-    "do n't , ca n't . `` '' <eos> <unk>",
-    "\x00\x01\x7f\x85\xa0\u2028\ufeff\ufffd",
-    "".join(map(chr, range(0x20, 0x500))),
-]
 
 
 def slow_tokens(text: str) -> list[str]:
     """Return the tokens as PTB and WikiText are scored."""
-    return [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
+    return [word for line in io.StringIO(text, newline=None) for word in [*line.split(), "<eos>"]]
 
 
 def stream(rows, tokenizer, **options) -> TokenStream:
@@ -54,10 +38,13 @@ def blocks_of(blocks) -> list[list[int]]:
     return [block["input_ids"].tolist() for block in blocks]
 
 
+SPACES = "".join(f"a{chr(i)}b{chr(i)}{chr(i)}a\n" for i in range(0x3001) if chr(i).isspace() and chr(i) not in "\r\n")
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     "content",
-    [TEXT, TEXT.rstrip("\n"), TEXT.replace("\n", "\r\n"), TEXT.replace("\n", "\r"), "\ufeff" + TEXT, "\n\n\n", "word"],
+    [TEXT, TEXT[:-1], TEXT.replace("\n", "\r\n"), TEXT.replace("\n", "\r"), "\ufeff" + TEXT, "\n\n\n", "a", SPACES],
 )
 def test_words_are_counted_as_benchmarks_count_them(tmp_path, content, streaming):
     rows = load(write(tmp_path / "text.txt", content), streaming)
@@ -67,37 +54,6 @@ def test_words_are_counted_as_benchmarks_count_them(tmp_path, content, streaming
     assert tokenizer.convert_ids_to_tokens(tokens[:]) == expected
     assert len(tokens) == tokens.num_words == len(expected)
     assert set(tokenizer.get_vocab()) == {"<unk>", "<eos>", *expected}
-
-
-def test_word_tokenizer():
-    tokenizer = train_word_tokenizer([TEXT])
-    rows = Dataset.from_dict({"text": ["the bird\n", "saw <unk> Dog\n"]})
-    assert tokens_of(rows, tokenizer) == ["the", "<unk>", "<eos>", "saw", "<unk>", "<unk>", "<eos>"]
-    assert tokenizer.unk_token_id == 0 and start_token_id(tokenizer) == end_token_id(tokenizer) == 1
-    words = ["<unk>", "<eos>", "the", "saw", "dog", "it", "cat"]
-    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == words
-    small = train_word_tokenizer([TEXT], vocab_size=4)
-    assert small.convert_ids_to_tokens(range(len(small))) == words[:4]
-
-
-@pytest.mark.parametrize("text", ODD_TEXTS)
-def test_bpe_decodes_back_exactly(text):
-    tokenizer = train_bpe_tokenizer(["some words about other words\n"], vocab_size=270)
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
-    assert len(tokenizer) <= 270
-
-
-@pytest.mark.parametrize("train", [train_word_tokenizer, lambda texts: train_bpe_tokenizer(texts, 270)])
-def test_tokenizers_survive_saving(tmp_path, train):
-    tokenizer = train([TEXT])
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.get_vocab() == tokenizer.get_vocab()
-    assert loaded.special_tokens_map == tokenizer.special_tokens_map
-    for text in (TEXT, *ODD_TEXTS):
-        ids = loaded(text, add_special_tokens=False)["input_ids"]
-        assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert loaded.decode(ids) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +95,6 @@ def test_processes_and_streaming_give_the_same_tokens(tmp_path):
         assert tokens.ids.dtype == np.int32 and tokens[:].dtype == torch.long
         assert tokens[:].tolist() == expected and tokens[997:-3].tolist() == expected[997:-3]
         assert tokens.num_words == len(tokens) == len(expected)
-
-
-def test_selected_rows():
-    tokenizer = train_word_tokenizer(["a b c d"])
-    rows = Dataset.from_dict({"text": ["a b", "c", "d d d", ""]})
-    for indices in ([1, 2], [3, 0, 0], []):
-        expected = stream(rows.select(indices), tokenizer)
-        selected = TokenStream.from_rows(tokenize(rows, tokenizer).select(indices))
-        assert torch.equal(selected[:], expected[:]) and selected.num_words == expected.num_words
 
 
 RUN = """
@@ -221,12 +168,11 @@ def test_blocks_in_worker_processes(tmp_path):
     assert blocks_of(pickle.loads(pickle.dumps(blocks))) == expected
     for loader in (pickle.loads(pickle.dumps(streamed)), DataLoader(streamed, batch_size=None, num_workers=1)):
         assert blocks_of(itertools.islice(loader, len(expected))) == expected
-    # Held-out rows are not among them.
+    # The same for the rows that are not held out.
     rows = hold_out(load_text_files({"train": paths}, streaming=True), 5.0)["train"]
-    text = "".join(Path(path).read_text() for path in paths)
-    first = tokenizer.convert_tokens_to_ids(slow_tokens("".join(text.splitlines(keepends=True)[1000:])))[:80]
-    loader = DataLoader(StreamedBlocks(tokenize(rows, tokenizer), 8), batch_size=None, num_workers=1)
-    assert [i for block in itertools.islice(loader, 10) for i in block["input_ids"].tolist()] == first
+    streamed = StreamedBlocks(tokenize(rows, tokenizer), 8)
+    loader = DataLoader(streamed, batch_size=None, num_workers=1)
+    assert blocks_of(itertools.islice(loader, 60)) == blocks_of(itertools.islice(streamed, 60))
 
 
 def test_streamed_passes_are_shuffled_anew(tmp_path):

@@ -1,53 +1,32 @@
 """Text from files, folders and the Python installation, and what is held out."""
 
-import json
-from pathlib import Path
-
 import pytest
 from datasets import Dataset
 
 from ngram_wdr_hf.data import python_english
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.text import hold_out, load_text_dataset
-from ngram_wdr_hf.data.tokenizers import load_tokenizer, texts_of
+from ngram_wdr_hf.data.tokenizers import texts_of
 from tests.support.errors import raises_naming
 from tests.support.texts import load, write
-from tests.support.tiny import plain_model
 
 
-def write_folder(folder: Path, kind: str) -> dict[str, list[str]]:
-    """Write one file per split; return the expected rows."""
-    folder.mkdir()
-    texts = {split: [f"{split} one\ntwo", f"{split} three", ""] for split in ("train", "validation", "test")}
-    for split, rows in texts.items():
-        table = Dataset.from_dict({"number": [1, 2, 3], "text": rows, "body": rows})
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+def test_folder(tmp_path, kind):
+    rows = ["one\ntwo", "three", ""]
+    for split in ("train", "validation", "test"):
+        table = Dataset.from_dict({"number": [1, 2, 3], "body": rows})
         if kind == "txt":
-            write(folder / f"{split}.txt", f"{split} one\n\ntwo")
-        elif kind == "jsonl":
-            table.to_json(folder / f"{split}.jsonl")
+            write(tmp_path / f"{split}.txt", "one\n\ntwo")
         else:
-            table.to_parquet(folder / f"{split}.parquet")
-    return {split: [f"{split} one\n", "\n", "two"] for split in texts} if kind == "txt" else texts
-
-
-@pytest.mark.parametrize(
-    ("kind", "column"), [("txt", "text"), ("jsonl", "text"), ("jsonl", "body"), ("parquet", "body")]
-)
-def test_folder(tmp_path, kind, column):
-    expected = write_folder(tmp_path / "data", kind)
+            getattr(table, {"jsonl": "to_json"}.get(kind, "to_parquet"))(tmp_path / f"{split}.{kind}")
+    expected, column = (["one\n", "\n", "two"], "text") if kind == "txt" else (rows, "body")
     # Streaming first, before the data is cached.
     for streaming in (True, False):
-        splits = load_text_dataset(str(tmp_path / "data"), column=column, streaming=streaming)
-        assert {split: list(texts_of(rows)) for split, rows in splits.items()} == expected
-        assert all(row.keys() == {"text"} for row in splits["train"])
-
-
-def test_configurations(tmp_path):
-    settings = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("first", "second"))
-    write(tmp_path / "README.md", f"---\nconfigs:\n{settings}---\n")
-    for name in ("first", "second"):
-        write(tmp_path / f"{name}.jsonl", json.dumps({"text": name}))
-    assert list(texts_of(load_text_dataset(str(tmp_path), "second")["train"])) == ["second"]
+        splits = load_text_dataset(str(tmp_path), column=column, streaming=streaming)
+        assert list(splits) == ["train", "validation", "test"]
+        for texts in splits.values():
+            assert list(texts_of(texts)) == expected and next(iter(texts)).keys() == {"text"}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -75,7 +54,7 @@ def test_paths_are_not_patterns(tmp_path):
             assert list(texts_of(load(write(tmp_path / name, f"{name}\n"), streaming))) == [f"{name}\n"]
 
 
-def test_the_last_rows_are_held_out():
+def test_held_out_rows():
     rows = Dataset.from_dict({"text": [str(i) for i in range(50)]})
     splits = hold_out({"train": rows, "test": rows}, 10.0)
     assert splits["train"]["text"][:] == [str(i) for i in range(45)]
@@ -84,14 +63,10 @@ def test_the_last_rows_are_held_out():
     assert len(hold_out({"train": rows}, 0.1)["validation"]) == 1
     for splits in ({"train": rows, "validation": rows}, {"test": rows}):
         assert hold_out(splits, 50.0) is splits
-
-
-def test_the_first_rows_of_a_stream_are_held_out():
-    rows = Dataset.from_dict({"text": [str(i) for i in range(1003)]})
-    parts = hold_out({"train": rows.to_iterable_dataset(), "test": rows}, 5.0)
-    assert [row["text"] for row in parts["train"]] == ["1000", "1001", "1002"]
-    assert [row["text"] for row in parts["validation"]] == [str(i) for i in range(1000)]
-    assert parts["test"] is rows
+    # Of a stream the first.
+    stream = hold_out({"train": Dataset.from_dict({"text": [*range(1003)]}).to_iterable_dataset(), "test": rows}, 5.0)
+    assert [row["text"] for row in stream["train"]] == [1000, 1001, 1002] and stream["test"] is rows
+    assert [row["text"] for row in stream["validation"]] == [*range(1000)]
 
 
 def test_texts_that_cannot_be_split():
@@ -117,24 +92,14 @@ def test_python_english():
 
 
 def test_python_english_has_every_docstring_once_in_order(tmp_path, monkeypatch):
-    def code(module, function):
-        return f'"""{module}"""\n\n\nclass A:\n    def f():\n        """{function}"""\n'
-
-    for folder in ("b", "test"):
-        (tmp_path / folder).mkdir()
-    long = [f"These are five words of {name}." for name in ("b", "b.f", "a", "a.f", "a test")]
-    write(tmp_path / "b" / "__init__.py", code(long[0], long[1]))
-    write(tmp_path / "a.py", code(long[2], "Too short."))
-    write(tmp_path / "z.py", code(long[2], long[3]))
-    write(tmp_path / "test" / "a.py", code(long[4], long[4]))
+    b, f, a, g, other = (f"These are five words of {name}." for name in ("b", "f", "a", "g", "a test"))
+    code = '"""{}"""\n\n\nclass A:\n    def f():\n        """{}"""\n'
+    files = {"b/__init__": (b, f), "a": (a, "Too short."), "z": (a, g), "test/a": (other, other)}
+    for name, texts in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / f"{name}.py", code.format(*texts))
     monkeypatch.setattr(python_english.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     topics = {"y": "This topic has five words.", "x": " This one has five, too.\n"}
     monkeypatch.setattr(python_english, "topics", topics)
-    expected = ["This one has five, too.", "This topic has five words.", long[2], long[0], long[1], long[3]]
+    expected = ["This one has five, too.", "This topic has five words.", a, b, f, g]
     assert [row["text"] for row in python_english._rows()] == expected
-
-
-def test_folder_without_a_tokenizer(tmp_path):
-    plain_model().save_pretrained(tmp_path)
-    with raises_naming(InputError, str(tmp_path), "tokenizer"):
-        load_tokenizer(str(tmp_path))
