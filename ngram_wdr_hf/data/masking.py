@@ -115,10 +115,7 @@ class StreamedMaskedBlocks(TorchIterableDataset):
 
 
 class MaskedText(TorchDataset):
-    """
-    A text for evaluation, in blocks of `block_size` tokens, CLS and SEP included, with masks that depend only on the
-    index. The last block is padded; a text shorter than a block is one block without padding.
-    """
+    """A text for evaluation, in blocks with CLS and SEP; the last one is padded. Masks depend on the index only."""
 
     labels_name = "labels"
     is_batched = False

@@ -1,6 +1,7 @@
 """Tokenized sentence pairs, in batches with a token budget and little padding."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,10 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ..method.documents import IGNORE_INDEX
 from .tokenizers import map_tokenizer
 
-TOKENIZED = Features(
-    {"input_ids": List(Value("int32")), "labels": List(Value("int32"))}
-    | {"num_words": Value("int32"), "is_truncated": Value("bool")}
-)
+IDS = List(Value("int32"))
+TOKENIZED = Features(input_ids=IDS, labels=IDS, num_words=Value("int32"), is_truncated=Value("bool"))
 
 
 def tokenize_pairs(
@@ -41,9 +40,7 @@ def encode_sources(
     return sources, sum(is_truncated)
 
 
-def _encode(
-    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, longest: int | None, prefix: str
-) -> dict[str, list]:
+def _encode(batch: dict[str, list[str]], tokenizer: Any, longest: int | None, prefix: str) -> dict[str, list]:
     sources, is_source_cut = _tokens(tokenizer, longest, text=[prefix + text for text in batch["source"]])
     # Targets that the model is yet to write are `None`.
     texts = [text or "" for text in batch["target"]]
@@ -56,9 +53,7 @@ def _encode(
     }
 
 
-def _tokens(
-    tokenizer: PreTrainedTokenizerBase, longest: int | None, **texts: list[str]
-) -> tuple[list[list[int]], list[bool]]:
+def _tokens(tokenizer: Any, longest: int | None, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
     """Return the token ids of each `text` or `text_target`, and whether it was truncated to `longest` tokens."""
     ids = tokenizer(**texts, verbose=False)["input_ids"]
     is_truncated = [longest is not None and len(row) > longest for row in ids]

@@ -47,8 +47,7 @@ def load_json_pairs(files: dict[str, Sequence[str]], source_lang: str | None, ta
 def load_pair_dataset(name: str, config: str | None, source_lang: str | None, target_lang: str | None) -> Splits:
     """Load the splits `train`, `validation` and `test` of a dataset from the Hub or a folder, with the same fields."""
     splits = known_splits(name, load_dataset(name, config)).items()
-    languages = (source_lang, target_lang)
-    return {split: _select_languages(rows, *languages, f"{name}, split {split}") for split, rows in splits}
+    return {split: _select_languages(rows, source_lang, target_lang, f"{name}, {split}") for split, rows in splits}
 
 
 def _select_languages(rows: Dataset, source_lang: str | None, target_lang: str | None, where: str) -> Dataset:

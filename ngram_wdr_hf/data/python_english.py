@@ -33,10 +33,7 @@ def python_english() -> dict[str, Dataset]:
 
 
 def _rows(**key: str | int) -> Iterator[dict[str, str]]:
-    """
-    Yield the help topics, then the docstrings, in the same order on every machine. Repeated texts and texts of fewer
-    than `MIN_WORDS` words are left out.
-    """
+    """Yield topics and docstrings of at least `MIN_WORDS` words, once each, in the same order on every machine."""
     seen = set()
     for text in (*(topics[name] for name in sorted(topics)), *_docstrings()):
         text = text.strip()

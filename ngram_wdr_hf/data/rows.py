@@ -68,10 +68,7 @@ class TrainingRows(TorchDataset):
 
 
 class EvaluationRows(TrainingRows):
-    """
-    Rows for evaluation, in which every token but the first is a target once. An item has `input_ids`,
-    `attention_mask` and `shift_labels`, padded to the longest row. The tokenizer decodes the rows to count words.
-    """
+    """Rows padded to the longest; all tokens but the first are targets. The tokenizer decodes them to count words."""
 
     labels_name = "shift_labels"
     is_batched = False

@@ -40,8 +40,7 @@ def known_splits(name: str, splits: Splits) -> Splits:
     """Return the splits of a dataset that are in `SPLITS`."""
     known = {split: splits[split] for split in SPLITS if split in splits}
     if not known:
-        names = ", ".join(SPLITS)
-        raise InputError(f"The dataset {name} has none of the splits {names}, but {', '.join(splits)}: rename them.")
+        raise InputError(f"{name} has the splits {', '.join(splits)}, none of {', '.join(SPLITS)}: rename them.")
     return known
 
 

@@ -22,10 +22,7 @@ TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int
 
 @dataclass(eq=False)
 class TokenStream:
-    """
-    All token ids of a split, a flat array of 32-bit integers; a slice is a tensor. Words are separated by white space;
-    a line break or the end of a document is one, too.
-    """
+    """The ids of a split, a flat 32-bit array, and its words: a line break or the end of a document is one, too."""
 
     ids: np.ndarray
     num_words: int

@@ -50,10 +50,8 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
 
 
 def train_masked_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """
-    Train lower-case byte-level BPE with BERT's special tokens, which the tokenizer puts around a text or a pair of
-    texts. Not WordPiece, whose training in `tokenizers` is not deterministic.
-    """
+    """Train lower-case byte-level BPE that puts BERT's special tokens around a text or a pair of texts."""
+    # Not WordPiece, whose training in `tokenizers` is not deterministic.
     begin, end = "<cls>", "<sep>"
     special = {"pad_token": PADDING, "cls_token": begin, "sep_token": end, "mask_token": "<mask>"}
     # First, because BERT's normalizer deletes control characters, and some of them separate words.
@@ -80,8 +78,7 @@ def _train_bpe(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
-    removed = [decoders.Strip(" ", 1, 0)] if adds_space else []
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *removed])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *[decoders.Strip(" ", 1, 0)] * adds_space])
     options = {"initial_alphabet": alphabet, "show_progress": sys.stderr.isatty()}
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special_tokens, **options)
     tokenizer.train_from_iterator(texts, trainer)
