@@ -171,7 +171,6 @@ def test_text_without_a_start_token(metric, tmp_path):
         ({"stride": 0}, ["`stride`", "0"]),
         ({"batch_size": 0.5}, ["`batch_size`", "0.5"]),
         ({"block_size": 17}, ["`block_size`", "16", "17"]),
-        ({"model_id": "no/model"}, ["no/model"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
