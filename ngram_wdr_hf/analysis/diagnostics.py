@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.errors import Unavailable
 from ..data.pair_batches import PairBatches
 from ..data.token_stream import EvaluationWindows, TokenStream
 from ..data.tokenizers import end_token_id
@@ -19,7 +20,6 @@ from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.drafting import greedy_drafts
 from ..evaluation.head_acceptance import count_accepted
 from ..evaluation.modes import evaluating
-from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
@@ -249,7 +249,7 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
     if isinstance(text, EvaluationWindows):
         text = text.stream
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for piece in text.target_tokens() if isinstance(text, PairBatches) else text.pieces:
+    for piece in text.target_tokens() if isinstance(text, PairBatches) else [text.ids]:
         counts += np.bincount(piece, minlength=vocab_size)
     return counts
 

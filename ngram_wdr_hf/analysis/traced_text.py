@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from ..data.errors import InputError
+from ..data.errors import InputError, Unavailable
 from ..data.rows import pad_prompts
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
-from ..evaluation.lengths import max_positions
+from ..evaluation.models import max_positions
 from ..evaluation.modes import evaluating
-from ..evaluation.unavailable import Unavailable
 from ..method.configuration import check_integer
 from ..training.common.model import can_drop_drafts
 from .token_text import LINE_MARKS, TextOrIds, texts_after, token_rows, token_texts

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..evaluation.unavailable import Unavailable
+from ..data.errors import Unavailable
 from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_text import TextOrIds, token_labels, token_rows

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..data.token_stream import TokenStream
 from ..decoding.statistics import SpeculationStatistics
-from .lengths import max_positions
+from .models import max_positions
 from .modes import evaluating
 
 PROMPT_TOKENS = 32

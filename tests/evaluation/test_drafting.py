@@ -66,11 +66,11 @@ def test_given_prices():
 
 
 def test_prompts_fit_into_the_model():
-    stream = TokenStream([np.arange(2, 30), np.arange(5, 37)], num_words=60)
+    stream = TokenStream(np.concatenate([np.arange(2, 30), np.arange(5, 37)]), num_words=60)
     model = tiny_model(n_positions=10)
     prompts = text_prompts(model, stream, 4)
     assert [prompt["input_ids"].shape for prompt in prompts] == [(1, 5)] * 4
     assert prompts[0]["input_ids"][0].tolist() == [2, 3, 4, 5, 6] and prompts[-1]["input_ids"][0, -1] == 36
     assert 0 < greedy_drafts(model, prompts, 48).num_tokens <= 4 * 5
     # A text with fewer tokens than prompts.
-    assert len(text_prompts(tiny_model(), TokenStream([np.arange(2, 5)], 3), 4)) == 1
+    assert len(text_prompts(tiny_model(), TokenStream(np.arange(2, 5), 3), 4)) == 1

@@ -59,7 +59,7 @@ def test_log_likelihoods(model_args, ensemble, window_size, tmp_path):
     samples = sorted(results["samples"]["texts"], key=lambda sample: sample["doc_id"])
     ours, plain = [], []
     for text in TEXTS:
-        rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
+        rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer)
         windows = EvaluationWindows(TokenStream.from_rows(rows), window_size, start_token_id=start_token_id(tokenizer))
         nll_sums = score(model, windows, [0.0, ensemble], batch_size=4).nll_sums
         ours.append(-nll_sums[1])

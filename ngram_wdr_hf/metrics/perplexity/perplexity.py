@@ -13,8 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.token_stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizers import load_tokenizer
-from ngram_wdr_hf.evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
-from ngram_wdr_hf.evaluation.models import load_checkpoint
+from ngram_wdr_hf.evaluation.models import DEFAULT_BLOCK_SIZE, load_checkpoint, max_positions
 from ngram_wdr_hf.evaluation.scores import Scores, score
 from ngram_wdr_hf.method.configuration import check_integer
 
@@ -139,6 +138,6 @@ def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Token
     """Return a stream of the tokens of each text, tokenized line by line like a file."""
     lines = [io.StringIO(text, newline=None).readlines() for text in texts]
     rows = datasets.Dataset.from_dict({"text": [line for text in lines for line in text]})
-    rows = tokenize(rows, tokenizer, "given")
+    rows = tokenize(rows, tokenizer)
     ends = accumulate(map(len, lines), initial=0)
     return [TokenStream.from_rows(rows.select(range(begin, end))) for begin, end in pairwise(ends)]
