@@ -20,18 +20,12 @@ import ngram_wdr_hf
 # before `*`. Other parameters need defaults, unless the list ends with `...`. An attribute of instances is set in the
 # source of its class, or of the function before it.
 NAMES = """\
-accelerate.accelerator: Accelerator._models
-argparse:
-    ArgumentDefaultsHelpFormatter._get_help_string(action) HelpFormatter._format_action_invocation(action)
-    ArgumentParser._actions
 datasets.arrow_dataset: Dataset._fingerprint
-datasets.arrow_writer: SchemaInferenceError
 datasets.fingerprint: Hasher.hash(value)
 evaluate.module: EvaluationModule._compute(*, predictions, references) EvaluationModule._info()
 torch._C: _current_graph_task_id
 torch._dynamo: mark_static_address(t)
 torch.autograd: Variable._execution_engine.queue_callback
-torch.distributed.tensor: DTensor
 torch.nn: Module._compiled_call_impl
 transformers.activations: ACT2FN
 transformers.cache_utils:
@@ -62,7 +56,6 @@ transformers.generation.utils:
     GenerationMixin._prepare_cache_for_generation._is_user_defined
 transformers.hf_argparser: HfArg(*, help, default)
 transformers.initialization: copy_(tensor, other) normal_(tensor, *, std) zeros_(tensor)
-transformers.integrations: get_reporting_integration_callbacks(report_to)
 transformers.modeling_utils:
     PreTrainedModel._adjust_missing_and_unexpected_keys(loading_info) PreTrainedModel._init_weights(module)
     PreTrainedModel._is_stateful PreTrainedModel._no_split_modules PreTrainedModel._skip_keys_device_placement
@@ -82,7 +75,7 @@ transformers.models.reformer.modeling_reformer:
     ReformerLayer._init_attention_seed() ReformerLayer._init_feed_forward_seed()
 transformers.trainer:
     Trainer._clip_grad_norm(model) Trainer._get_collator_with_removed_columns(data_collator)
-    Trainer._issue_warnings_after_load(load_result) Trainer._load_from_checkpoint(resume_from_checkpoint, model)
+    Trainer._load_from_checkpoint(resume_from_checkpoint, model)
 transformers.trainer_callback: CallbackHandler.on_prediction_step(args, state, control)
 transformers.trainer_utils: EvalLoopOutput(*, predictions, label_ids, metrics, num_samples)
 transformers.utils: can_return_tuple(func)
