@@ -20,10 +20,8 @@ LIST = "".join(f"  {name:<8}{summary}\n" for name, (_, summary) in COMMANDS.item
     ("arguments", "code", "part"),
     [
         ([], 0, LIST),
-        (["--help"], 0, LIST),
         (["--version"], 0, f"ngram-wdr {__version__}\n"),
         (["cml", "--output_dir", "x"], 2, "'cml'"),
-        (["--seed", "1"], 2, "COMMAND"),
     ],
     ids=str,
 )

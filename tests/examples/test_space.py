@@ -7,7 +7,6 @@ import app
 import generation
 import gradio as gr
 import pytest
-import torch
 import yaml
 from gradio_client import Client
 
@@ -155,7 +154,6 @@ def test_bad_input(checkpoint, changed, names):
 
 
 def test_empty_prompt(checkpoint):
-    """The text begins with the end token of the text before."""
     found = generation.generate(checkpoint, "", 4, 0.0)
     assert found.traced.rows[0].prompt == "<eos>" and found.plain.tokens
 
@@ -193,12 +191,3 @@ def test_requests(folder, checkpoint):
     page.close()
     expected = generation.generate(checkpoint, PROMPT, NEW_TOKENS, WEIGHTS, always_drafts=True)
     assert text == expected.traced.fragment() and "tokens per second" in speed
-
-
-@torch.no_grad()
-def test_weights_change_the_logits(checkpoint):
-    ids = checkpoint.tokenizer(PROMPT, return_tensors="pt").input_ids
-    for weights in (WEIGHTS, (0.1, 0.9, 0.0, 0.0)):
-        found = generation.generate(checkpoint, PROMPT, 1, weights)
-        logits = checkpoint.model(ids, ensemble_weights=weights).logits[0, -1]
-        assert found.plain.tokens == [int(logits.argmax())]
