@@ -21,12 +21,6 @@ TASKS = {
     "train_mlm.py": "mlm",
     "finetune_glue.py": "glue",
 }
-PTB_SMALL = (
-    "--vocab_size 4000 --config_overrides n_layer=3 n_embd=96 n_head=4 resid_pdrop=0.3 embd_pdrop=0.3 attn_pdrop=0.3"
-    "{overrides} --label_smoothing 0.1 --learning_rate 0.001 --lr_scheduler_type constant --warmup_steps 0 "
-    "--block_size 64 --per_device_train_batch_size 16 --per_device_eval_batch_size 16 --num_train_epochs 20 "
-    "--patience 100 --num_workers 1 --sample_tokens 0 --disable_tqdm true"
-)
 
 
 def experiments() -> list[Experiment]:
@@ -76,22 +70,6 @@ def test_names_in_a_table_exist(experiment):
         sides = [side for pair in claim.get("pairs", ()) for side in (pair["of"], pair["to"])]
         assert {system for system, _ in sides} <= systems.keys()
     assert ("data" in next(iter(experiment.groups.values()))) <= (experiment.scale != "smoke")
-
-
-@pytest.mark.parametrize(
-    "system, script, overrides, options",
-    [
-        ("free-wdr-4", "train_clm.py", "", "--recipe free --ngram_head_reads hidden --head_sample_rate 1"),
-        ("present", "present_heads.py", "", "--recipe free --ngram_head_reads hidden --head_sample_rate 1"),
-        ("wide", "train_clm.py", " n_inner=481", "--ngram_target none"),
-    ],
-)
-def test_small_penn_treebank(system, script, overrides, options, tmp_path):
-    run = load_experiment("ptb", "small").run("ptb", system, 3, tmp_path / "runs", tmp_path)
-    files = f"--train_file {tmp_path}/runs/data/8000-lines-ptb.train.txt --validation_file {tmp_path}/ptb.valid.txt"
-    expected = f"{files} --test_file {tmp_path}/ptb.test.txt {PTB_SMALL.format(overrides=overrides)} {options}"
-    expected += f" --seed 3 --output_dir {tmp_path}/runs/ptb/{system}-s3"
-    assert run.commands[0][0].endswith(f"/{script}") and " ".join(run.commands[0][1:]) == expected
 
 
 def test_a_plain_model_with_a_free_twin_needs_no_run(tmp_path):
