@@ -74,8 +74,7 @@ transformers.models.reformer.modeling_reformer:
     ReformerDynamicCache.get_start_idx() ReformerDynamicCache.reorder_cache(beam_idx)
     ReformerLayer._init_attention_seed() ReformerLayer._init_feed_forward_seed()
 transformers.trainer:
-    Trainer._clip_grad_norm(model) Trainer._get_collator_with_removed_columns(data_collator)
-    Trainer._load_from_checkpoint(resume_from_checkpoint, model)
+    Trainer._clip_grad_norm(model) Trainer._load_from_checkpoint(resume_from_checkpoint, model)
 transformers.trainer_callback: CallbackHandler.on_prediction_step(args, state, control)
 transformers.trainer_utils: EvalLoopOutput(*, predictions, label_ids, metrics, num_samples)
 transformers.utils: can_return_tuple(func)
