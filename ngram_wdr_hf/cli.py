@@ -13,7 +13,7 @@ from .version import __version__
 # The function of each command and what it does. Modules are imported when a command needs them.
 COMMANDS = {
     "clm": ("training.clm:main", "train and evaluate a causal language model with heads"),
-    "heads": ("training.clm:main_heads", "add heads to a pretrained causal model and train only them"),
+    "heads": ("training.heads:main", "add heads to a pretrained causal model and train only them"),
     "nmt": ("training.nmt:main", "train and evaluate a translation model with heads"),
     "mlm": ("training.mlm:main", "train and evaluate a masked language model with heads"),
     "glue": ("training.glue:main", "fine-tune a checkpoint on tasks of GLUE"),

@@ -34,10 +34,10 @@ def test_without_a_command(arguments, code, part, capsys):
 
 def test_a_command_gets_its_own_options(monkeypatch):
     imported, calls = [], []
-    module = SimpleNamespace(main_heads=calls.append)
+    module = SimpleNamespace(main=calls.append)
     monkeypatch.setattr(cli, "import_module", lambda name: imported.append(name) or module)
     assert main(["heads", "gpt2", "--help", "--seed", "1"]) == main(["--debug", "heads", "gpt2", "--debug"]) == 0
-    assert imported == ["ngram_wdr_hf.training.clm"] * 2 and calls == [["gpt2", "--help", "--seed", "1"], ["gpt2"]]
+    assert imported == ["ngram_wdr_hf.training.heads"] * 2 and calls == [["gpt2", "--help", "--seed", "1"], ["gpt2"]]
 
 
 @pytest.mark.parametrize(
