@@ -22,7 +22,7 @@ from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, metrics_of, weights_of
 from tests.support.training import ONE_STEP
 
-PROMPTS = ["the cat", "my fish sees one bird today . a dog", "today"]
+PROMPTS = ["the cat", "my fish sees one bird today . a dog hears my fish", "today"]
 HEADS = as_arguments(self_generated=400, self_generated_batch_size=8, ngram_size=3, self_generated_length=12)
 
 
@@ -87,7 +87,7 @@ def test_rows_continue_their_prompts(write, model, tokenizer, temperature, monke
     # Four rows are written at the same time, six tokens each.
     assert sum(map(len, rows)) >= 90 > sum(map(len, rows[:-4])) and len(rows) % 4 == 0
     assert moves == [4] * (6 * len(rows) // 4) and [(bar.n, bar.total) for bar in bars] == [(sum(map(len, rows)), 90)]
-    prompts = [prompt[-6:] for prompt in encode_prompts(PROMPTS, tokenizer)]
+    prompts = [prompt[-10:] for prompt in encode_prompts(PROMPTS, tokenizer)]
     for i, row in enumerate(rows):
         prompt = prompts[i % 3]
         assert row[: len(prompt)] == prompt and len(prompt) < len(row) <= len(prompt) + 6
