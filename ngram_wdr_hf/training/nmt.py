@@ -128,7 +128,7 @@ class TranslationTrainer(NgramTrainer):
         if self.args.metric_for_best_model in DECODED_METRICS:
             model = self.accelerator.unwrap_model(self.model)
             scores = translate_and_score(self.translator, model, self.pairs, [0.0])[1][0.0]
-            output.metrics |= {f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS}
+            output.metrics.update({f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS})
         return output
 
 
