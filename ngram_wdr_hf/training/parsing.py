@@ -67,6 +67,8 @@ def parse(
     chosen = parser.parse_known_args(words)[0]
     if not chosen.do_train:
         words = [*_data_words(classes[0], chosen), *words]
+        if Path(chosen.model_name_or_path).is_dir():
+            defaults = {**(defaults or {}), "output_dir": chosen.model_name_or_path}
     presets = classes[1].presets
     if presets and (chosen.preset or chosen.model_name_or_path is None):
         preset = presets[chosen.preset or DEFAULT_PRESET]
