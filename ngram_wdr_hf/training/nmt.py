@@ -42,7 +42,7 @@ from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, 
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, optional, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
-from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles, print_samples, print_tables
+from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles
 from .results import (
     EnsembleSearch,
     add_callbacks,
@@ -204,13 +204,10 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         examples = find_examples(rows, options.num_examples)
         history = folder.history(training)
         result = nmt_result(model, fit, scores, ratings, named, examples, folder.settings, history)
-        if training.should_save:
-            print_samples(result)
-            print_tables([result])
-            if training.do_train:
-                save_translations(rows, model, folder.path)
-            source = examples[0]["source"] if examples else "A sentence."
-            save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
+        if training.do_train and training.should_save:
+            save_translations(rows, model, folder.path)
+        source = examples[0]["source"] if examples else "A sentence."
+        save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
     return result
