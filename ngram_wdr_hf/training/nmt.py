@@ -38,8 +38,8 @@ from ..evaluation.scores import Scores, by_kind
 from ..evaluation.translation_scores import TranslationScores, score_translations
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
 from .new_models import choose_weights, limit_length, make_model, restrict_drafts
-from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, preset_choice
-from .pair_data import PairOptions, load_pairs, nmt_tokenizer, optional, tokenize_splits
+from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, optional, preset_choice
+from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
 from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles

@@ -16,14 +16,9 @@ from ..data.text import SPLITS
 from ..data.tokenizers import train_sentence_tokenizer
 from ..evaluation.models import max_positions
 from ..evaluation.scores import processes
-from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, check_at_least
+from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, check_at_least, optional
 from .presets import DEFAULT_PRESET, NMT_PRESETS
 from .text_data import find_tokenizer
-
-
-def optional(help: str) -> Any:
-    """Return the field of an option that is `None` by default."""
-    return HfArg(default=None, help=help)
 
 
 @dataclass
