@@ -59,7 +59,7 @@ from .results import (
 )
 from .run_folder import RunFolder, settings_of
 from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
-from .trainer import NgramTrainer
+from .trainer import NgramTrainer, uses_fsdp
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
 SAMPLE_LAMBDA = 0.4
@@ -147,6 +147,8 @@ def main(
     options, model_options, training = parse(
         classes, arguments, prog, description, {"output_dir": "runs/clm", **(defaults or {})}
     )
+    if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
+        raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
     folder = RunFolder(training.output_dir)
     with folder.claimed(settings_of(options, model_options, training), training):
@@ -203,7 +205,7 @@ def main(
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
 
         # 5. Save and report
-        result = clm_result(model, fit, scores, samples, folder.settings, folder.history(training))
+        result = clm_result(model, fit, scores, samples, folder.settings, folder.history())
         usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
         save(result, model, folder, training, CARD, usage)
     if model_options.compare:
