@@ -10,9 +10,8 @@ from transformers import Trainer
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training import clm
 from ngram_wdr_hf.training.options import RunTrainingArguments
-from ngram_wdr_hf.training.parsing import parse
 from ngram_wdr_hf.training.run_folder import RunFolder, read_state, settings_of
-from tests.support.clm_runs import QUICK, run, write_text
+from tests.support.clm_runs import QUICK, parsed, run, write_text
 from tests.support.errors import raises_naming
 from tests.support.processes import run_and_kill
 from tests.support.scripts import as_arguments, contents, metrics_of, weights_of
@@ -179,11 +178,6 @@ def test_refused_folders(finished_clm, tmp_path):
     shutil.copy(finished_clm.folder / "tokenizer.json", new)
     result = run(*command, str(new), "--vocab_size", "12")
     assert result.num_parameters < finished_clm.result.num_parameters
-
-
-def parsed(*arguments: str):
-    classes = (clm.ClmOptions, clm.ClmModelOptions, RunTrainingArguments)
-    return parse(classes, [*arguments, "--report_to", "none"], "clm", "", {"output_dir": "run"})
 
 
 def test_settings_file(tmp_path):
