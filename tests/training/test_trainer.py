@@ -1,7 +1,6 @@
 """The stock trainers and `NgramTrainer` on tiny models: exact steps, logs, evaluations, free heads, schedules."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from ngram_wdr_hf.training.head_schedule import HeadSchedule, head_factors
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.errors import raises_naming
-from tests.support.processes import in_two_processes
 from tests.support.tiny import SEQ2SEQ, random_ids, tiny_model, tiny_seq2seq
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
@@ -253,25 +251,6 @@ def test_free_heads_with_a_loss_scale(tmp_path, monkeypatch):
         trained(tiny_model(**FREE), tmp_path, kind=kind, max_steps=3) for kind in (NgramTrainer, ScalingTrainer)
     )
     torch.testing.assert_close(one, other)
-
-
-def train_in_parallel(rank: int, folder: Path) -> None:
-    """Train the plain model and one with free heads."""
-    plain = tiny_model(ngram_size=1, **dropout("gpt2"))
-    models = [plain, with_weights_of(plain, tiny_model(**FREE, **dropout("gpt2"), head_sample_rate=0.5))]
-    states = [trained(model, folder, max_steps=6) for model in models]
-    if rank == 0:
-        torch.save(states, folder / "states.pt")
-
-
-def test_free_heads_in_two_processes(tmp_path):
-    """The gradients are averaged by DDP, in other buckets with heads than without."""
-    in_two_processes(train_in_parallel, tmp_path)
-    wanted, free = torch.load(tmp_path / "states.pt")
-    assert_same_trunk(free, wanted)
-    # More rows in a step: the training of one process is another one.
-    alone = trained(tiny_model(ngram_size=1, **dropout("gpt2")), tmp_path, max_steps=6)
-    assert not torch.equal(alone["lm_head.weight"], wanted["lm_head.weight"])
 
 
 def test_factors():
