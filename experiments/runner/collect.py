@@ -7,11 +7,11 @@ from statistics import mean
 from typing import Any
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.training.glue import GLUE_TASKS
 from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.common.checkpoints import weights_digest
 from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 from ngram_wdr_hf.training.common.run_folder import METRICS, MODEL_WEIGHTS, TRANSLATIONS
+from ngram_wdr_hf.training.glue import GLUE_TASKS
 
 from .results import BEST_LAMBDA, GLUE, Results, is_current
 from .tables import Experiment, Run

@@ -14,10 +14,10 @@ print the results of finished ones. `python finetune_glue.py` is the same comman
 import copy
 import csv
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import lcm, prod
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, ClassVar, NamedTuple
@@ -36,21 +36,31 @@ from transformers import (
     set_seed,
 )
 from transformers.hf_argparser import HfArg
-from transformers.utils import logging
 
 from ..data.errors import InputError
 from ..data.tokenizers import PADDING, load_tokenizer
 from ..evaluation.models import max_positions
 from ..metrics import GLUE
-from .options import RunTrainingArguments, check_at_least, choice
+from .options import RunTrainingArguments, check_at_least
 from .parsing import parse
 from .report import as_text
 from .run_folder import RunFolder, settings_of
 from .trainer import ResumableTrainer
 
-logger = logging.get_logger(__name__)
-
 DEFAULT_MAX_LENGTH = 128
+# From the recipe of Cramming (hf.co/papers/2212.14034).
+DEFAULTS = {
+    "output_dir": "runs/glue",
+    "num_train_epochs": 5.0,
+    "learning_rate": 4e-5,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,
+    "per_device_train_batch_size": 16,
+    "per_device_eval_batch_size": 64,
+    "logging_strategy": "epoch",
+    "save_total_limit": 1,
+    "load_best_model_at_end": False,
+}
 
 
 class GlueTask(NamedTuple):
@@ -66,40 +76,30 @@ class GlueTask(NamedTuple):
     columns: tuple[str, ...] | None = None
 
 
+COLA_COLUMNS = ("source", "label", "star", "sentence")
 GLUE_TASKS = {
     "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive"), "accuracy"),
-    "cola": GlueTask(
-        "CoLA",
-        ("sentence",),
-        ("unacceptable", "acceptable"),
-        "matthews_correlation",
-        columns=("source", "label", "star", "sentence"),
-    ),
+    "cola": GlueTask("CoLA", ("sentence",), ("unacceptable", "acceptable"), "matthews_correlation", COLA_COLUMNS),
     "rte": GlueTask("RTE", ("sentence1", "sentence2"), ("entailment", "not_entailment"), "accuracy"),
 }
 
 
-class Examples(NamedTuple):
-    """The texts of a split, a list for each text column, and the label ids."""
-
-    texts: list[list[str]]
-    labels: list[int]
+# Sentences and label id.
+Example = tuple[list[str], int]
 
 
 @dataclass
 class GlueOptions:
     """The tasks, their examples (GLUE's files or a dataset), and the seeds."""
 
-    # An evaluated run has no data options for this script.
+    # No data options are those of the checkpoint's run.
     sources: ClassVar[tuple[str, ...]] = ()
 
-    task: list[str] = choice(None, GLUE_TASKS, "Tasks to fine-tune on, one or more.")
+    task: list[str] = HfArg(help="Tasks to fine-tune on, one or more.", metadata={"choices": list(GLUE_TASKS)})
     train_file: str | None = HfArg(default=None, help="Training examples of one task, in the format of its train.tsv.")
     validation_file: str | None = HfArg(default=None, help="Its validation examples, in the format of its dev.tsv.")
     data_dir: str | None = HfArg(
-        default=None,
-        help="Instead of these files, a folder with a subfolder for each task (SST-2, CoLA, RTE) with train.tsv and "
-        "dev.tsv.",
+        default=None, help="Instead of these files, a folder with SST-2, CoLA or RTE, each with train.tsv and dev.tsv."
     )
     dataset_name: str | None = HfArg(
         default=None,
@@ -115,16 +115,13 @@ class GlueOptions:
     )
 
     def __post_init__(self):
-        if not self.task:
-            raise InputError(f"`--task` is required: choose one or more of {', '.join(GLUE_TASKS)}.")
-        files = self.train_file is not None and self.validation_file is not None
-        if [files, self.data_dir is not None, self.dataset_name is not None].count(True) != 1:
+        files = (self.train_file, self.validation_file)
+        is_wrong = any(files) and (not all(files) or len(self.task) > 1)
+        if is_wrong or [any(files), bool(self.data_dir), bool(self.dataset_name)].count(True) != 1:
             raise InputError(
-                "The examples are missing, or given twice: set `--data_dir`, `--dataset_name`, or `--train_file` and "
+                "Set one of `--data_dir`, `--dataset_name` or, for one `--task`, `--train_file` with "
                 "`--validation_file`."
             )
-        if files and len(self.task) > 1:
-            raise InputError("`--train_file` and `--validation_file` are for one `--task`: use `--data_dir`.")
         # Leaves room for text besides the special tokens.
         check_at_least(self, 8, "max_length")
 
@@ -135,52 +132,9 @@ class GlueModelOptions:
 
     presets: ClassVar[dict] = {}
 
-    model_name_or_path: str | None = HfArg(
-        default=None,
-        help="Checkpoint to fine-tune, with its tokenizer, with or without N-gram heads: a folder or a name on the "
-        "Hub.",
+    model_name_or_path: str = HfArg(
+        help="Checkpoint to fine-tune, with its tokenizer, with or without heads: a folder or a name on the Hub."
     )
-
-    def __post_init__(self):
-        if self.model_name_or_path is None:
-            raise InputError("`--model_name_or_path` is required: give a checkpoint with its tokenizer.")
-
-
-@dataclass
-class GlueTrainingArguments(RunTrainingArguments):
-    """Trainer's options, with defaults from the recipe of Cramming (hf.co/papers/2212.14034)."""
-
-    num_train_epochs: float = HfArg(default=5.0, help="Number of epochs.")
-    learning_rate: float = HfArg(default=4e-5, help="Peak learning rate.")
-    lr_scheduler_type: str = HfArg(default="cosine", help="Learning rate schedule.")
-    warmup_steps: float = HfArg(default=0.1, help="Warmup steps; a value below 1 is a share of all steps.")
-    per_device_train_batch_size: int = HfArg(default=16, help="Examples per batch and process.")
-    per_device_eval_batch_size: int = HfArg(default=64, help="Examples per batch and process in evaluation.")
-    train_sampling_strategy: str | None = choice(
-        None,
-        ("random", "sequential", "group_by_length"),
-        "Order of the training examples. Default: `group_by_length`, which batches texts of similar length and takes "
-        "half the time; with several processes, `random`.",
-    )
-    logging_strategy: str = HfArg(default="epoch", help="When to log the training loss: `epoch`, `steps` or `no`.")
-    save_total_limit: int | None = HfArg(default=1, help="Number of checkpoints to keep per run.")
-    load_best_model_at_end: bool = HfArg(
-        default=False,
-        help="Save the model of the epoch with the best validation metric instead of the last. The report shows the "
-        "scores of both.",
-    )
-
-    def __post_init__(self):
-        if not self.do_train or self.eval_strategy != "epoch":
-            raise InputError("A classifier is trained, and evaluated every epoch: remove the options that differ.")
-        requested = self.train_sampling_strategy
-        self.train_sampling_strategy = requested or "random"
-        super().__post_init__()
-        # Each process would group in its own order, so that some examples are read twice and others never.
-        if self.world_size > 1 and requested == "group_by_length":
-            raise InputError("`--train_sampling_strategy group_by_length` needs a single process: remove the option.")
-        if self.world_size == 1 and requested is None:
-            self.train_sampling_strategy = "group_by_length"
 
 
 def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
@@ -188,40 +142,43 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
     Fine-tune a checkpoint on every task with every seed; print, plot and save the validation metrics. Return those of
     each task, as in `glue_metrics.json`.
     """
-    classes = (GlueOptions, GlueModelOptions, GlueTrainingArguments)
-    options, model_options, all_training = parse(
-        classes, arguments, "ngram-wdr glue", __doc__, {"output_dir": "runs/glue"}
-    )
-    name_or_path, results = model_options.model_name_or_path, {}
+    classes = (GlueOptions, GlueModelOptions, RunTrainingArguments)
+    # Batches of similar lengths take half the time. But each of several processes would group in its own order, so
+    # that some examples are read twice and others never.
+    order = "group_by_length" if os.environ.get("WORLD_SIZE", "1") == "1" else "random"
+    defaults = {**DEFAULTS, "train_sampling_strategy": order}
+    options, model_options, all_training = parse(classes, arguments, "ngram-wdr glue", __doc__, defaults)
+    if all_training.world_size > 1 and all_training.train_sampling_strategy == "group_by_length":
+        raise InputError("`--train_sampling_strategy group_by_length` needs a single process: remove the option.")
+    if not all_training.do_train or all_training.eval_strategy != "epoch":
+        raise InputError("Each run trains and evaluates every epoch: remove `--do_train` and `--eval_strategy`.")
+
+    # 1. Data: all of it is read before hours of training
     with all_training.main_process_first(local=False, desc="reading the examples"):
-        # All files are read before hours of training.
         splits = {name: read_examples(options, name) for name in options.task}
+
+    results = {}
     for name, examples in splits.items():
-        task, labels = GLUE_TASKS[name], examples["validation"].labels
+        task, scores = GLUE_TASKS[name], {}
         # In memory: processes would lock each other's files.
         metric = evaluate.load(GLUE, name, keep_in_memory=True)
-        ((majority, _),) = Counter(examples["train"].labels).most_common(1)
-        guess = metric.compute(predictions=[majority] * len(labels), references=labels)
-        scores = {}
         for seed in options.seeds or [all_training.seed]:
             # Not `replace`: `TrainingArguments.__post_init__` cannot run twice.
             training = copy.copy(all_training)
-            training.seed = seed
-            training.output_dir = str(Path(training.output_dir) / name / f"seed-{seed}")
+            training.seed, training.output_dir = seed, str(Path(all_training.output_dir) / name / f"seed-{seed}")
             if training.load_best_model_at_end:
                 training.select_by(task.metric)
             folder = RunFolder(training.output_dir)
             settings = settings_of(replace(options, task=[name], seeds=None), model_options, training)
             with folder.claimed(settings, training):
                 if not folder.is_finished():
-                    # The seed also initializes the new weights.
+                    # 2. Model; the seed also initializes its new weights
                     set_seed(seed)
                     with training.main_process_first(local=False, desc="preparing data and model"):
-                        model, tokenizer = load_classifier(name_or_path, task)
-                        rows = {
-                            split: encode(each, model, tokenizer, options.max_length)
-                            for split, each in examples.items()
-                        }
+                        model, tokenizer = load_classifier(model_options.model_name_or_path, task)
+                    rows = {key: encode(each, model, tokenizer, options.max_length) for key, each in examples.items()}
+
+                    # 3. Train
                     trainer = ResumableTrainer(
                         model,
                         training,
@@ -237,10 +194,13 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
                     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
                     trainer.model_accepts_loss_kwargs = False
                     folder.train(trainer, tokenizer)
-                name_of_score = f"eval_{task.metric}"
-                scores[str(seed)] = [
-                    entry[name_of_score] for entry in folder.history(training) if name_of_score in entry
-                ]
+                evaluations = [entry for entry in folder.history(training) if "eval_loss" in entry]
+                scores[str(seed)] = [entry[f"eval_{task.metric}"] for entry in evaluations]
+
+        # 4. Evaluate
+        train, validation = ([label for _, label in examples[split]] for split in ("train", "validation"))
+        ((majority, _),) = Counter(train).most_common(1)
+        guess = metric.compute(predictions=[majority] * len(validation), references=validation)
         results[name] = {
             "metric": task.metric,
             "last_epoch": summary([each[-1] for each in scores.values()]),
@@ -248,66 +208,59 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
             "best_epoch": summary([max(each) for each in scores.values()]),
             "majority_class": guess[task.metric],
             "by_seed": scores,
-            "num_train": len(examples["train"].labels),
-            "num_validation": len(labels),
+            "num_train": len(train),
+            "num_validation": len(validation),
         }
+
+    # 5. Save and report
     if all_training.process_index == 0:
-        save_results(results, name_or_path, Path(all_training.output_dir))
+        save_results(results, model_options.model_name_or_path, Path(all_training.output_dir))
     return list(results.values())
 
 
-def read_examples(options: GlueOptions, name: str) -> dict[str, Examples]:
-    """Read the examples of a task by split, `train` and `validation`, from GLUE's files or a dataset."""
-    task = GLUE_TASKS[name]
-    if options.dataset_name is not None:
-        # Without a configuration of its name, a dataset has one task only.
-        has_name = len(options.task) > 1 or name in get_dataset_config_names(options.dataset_name)
-        dataset = load_dataset(options.dataset_name, name if has_name else None)
-        return {
-            split: examples_of(dataset[split], dataset[split].column_names, task, f"{options.dataset_name}, {split}")
-            for split in ("train", "validation")
-        }
-    folder = Path(options.data_dir or "") / task.title
-    files = {
-        "train": options.train_file or folder / "train.tsv",
-        "validation": options.validation_file or folder / "dev.tsv",
-    }
-    return {split: read_file(path, task) for split, path in files.items()}
+def read_examples(options: GlueOptions, name: str) -> dict[str, list[Example]]:
+    """
+    Read the examples of a task by split, `train` and `validation`, from GLUE's files or a dataset. Sentences are
+    stripped, and labels, ids or names, become ids.
+    """
+    task, splits = GLUE_TASKS[name], {}
+    ids = {key: i for i, label in enumerate(task.labels) for key in (str(i), label)}
+    for split, file in (("train", "train.tsv"), ("validation", "dev.tsv")):
+        if options.dataset_name is not None:
+            # Without a configuration of its name, a dataset has one task only.
+            has_name = len(options.task) > 1 or name in get_dataset_config_names(options.dataset_name)
+            source = f"{options.dataset_name}, {split}"
+            rows = load_dataset(options.dataset_name, name if has_name else None, split=split)
+            columns = rows.column_names
+        else:
+            source = getattr(options, f"{split}_file") or Path(options.data_dir) / task.title / file
+            columns, rows = read_file(source, task.columns)
+        missing = {*task.sentences, "label"} - {*columns}
+        if missing or not len(rows):
+            what = f"no column `{min(missing)}`" if missing else "no examples"
+            raise InputError(f"{source} has {what}, which {task.title} needs: choose another.")
+        splits[split] = []
+        for number, row in enumerate(rows, start=1):
+            if str(row["label"]) not in ids:
+                raise InputError(f"Example {number} of {source} has the label {row['label']!r}: use {', '.join(ids)}.")
+            # GLUE's files have trailing spaces, which a byte-level tokenizer would turn into a token.
+            splits[split].append(([row[column].strip() for column in task.sentences], ids[str(row["label"])]))
+    return splits
 
 
-def read_file(path: str | Path, task: GlueTask) -> Examples:
-    """Read one of GLUE's own files: tab-separated, without quoting, with a header line unless the task has columns."""
+def read_file(path: str | Path, columns: Sequence[str] | None) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Read a tab-separated file without quoting. Return its columns, by default those of its first line, and rows."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, task.columns, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader = csv.DictReader(file, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
         columns, rows = reader.fieldnames or (), []
         for row in reader:
-            # Superfluous values are under `None`, and missing ones are `None`.
+            # Superfluous values have the name `None`, and missing ones are `None`.
             if None in row or None in row.values():
                 raise InputError(
-                    f"Line {reader.line_num} of {path} must have {len(columns)} columns separated by tabs: "
-                    f"{', '.join(columns)}."
+                    f"Line {reader.line_num} of {path} needs {len(columns)} columns: {', '.join(columns)}."
                 )
             rows.append(row)
-    return examples_of(rows, columns, task, path)
-
-
-def examples_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], task: GlueTask, source: Any) -> Examples:
-    """Make examples of rows: sentences are stripped, and labels, ids or names, become ids."""
-    missing = {*task.sentences, "label"} - {*columns}
-    if missing:
-        raise InputError(f"{source} has no column `{min(missing)}`, which {task.title} needs: add it.")
-    ids = {name: i for i, label in enumerate(task.labels) for name in (str(i), label)}
-    examples = Examples([[] for _ in task.sentences], [])
-    for number, row in enumerate(rows, start=1):
-        if str(row["label"]) not in ids:
-            raise InputError(f"Example {number} of {source} has the label {row['label']!r}: use {', '.join(ids)}.")
-        examples.labels.append(ids[str(row["label"])])
-        for column, name in zip(examples.texts, task.sentences, strict=True):
-            # GLUE's files have trailing spaces, which a byte-level tokenizer would turn into a token.
-            column.append(row[name].strip())
-    if not examples.labels:
-        raise InputError(f"{source} has no examples: choose another.")
-    return examples
+    return columns, rows
 
 
 def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -322,11 +275,10 @@ def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel,
     )
     if len(tokenizer) > config.get_text_config().vocab_size:
         raise InputError(f"{name_or_path} has fewer embeddings than tokens: use the tokenizer of its training.")
-    # These models classify at their first token, such as a causal BERT or Reformer.
+    # Models with this field, such as a causal BERT or Reformer, classify at their first token.
     if getattr(config, "is_decoder", False):
-        logger.warning(f"Attention of the {config.model_type} is now bidirectional, as it classifies its first token.")
         config.is_decoder = False
-        if config.model_type == "reformer":
+        if "reformer" in config.model_type:
             config.local_num_chunks_after = config.lsh_num_chunks_after = 1
     model, info = AutoModelForSequenceClassification.from_pretrained(
         name_or_path,
@@ -380,33 +332,26 @@ def join_pairs(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 
 def encode(
-    examples: Examples, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    examples: list[Example], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the model's inputs, a dictionary per example; of a pair, the longer text is truncated first."""
-    longest = min(max_positions(model) or tokenizer.model_max_length, tokenizer.model_max_length)
-    if max_length is not None and max_length > longest:
-        raise InputError(f"`--max_length` must be at most {longest}, the model's maximum, got {max_length}.")
-    encoded = tokenizer(*examples.texts, truncation=True, max_length=max_length or min(DEFAULT_MAX_LENGTH, longest))
-    # GPT-2, which has no token types, would look them up in the token embedding.
+    longest = min(DEFAULT_MAX_LENGTH, max_positions(model) or DEFAULT_MAX_LENGTH, tokenizer.model_max_length)
+    options = {"truncation": True, "max_length": max_length or longest}
     if getattr(model.config, "type_vocab_size", 0) < 2:
-        encoded.pop("token_type_ids", None)
-    names = [*encoded, "labels"]
-    return [dict(zip(names, row, strict=True)) for row in zip(*encoded.values(), examples.labels, strict=True)]
+        # GPT-2, which has no token types, would look them up in the token embedding.
+        options["return_token_type_ids"] = False
+    return [{**tokenizer(*sentences, **options), "labels": label} for sentences, label in examples]
 
 
 def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """Return a collator that pads to the longest example; for a Reformer, to the lengths that it can read."""
-    config = model.config
-    if config.model_type != "reformer":
+    """Return a collator that pads to the longest example; for a Reformer, which needs a fixed length, to that."""
+    if model.config.model_type != "reformer":
         return DataCollatorWithPadding(tokenizer)
-    if config.axial_pos_embds:
-        return DataCollatorWithPadding(tokenizer, "max_length", prod(config.axial_pos_shape))
-    chunks = (getattr(config, f"{kind}_attn_chunk_length") for kind in set(config.attn_layers))
-    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=lcm(*chunks))
+    return DataCollatorWithPadding(tokenizer, "max_length", max_positions(model))
 
 
 def predicted_labels(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """Return the predicted ids, so that Trainer need not keep the logits, nor an encoder's hidden states after them."""
+    """Return the predicted ids: Trainer need not keep the logits, or an encoder's hidden states after them."""
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
 
 

@@ -313,7 +313,7 @@ transformers.trainer:Trainer.is_fsdp_enabled
     evaluation/gradients.py: raise an error for sharded weights
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.model_accepts_loss_kwargs
-    training/glue/run.py: average a classifier's loss over gradient accumulation
+    training/glue.py: average a classifier's loss over gradient accumulation
     set by transformers.trainer:Trainer
 transformers.trainer_callback:CallbackHandler.eval_dataloader
     training/trainer.py: show the progress of an evaluation

@@ -4,9 +4,8 @@ import random
 from pathlib import Path
 
 from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
-from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.clm.report import ClmResult
-from ngram_wdr_hf.training.clm.run import run_clm
+from ngram_wdr_hf.training.clm import main
+from ngram_wdr_hf.training.report import RunResult
 from tests.support.processes import ROOT
 from tests.support.scripts import QUICK_BLOCKS, as_arguments
 from tests.support.tiny import plain_model
@@ -40,5 +39,5 @@ def save_plain_model(texts: dict[str, str], folder: Path) -> str:
     return str(folder)
 
 
-def run(*arguments: str) -> list[ClmResult]:
-    return run_clm(parse_clm_arguments(arguments, "train_clm.py"))
+def run(*arguments: str) -> RunResult:
+    return main(arguments)
