@@ -57,7 +57,7 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     validation = metrics["splits"]["validation"]
     # An untrained model's perplexity is about the vocabulary size.
     assert validation["perplexity"] < 50 and validation["accuracy"] > 0.1
-    assert "step     60  validation perplexity" in printed and "accuracy" in printed and "masked word" in printed
+    assert "step     60  validation perplexity" in printed and re.search(r"accuracy [\d.]+%  by depth", printed)
     logged = [entry for entry in metrics["history"] if "head_2_loss" in entry and "loss" in entry]
     assert len(logged) == 240 and logged[-1]["head_2_loss"] < logged[0]["head_2_loss"]
     examples = result.samples["masked tokens"].split("\n")
@@ -148,7 +148,7 @@ def test_compare(files, tmp_path, capsys):
     assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
 
 
-@pytest.mark.parametrize("mode", ["full", "heads", "lora"])
+@pytest.mark.parametrize("mode", ["full", "heads"])
 def test_from_a_plain_checkpoint(finished_mlm, files, tmp_path, mode):
     tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
     tokenizer.save_pretrained(tmp_path / "plain")
