@@ -41,7 +41,7 @@ from ..data.errors import InputError
 from ..data.tokenizers import PADDING, load_tokenizer
 from ..evaluation.models import max_positions
 from ..metrics import GLUE
-from .options import RunTrainingArguments, check_at_least
+from .options import RunTrainingArguments, check_at_least, optional
 from .parsing import parse
 from .report import as_text
 from .run_folder import RunFolder, settings_of
@@ -92,26 +92,25 @@ Example = tuple[list[str], int]
 class GlueOptions:
     """The tasks, their examples (GLUE's files or a dataset), and the seeds."""
 
-    # No data options are those of the checkpoint's run.
-    sources: ClassVar[tuple[str, ...]] = ()
+    # With these options, none come from the checkpoint's run.
+    sources: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "data_dir", "dataset_name")
+    model_options: ClassVar[set[str]] = set()
 
     task: list[str] = HfArg(help="Tasks to fine-tune on, one or more.", metadata={"choices": list(GLUE_TASKS)})
-    train_file: str | None = HfArg(default=None, help="Training examples of one task, in the format of its train.tsv.")
-    validation_file: str | None = HfArg(default=None, help="Its validation examples, in the format of its dev.tsv.")
-    data_dir: str | None = HfArg(
-        default=None, help="Instead of these files, a folder with SST-2, CoLA or RTE, each with train.tsv and dev.tsv."
+    train_file: str | None = optional("Training examples of one task, in the format of its train.tsv.")
+    validation_file: str | None = optional("Its validation examples, in the format of its dev.tsv.")
+    data_dir: str | None = optional(
+        "Instead of these files, a folder with SST-2, CoLA or RTE, each with train.tsv and dev.tsv."
     )
-    dataset_name: str | None = HfArg(
-        default=None,
-        help="Dataset instead of files, with a configuration per task: a name on the Hub, such as `glue`, or a "
+    dataset_name: str | None = optional(
+        "Dataset instead of files, with a configuration per task: a name on the Hub, such as `glue`, or a "
         "folder. For a single task, it need not have configurations.",
     )
-    max_length: int | None = HfArg(
-        default=None,
-        help="Truncate examples to this many tokens. Default: 128, or the model's maximum if that is less.",
+    max_length: int | None = optional(
+        "Truncate examples to this many tokens. Default: 128, or the model's maximum if that is less.",
     )
-    seeds: list[int] | None = HfArg(
-        default=None, help="Fine-tune once per seed, and report mean and standard deviation. Default: only `--seed`."
+    seeds: list[int] | None = optional(
+        "Fine-tune once per seed, and report mean and standard deviation. Default: only `--seed`."
     )
 
     def __post_init__(self):

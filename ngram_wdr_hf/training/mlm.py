@@ -32,7 +32,16 @@ from ..evaluation.scores import MaskedScores, score_masked
 from ..method.documents import IGNORE_INDEX
 from ..modeling.masked import COMPOSITIONS
 from .new_models import choose_weights, limit_length, make_model
-from .options import KINDS, ModelOptions, RunTrainingArguments, TextOptions, check_at_least, choice, preset_choice
+from .options import (
+    KINDS,
+    ModelOptions,
+    RunTrainingArguments,
+    TextOptions,
+    check_at_least,
+    choice,
+    optional,
+    preset_choice,
+)
 from .parsing import parse
 from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
 from .report import Card, RunResult, describe_model, print_samples, print_tables
@@ -63,10 +72,9 @@ class MlmOptions(TextOptions):
 
     model_options: ClassVar[set[str]] = {"block_size", "masking", "mlm_probability"}
 
-    tokenizer: str | None = HfArg(
-        default=None,
-        help="`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a tokenizer with "
-        "a mask token. Default: the checkpoint's, else `bpe`.",
+    tokenizer: str | None = optional(
+        "`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a tokenizer with "
+        "a mask token. Default: the checkpoint's, else `bpe`."
     )
     masking: str = choice(
         "token", MASKINGS, "What to mask: `token`, single tokens; `span`, spans of up to ten tokens, as in SpanBERT."
