@@ -44,7 +44,7 @@ from .options import (
 )
 from .parsing import parse
 from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
-from .report import Card, RunResult, describe_model, print_samples, print_tables
+from .report import Card, RunResult, describe_model
 from .results import add_callbacks, compare, introduce, load_trained, save, score_text
 from .run_folder import RunFolder, settings_of
 from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
@@ -202,10 +202,7 @@ def main(arguments: Sequence[str]) -> RunResult:
             tables={"Masked tokens": {split: masked_cells(each) for split, each in scores.items()}},
             samples=samples,
         )
-        if training.should_save:
-            print_samples(result)
-            print_tables([result])
-            save(result, model, folder, training, CARD, {})
+        save(result, model, folder, training, CARD, {})
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
     return result
