@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> RunResult:
         result = RunResult(
             **describe_model(model),
             settings=folder.settings,
-            history=folder.history(training),
+            history=folder.history(),
             splits={split: masked_metrics(each) for split, each in scores.items()},
             tables={"Masked tokens": {split: masked_cells(each) for split, each in scores.items()}},
             samples=samples,
