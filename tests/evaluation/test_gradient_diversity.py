@@ -55,13 +55,9 @@ def stock(model, **inputs):
 
 def adapters():
     """A model wrapped by PEFT still uses its training loss."""
-    settings = LoraConfig(
-        target_modules=["c_attn"], lora_dropout=0.5, modules_to_save=["ngram_heads.0"], fan_in_fan_out=True
-    )
+    settings = LoraConfig(target_modules=["c_attn"], lora_dropout=0.5, modules_to_save=["ngram_heads.0"])
+    settings.fan_in_fan_out, settings.init_lora_weights = True, False
     model = get_peft_model(tiny_model(ngram_size=2, **DROPOUT), settings).double()
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.3)
 
     def loss(row):
         model.eval().get_base_model().training = True
@@ -178,12 +174,10 @@ def test_by_hand(pulls, expected):
         assert value == pytest.approx(expected, nan_ok=True)
 
 
-def test_no_gradient():
-    model, batch = tiny_model(), padded_batch()
-    with raises_naming(Unavailable, "`batch`", "-100"):
-        gradient_diversity(model, {**batch, "labels": torch.full_like(batch["labels"], -100)})
-    with raises_naming(Unavailable, "`batch`", "`parameters`"):
-        gradient_diversity(Pull(), {"labels": torch.ones(2, 3)}, "unused")
+@pytest.mark.parametrize(("pull", "name"), [(0.0, "weight"), (1.0, "unused")])
+def test_no_gradient(pull, name):
+    with raises_naming(Unavailable, "`batch`", "`parameters`", "-100"):
+        gradient_diversity(Pull(), {"labels": torch.full((2, 3), pull)}, name)
 
 
 @pytest.mark.parametrize("is_bad", [False, True])
