@@ -193,7 +193,8 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
             metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
             metrics["accepted_drafts"] = sum(accumulate(rates, operator.mul))
         if self.ensembles or not self.fits_ensemble:
-            metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
+            best = scores.best_lambda
+            metrics |= {"best_lambda": best, "best_perplexity": scores.perplexity(best)}
         return metrics
 
 
