@@ -1,21 +1,16 @@
-"""A traced text as HTML: colours and marks by source, rejected drafts on hovering and by keyboard."""
+"""A traced text with colours and marks by source: as HTML with rejected drafts on hovering, and as plain text."""
 
 from collections.abc import Sequence
 from html import escape
 
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE
-from .traced_text import (
-    PART,
-    Draft,
-    TracedRow,
-    TracedText,
-    TracedToken,
-    source_mark,
-    source_name,
-    visible,
-    without_controls,
-)
+from .token_text import LINE_MARKS
+from .traced_text import Draft, TracedRow, TracedText, TracedToken
 
+# What stands for a token that is a part of a character.
+PART = "◌"
+# Control characters as pictures, because terminals and pages do not show them.
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 # A longer prompt is cut on the left.
 PROMPT_CHARACTERS = 600
 # How strong the colour of head 1, 2, ... is. Deeper heads have that of the last one; the mark tells them apart.
@@ -29,7 +24,6 @@ STYLE = """
 .traced { --head: light-dark(#56a5ee, #2f7fd0); --red: light-dark(#b3261e, #ff8a80); --back: light-dark(#fff, #16181c);
   color: light-dark(#1c1e21, #e6e7e9); background: var(--back); font: 16px/1.55 system-ui, sans-serif; }
 .traced .help, .traced .prompt { color: light-dark(#5b616a, #a3a9b3); }
-.traced table { border-collapse: collapse; font-size: .9rem; }
 .traced th, .traced td { padding: .2rem .5rem .2rem 0; text-align: left; background: none; }
 .traced .text { position: relative; margin: .75rem 0; padding: .6rem .8rem; border: 1px solid #8886;
   border-radius: .5rem; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -43,15 +37,16 @@ STYLE = """
   border: 1px solid var(--red); border-radius: .4rem; line-height: 1.5; background: var(--back); }
 .traced .replaced:hover > .popup, .traced .replaced:focus > .popup { display: block !important; }
 """
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Generated text by source</title>
-<style>:root {{ color-scheme: light dark; }}</style>
-<h1>Generated text by source</h1>
-{fragment}</html>
-"""
+
+
+def page(title: str, body: str, style: str = ":root { color-scheme: light dark; }") -> str:
+    """Return an HTML page with a heading."""
+    title = escape(title)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{style}</style>\n<h1>{title}</h1>\n{body}</html>\n"
+    )
 
 
 def fragment(traced: TracedText) -> str:
@@ -61,7 +56,7 @@ def fragment(traced: TracedText) -> str:
     names = "".join(f"<th>{name}</th>" for name in ("source", "tokens", "share", "drafts", "accepted"))
     legend = "".join(
         f"<tr><td>{_span(source, name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
-        for source, name, *cells in traced.table()
+        for source, name, *cells in _table(traced)
     )
     texts = "".join(_row(row, traced.is_encoder_decoder) for row in traced.rows)
     return (
@@ -70,10 +65,36 @@ def fragment(traced: TracedText) -> str:
     )
 
 
+def as_text(traced: TracedText) -> str:
+    """
+    Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after the
+    token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
+    """
+    between = " → " if traced.is_encoder_decoder else "|"
+    texts = [row.prompt.translate(CONTROLS) + between + "".join(map(_marked, row.tokens)) for row in traced.rows]
+    counts = [
+        f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in _table(traced)
+    ]
+    return "\n\n".join([*texts, "\n".join(counts)])
+
+
+def _table(traced: TracedText) -> list[tuple[int, str, str, str, str, str]]:
+    """Return the sources of tokens and drafts: source, name, tokens, share of the text, drafts, acceptance rate."""
+    counts, num_tokens = traced.counts, len(traced.tokens)
+    rows = [
+        (MODEL_SOURCE, "0", ""),
+        *((n, f"{drafts:,}", f"{traced.acceptance[n]:.0%}") for n, drafts in traced.num_drafts.items()),
+    ]
+    return [
+        (source, _name(source), f"{counts.get(source, 0):,}", f"{counts.get(source, 0) / num_tokens:.0%}", *cells)
+        for source, *cells in rows
+    ]
+
+
 def _row(row: TracedRow, is_encoder_decoder: bool) -> str:
     """Return the HTML of a prompt and the text after it; a source text is in a paragraph of its own."""
     cut = "…" if len(row.prompt) > PROMPT_CHARACTERS else ""
-    prompt = escape(cut + without_controls(row.prompt[-PROMPT_CHARACTERS:]))
+    prompt = escape(cut + row.prompt[-PROMPT_CHARACTERS:].translate(CONTROLS))
     tokens = "".join(map(_token, row.tokens))
     if is_encoder_decoder:
         return f'<p class="prompt" dir="auto">{prompt}</p>\n<div class="text" dir="auto">{tokens}</div>\n'
@@ -81,7 +102,7 @@ def _row(row: TracedRow, is_encoder_decoder: bool) -> str:
 
 
 def _token(token: TracedToken) -> str:
-    text = without_controls(token.text) or PART
+    text = token.text.translate(CONTROLS) or PART
     body = text.rstrip("\n")
     # Line breaks at the end come after the mark.
     line_breaks = text[len(body) :]
@@ -93,20 +114,41 @@ def _token(token: TracedToken) -> str:
         drafts += f" Dropped after it: {_listed(token.dropped)}."
     # `hidden`, so that the drafts are not part of the text where styles are removed.
     popup = f'<span class="popup" aria-hidden="true" hidden>{escape(drafts)}</span>'
-    attributes = f'data-mark="×" tabindex="0" role="note" aria-label="{escape(f"{visible(token.text)}. {drafts}")}"'
+    attributes = f'data-mark="×" tabindex="0" role="note" aria-label="{escape(f"{_visible(token.text)}. {drafts}")}"'
     return f'<span class="token replaced" {attributes}>{shown}{popup}</span>{line_breaks}'
 
 
 def _listed(drafts: Sequence[Draft]) -> str:
-    return ", ".join(f"“{visible(draft.text)}” by {source_name(draft.source)}" for draft in drafts)
+    return ", ".join(f"“{_visible(draft.text)}” by {_name(draft.source)}" for draft in drafts)
+
+
+def _marked(token: TracedToken) -> str:
+    text = token.text.translate(CONTROLS) or PART
+    if token.source != MODEL_SOURCE:
+        text += f"[{_mark(token.source)}]"
+    drafts = [f"[{_mark(draft.source)}]“{_visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
+    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
 
 
 def _span(source: int, shown: str) -> str:
     """Return HTML in the colours of a source, with its mark."""
     if source == MODEL_SOURCE:
         return f'<span class="token">{shown}</span>'
-    mark = f'data-mark="{source_mark(source)}" title="{source_name(source)}"'
-    if source == LOOKUP_SOURCE:
-        return f'<span class="token lookup" {mark}>{shown}</span>'
+    kind = "lookup" if source == LOOKUP_SOURCE else "head"
     shade = SHADES[min(source, len(SHADES)) - 1]
-    return f'<span class="token head" style="--shade: {shade}" {mark}>{shown}</span>'
+    attributes = f'style="--shade: {shade}" data-mark="{_mark(source)}" title="{_name(source)}"'
+    return f'<span class="token {kind}" {attributes}>{shown}</span>'
+
+
+def _name(source: int) -> str:
+    """Return the name of a source: "model", "head 2" or "prompt lookup"."""
+    return {MODEL_SOURCE: "model", LOOKUP_SOURCE: "prompt lookup"}.get(source, f"head {source}")
+
+
+def _mark(source: int) -> str:
+    return "c" if source == LOOKUP_SOURCE else str(source)
+
+
+def _visible(text: str) -> str:
+    """Return a short text in which line breaks, tabs and parts of characters can be seen."""
+    return text.translate(LINE_MARKS).translate(CONTROLS) or PART

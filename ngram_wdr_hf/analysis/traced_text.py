@@ -15,16 +15,7 @@ from ..data.rows import pad_prompts
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
 from ..evaluation.lengths import max_positions
 from ..evaluation.modes import evaluating
-from ..evaluation.unavailable import Unavailable
-from ..method.configuration import check_integer
-from ..training.common.model import can_drop_drafts
-from .token_text import LINE_MARKS, TextOrIds, texts_after, token_rows, token_texts
-
-DEFAULT_NEW_TOKENS = 64
-# What stands for a token that is a part of a character.
-PART = "◌"
-# Control characters as pictures, because terminals and pages do not show them.
-CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
 
 
 class Draft(NamedTuple):
@@ -96,56 +87,34 @@ class TracedText:
         """The share of accepted drafts by source. A draft after a rejected one is rejected."""
         return {source: self.counts.get(source, 0) / drafts for source, drafts in self.num_drafts.items()}
 
+    def page(self, path: str | Path) -> Path:
+        """Write the coloured text to a self-contained HTML file, and return its path."""
+        from .traced_html import page
+
+        path = Path(path)
+        path.write_text(page("Generated text by source", self.fragment()), encoding="utf-8")
+        return path
+
     def fragment(self) -> str:
         """Return the coloured text with its legend and counts as an HTML fragment; a page can hold several."""
         from .traced_html import fragment
 
         return fragment(self)
 
-    def page(self, path: str | Path) -> Path:
-        """Write the coloured text to a self-contained HTML file, and return its path."""
-        from .traced_html import PAGE
-
-        path = Path(path)
-        path.write_text(PAGE.format(fragment=self.fragment()), encoding="utf-8")
-        return path
+    _repr_html_ = fragment
 
     def __str__(self) -> str:
-        """
-        Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after
-        the token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
-        """
-        between = " → " if self.is_encoder_decoder else "|"
-        texts = [without_controls(row.prompt) + between + "".join(map(_marked, row.tokens)) for row in self.rows]
-        counts = [
-            f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in self.table()
-        ]
-        return "\n\n".join([*texts, "\n".join(counts)])
+        """Return the text as in `the cat[1] sat{✗[1]“ lay” [2]“ on”}`, with the rejected drafts in braces."""
+        from .traced_html import as_text
 
-    def _repr_html_(self) -> str:
-        return self.fragment()
-
-    def table(self) -> list[tuple[int, str, str, str, str, str]]:
-        """The sources of tokens and drafts: source, name, tokens, share of the text, drafts, acceptance rate."""
-        tokens, drafts, acceptance = self.counts, self.num_drafts, self.acceptance
-        return [
-            (
-                source,
-                source_name(source),
-                f"{tokens.get(source, 0):,}",
-                f"{tokens.get(source, 0) / len(self.tokens):.0%}",
-                f"{drafts.get(source, 0):,}",
-                f"{acceptance[source]:.0%}" if source in drafts else "",
-            )
-            for source in (MODEL_SOURCE, *drafts)
-        ]
+        return as_text(self)
 
 
 def traced_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompt: TextOrIds,
-    max_new_tokens: int = DEFAULT_NEW_TOKENS,
+    max_new_tokens: int = 64,
     **generate_options: Any,
 ) -> TracedText:
     r"""
@@ -161,13 +130,6 @@ def traced_text(
             Maximum number of new tokens per prompt, also limited by the model's positions.
         generate_options: Options of `generate`, such as `draft_threshold=0`, with which the heads draft at every step.
     """
-    if not hasattr(model, "ngram_ensemble"):
-        raise ValueError(f"`model` must have heads, got {type(model).__name__}: add some with `with_ngram_heads`.")
-    if not model.ngram_heads:
-        raise Unavailable(f"`model` has no heads to draft with, got {type(model).__name__}: use `ngram_size` >= 2.")
-    if not can_drop_drafts(model):
-        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
-    check_integer("max_new_tokens", max_new_tokens)
     prompts = read_prompts(prompt, model, tokenizer)
     options = {"do_sample": False, "num_beams": 1, **generate_options}
     statistics, rows = SpeculationStatistics(), []
@@ -187,7 +149,7 @@ def traced_text(
 
 def read_prompts(prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """Return the token ids of each prompt. Raise an `InputError` if one is empty, or too long for the model."""
-    prompts = token_rows(prompt, tokenizer, model.ngram_vocab_size, add_special_tokens=True)
+    prompts = token_rows(prompt, tokenizer)
     if not prompts or not all(prompts):
         raise InputError("The prompt has no tokens: give a longer text.")
     longest = max(map(len, prompts))
@@ -207,7 +169,9 @@ def traced_tokens(
     tokens = []
     for position, (one, text) in enumerate(zip(trace, texts, strict=True), start=len(begin)):
         pairs = (*one.rejected, *one.dropped)
-        draft_texts = texts_after(ids[:position], [token for token, _ in pairs], tokenizer) if pairs else []
+        # The last tokens before the drafts may begin a character.
+        before = ids[max(0, position - 2 * MAX_TOKENS_OF_CHARACTER) : position]
+        draft_texts = token_texts([*before, *(token for token, _ in pairs)], tokenizer)[len(before) :]
         drafts = tuple(Draft(text, source) for text, (_, source) in zip(draft_texts, pairs, strict=True))
         tokens.append(TracedToken(text, one.source, drafts[: len(one.rejected)], drafts[len(one.rejected) :]))
     return tokens
@@ -235,35 +199,6 @@ def generate_after(
         )
 
 
-def source_name(source: int) -> str:
-    """Return the name of a source: "model", "head 2" or "prompt lookup"."""
-    return {MODEL_SOURCE: "model", LOOKUP_SOURCE: "prompt lookup"}.get(source, f"head {source}")
-
-
-def source_mark(source: int) -> str:
-    """Return the mark of a source of drafts: the depth of a head, or c for a copy by prompt lookup."""
-    return "c" if source == LOOKUP_SOURCE else str(source)
-
-
-def without_controls(text: str) -> str:
-    """Return a text with pictures of control characters; line breaks and tabs are kept."""
-    return text.translate(CONTROLS)
-
-
-def visible(text: str) -> str:
-    """Return a short text in which line breaks, tabs and parts of characters can be seen."""
-    return without_controls(text.translate(LINE_MARKS)) or PART
-
-
-def _marked(token: TracedToken) -> str:
-    text = without_controls(token.text) or PART
-    if token.source != MODEL_SOURCE:
-        text += f"[{source_mark(token.source)}]"
-    drafts = [f"[{source_mark(draft.source)}]“{visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
-    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
-
-
 def _in_order(by_source: dict[int, int]) -> dict[int, int]:
     """Return numbers by source in the order model, heads by depth, prompt lookup."""
-    order = sorted(by_source, key=lambda source: math.inf if source == LOOKUP_SOURCE else source)
-    return {source: by_source[source] for source in order}
+    return dict(sorted(by_source.items(), key=lambda item: (item[0] == LOOKUP_SOURCE, item[0])))

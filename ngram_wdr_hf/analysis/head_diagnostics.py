@@ -16,15 +16,13 @@ from ..data.pair_batches import PairBatches
 from ..data.token_stream import EvaluationWindows, TokenStream
 from ..data.tokenizers import end_token_id
 from ..decoding.statistics import SpeculationStatistics
-from ..evaluation.drafting import greedy_drafts
 from ..evaluation.head_acceptance import count_accepted
 from ..evaluation.modes import evaluating
-from ..evaluation.unavailable import Unavailable
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
-from ..training.common.model import can_drop_drafts
+from .traced_text import generate_after
 
 # The end of a sentence, with closing quotation marks and brackets.
 SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")
@@ -49,6 +47,12 @@ class GainBin:
     num_tokens: int
     mean: float
     standard_error: float
+
+    @classmethod
+    def of(cls, label: str, gains: np.ndarray) -> "GainBin":
+        """Return the mean of some gains, and its standard error."""
+        error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+        return cls(label, len(gains), float(gains.mean()), error)
 
 
 @dataclass
@@ -124,10 +128,6 @@ def head_diagnostics(
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
         ensemble_weights (`Sequence[float]`, *optional*): The N weights to measure the gain of, instead of a λ.
     """
-    if not hasattr(model, "ngram_ensemble"):
-        raise ValueError(f"`model` must have heads, got {type(model).__name__}: add some with `with_ngram_heads`.")
-    if not len(text):
-        raise Unavailable("`text` has no token to predict: give a longer one.")
     own, ensemble = model.ngram_ensemble(), model.ngram_ensemble(ensemble_lambda, ensemble_weights)
     layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
     num_heads = len(model.ngram_heads)
@@ -135,7 +135,7 @@ def head_diagnostics(
     sums, draft_sums = np.zeros((3, num_heads + 1)), np.zeros((2, num_heads), dtype=int)
     gains, tokens, places = [], [], []
     with evaluating(model):
-        for batch in DataLoader(text, batch_size if isinstance(text, EvaluationWindows) else None):
+        for batch in DataLoader(text, None if text.is_batched else batch_size):
             predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
             targets = predictions.targets
             by_ensemble = {
@@ -147,8 +147,7 @@ def head_diagnostics(
             ]
             for depth, (nlls, best, _) in enumerate([by_ensemble[0.0], *by_head]):
                 sums[:, depth] += len(nlls), float(nlls.sum()), int((best == targets[depth]).sum())
-            accepted = count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
-            draft_sums += np.array(accepted, dtype=int)
+            draft_sums += count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
             is_target = targets[0] != IGNORE_INDEX
             gains.append((by_ensemble[0.0][0] - by_ensemble[ensemble][0]).numpy())
             tokens.append(targets[0][is_target].cpu().numpy())
@@ -165,7 +164,7 @@ def head_diagnostics(
         accuracies=(num_correct / num_targets.clip(min=1)).tolist(),
         num_drafts=draft_sums[0].tolist(),
         num_accepted=draft_sums[1].tolist(),
-        gain=_gain_bin("all", gains),
+        gain=GainBin.of("all", gains),
         gain_by_place=_gain_bins(gains, places, POSITIONS),
         gain_by_frequency=_gain_bins(gains, counts[tokens], FREQUENCIES),
     )
@@ -206,52 +205,36 @@ def _places(tokens: np.ndarray, sentence_ends: Collection[int]) -> np.ndarray:
 
 def _gain_bins(gains: np.ndarray, values: np.ndarray, firsts: Sequence[int]) -> list[GainBin]:
     """Return the gain of each bin of values that is not empty; `firsts` are the bins' lower bounds."""
-    bins = np.digitize(values, firsts) - 1
-    return [
-        _gain_bin(_label(*bounds), gains[bins == i])
-        for i, bounds in enumerate(itertools.zip_longest(firsts, firsts[1:]))
-        if (bins == i).any()
+    labels = [
+        f"{first:,}–{end - 1:,}" if end > first + 1 else f"{first:,}" for first, end in itertools.pairwise(firsts)
     ]
-
-
-def _gain_bin(label: str, gains: np.ndarray) -> GainBin:
-    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
-    return GainBin(label, len(gains), float(gains.mean()), error)
-
-
-def _label(first: int, end: int | None) -> str:
-    if end is None:
-        return f"{first:,}+"
-    return f"{first:,}" if end == first + 1 else f"{first:,}–{end - 1:,}"
+    labels.append(f"{firsts[-1]:,}+")
+    bins = np.digitize(values, firsts) - 1
+    return [GainBin.of(label, gains[bins == i]) for i, label in enumerate(labels) if (bins == i).any()]
 
 
 def draft_statistics(
     model: PreTrainedModel, prompts: Iterable[Mapping[str, torch.Tensor]], max_new_tokens: int = 48
 ) -> SpeculationStatistics:
-    r"""
-    Generate greedily after each prompt, with drafts by all heads at every step and without prompt lookup. Return the
-    statistics of all prompts together: tokens, forward passes, drafted and accepted tokens by depth. Raise
-    `Unavailable` if the model cannot draft.
-
-    Args:
-        model (`PreTrainedModel`): A model with N-gram heads.
-        prompts (`Iterable[Mapping[str, torch.Tensor]]`): Arguments of `generate`, with one batch row each.
-        max_new_tokens (`int`, *optional*, defaults to 48):
-            Maximum number of new tokens per prompt, also limited by the model's positions.
     """
-    if not can_drop_drafts(model):
-        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
-    return greedy_drafts(model, prompts, max_new_tokens, draft_threshold=0.0, prompt_lookup_num_tokens=0)
+    Generate greedily after each prompt, `{"input_ids": ids}` with one row, with drafts by all heads at every step and
+    without prompt lookup. Return the statistics of all prompts together. The model's positions limit the new tokens.
+    """
+    options = {"do_sample": False, "num_beams": 1, "draft_threshold": 0.0, "prompt_lookup_num_tokens": 0}
+    total = SpeculationStatistics()
+    for prompt in prompts:
+        ids = prompt["input_ids"].tolist()
+        total += generate_after(model, ids, max_new_tokens, use_mtp=True, **options).speculation
+    return total
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:
     """Return the count of each token in running text or in the targets of sentence pairs, `(vocab_size,)`."""
-    if isinstance(text, EvaluationWindows):
-        text = text.stream
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for piece in text.target_tokens() if isinstance(text, PairBatches) else text.pieces:
-        counts += np.bincount(piece, minlength=vocab_size)
-    return counts
+    if isinstance(text, PairBatches):
+        tokens = np.concatenate(text.target_tokens())
+    else:
+        tokens = (text.stream if isinstance(text, EvaluationWindows) else text)[:].numpy()
+    return np.bincount(tokens, minlength=vocab_size)
 
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
