@@ -19,9 +19,7 @@ import gradio as gr
 from generation import Checkpoint, generate, load
 from transformers.utils import logging
 
-from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.evaluation.lengths import max_positions
-from ngram_wdr_hf.evaluation.models import as_input_error
+from ngram_wdr_hf.evaluation.models import max_positions
 from ngram_wdr_hf.method.ensemble import Ensemble, is_lambda, weights_of
 
 # The checkpoint of a Space: the value of this variable, a folder or a name on the Hub, or else this folder.
@@ -80,9 +78,8 @@ def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str]]:
         ensemble = ensemble_of(choice, ensemble_lambda, weights)
         wanted, seed = temperature if decoding == SAMPLING else None, random.getrandbits(32)
         try:
-            with as_input_error():
-                found = generate(checkpoint, prompt, int(max_new_tokens), ensemble, wanted, seed, always_drafts)
-        except InputError as error:
+            found = generate(checkpoint, prompt, int(max_new_tokens), ensemble, wanted, seed, always_drafts)
+        except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
         if found.note is not None:
             gr.Warning(found.note)
@@ -97,7 +94,7 @@ def build(name: str) -> gr.Blocks:
         gr.Markdown(INTRODUCTION)
         try:
             checkpoint = load(name)
-        except InputError as error:
+        except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             gr.Markdown(f"**This page has no model to show.** {error}", elem_id="error")
         else:

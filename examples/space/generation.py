@@ -15,8 +15,7 @@ from ngram_wdr_hf.backbones.registry import is_masked
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.tokenizers import load_tokenizer, start_token_id
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
-from ngram_wdr_hf.evaluation.lengths import max_positions
-from ngram_wdr_hf.evaluation.models import as_input_error, load_checkpoint
+from ngram_wdr_hf.evaluation.models import load_checkpoint, max_positions
 from ngram_wdr_hf.method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 from ngram_wdr_hf.modeling.saved import naming_missing
 from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
@@ -57,25 +56,24 @@ def load(name: str) -> Checkpoint:
     Load a checkpoint from a folder or the Hub. Raise an `InputError` if it is no causal language model with heads that
     can draft.
     """
-    with as_input_error(name):
-        with naming_missing(name):
-            config = AutoConfig.from_pretrained(name)
-        if config.is_encoder_decoder or is_masked(config):
-            raise InputError(
-                f"{name} is of type {config.model_type}, and this app shows causal language models: choose a model of "
-                "`train_clm.py`."
-            )
-        tokenizer = load_tokenizer(name)
-        model = load_checkpoint(name, "causal", tokenizer)
-        if not model.ngram_heads:
-            raise InputError(
-                f"{name} has no heads, and this app shows what heads predict: choose a model that was trained with "
-                "some, or train them with `ngram-wdr heads`."
-            )
-        model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-        # The first generation of a process is slow. A model that cannot draft raises an error here.
-        for use_mtp in (False, True):
-            generate_after(model, [[0]], WARM_UP_TOKENS, use_mtp, do_sample=False, num_beams=1)
+    with naming_missing(name):
+        config = AutoConfig.from_pretrained(name)
+    if config.is_encoder_decoder or is_masked(config):
+        raise InputError(
+            f"{name} is of type {config.model_type}, and this app shows causal language models: choose a model of "
+            "`train_clm.py`."
+        )
+    tokenizer = load_tokenizer(name)
+    model = load_checkpoint(name, "causal", tokenizer)
+    if not model.ngram_heads:
+        raise InputError(
+            f"{name} has no heads, and this app shows what heads predict: choose a model that was trained with "
+            "some, or train them with `ngram-wdr heads`."
+        )
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    # The first generation of a process is slow. A model that cannot draft raises an error here.
+    for use_mtp in (False, True):
+        generate_after(model, [[0]], WARM_UP_TOKENS, use_mtp, do_sample=False, num_beams=1)
     return Checkpoint(name, model, tokenizer)
 
 

@@ -135,7 +135,7 @@ def head_diagnostics(
     sums, draft_sums = np.zeros((3, num_heads + 1)), np.zeros((2, num_heads), dtype=int)
     gains, tokens, places = [], [], []
     with evaluating(model):
-        for batch in DataLoader(text, None if text.is_batched else batch_size):
+        for batch in DataLoader(text, None if isinstance(text, PairBatches) else batch_size):
             predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
             targets = predictions.targets
             by_ensemble = {

@@ -13,9 +13,8 @@ from typing import IO
 from matplotlib.figure import Figure
 
 from ..backbones.registry import is_masked
-from ..data.errors import InputError
+from ..data.errors import InputError, Unavailable
 from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, gradient_diversity, plot_gradient_diversity
-from ..evaluation.unavailable import Unavailable
 from ..method.ensemble import describe_ensemble, ensemble_arguments
 from ..training.common.checks import check_output_file
 from ..training.common.plots import plot_over_lambda, save_training_plot

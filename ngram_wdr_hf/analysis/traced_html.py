@@ -1,18 +1,19 @@
 """A traced text with colours and marks by source: as HTML with rejected drafts on hovering, and as plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE
 from .token_text import LINE_MARKS
-from .traced_text import Draft, TracedRow, TracedText, TracedToken
+
+if TYPE_CHECKING:
+    from .traced_text import Draft, TracedText, TracedToken
 
 # What stands for a token that is a part of a character.
 PART = "◌"
 # Control characters as pictures, because terminals and pages do not show them.
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-# A longer prompt is cut on the left.
-PROMPT_CHARACTERS = 600
 # How strong the colour of head 1, 2, ... is. Deeper heads have that of the last one; the mark tells them apart.
 SHADES = ("20%", "36%", "52%", "68%")
 HELP = (
@@ -39,69 +40,59 @@ STYLE = """
 """
 
 
-def page(title: str, body: str, style: str = ":root { color-scheme: light dark; }") -> str:
+def as_page(title: str, body: str, style: str = ":root { color-scheme: light dark; }") -> str:
     """Return an HTML page with a heading."""
-    title = escape(title)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{style}</style>\n<h1>{title}</h1>\n{body}</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n<h1>{escape(title)}</h1>\n{body}</html>\n"
     )
 
 
-def fragment(traced: TracedText) -> str:
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of HTML as a table; the first row is the header."""
+    head, *body = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
+    lines = "".join(f"<tr>{line}</tr>\n" for line in [head.replace("td>", "th>"), *body])
+    return f"<table>{lines}</table>\n"
+
+
+def as_fragment(traced: "TracedText") -> str:
     """Return a traced text as a `div` with its style. It follows the page's `color-scheme`."""
     statistics = traced.statistics
     counts = f"{statistics.num_tokens:,} tokens, {statistics.tokens_per_forward:.2f} per row and forward pass."
-    names = "".join(f"<th>{name}</th>" for name in ("source", "tokens", "share", "drafts", "accepted"))
-    legend = "".join(
-        f"<tr><td>{_span(source, name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
-        for source, name, *cells in _table(traced)
-    )
-    texts = "".join(_row(row, traced.is_encoder_decoder) for row in traced.rows)
+    legend = [[_span(source, name), *cells] for source, name, *cells in _sources(traced)]
+    table = as_table([("source", "tokens", "share", "drafts", "accepted"), *legend])
+    texts = ""
+    for prompt, tokens in traced.rows:
+        before = f'<span class="prompt">{escape(prompt.translate(CONTROLS))}</span>'
+        # A source text is not continued.
+        before += "<br>→ " if traced.is_encoder_decoder else ""
+        texts += f'<div class="text" dir="auto">{before}{"".join(map(_token, tokens))}</div>\n'
     return (
-        f'<div class="traced">\n<style>{STYLE}</style>\n<p>{counts}</p>\n'
-        f'<table><tr>{names}</tr>\n{legend}</table>\n<p class="help">{escape(HELP)}</p>\n{texts}</div>\n'
+        f'<div class="traced">\n<style>{STYLE}</style>\n<p>{counts}</p>\n{table}'
+        f'<p class="help">{escape(HELP)}</p>\n{texts}</div>\n'
     )
 
 
-def as_text(traced: TracedText) -> str:
-    """
-    Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after the
-    token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
-    """
+def as_text(traced: "TracedText") -> str:
+    """Return a traced text with marks, and its counts."""
     between = " → " if traced.is_encoder_decoder else "|"
     texts = [row.prompt.translate(CONTROLS) + between + "".join(map(_marked, row.tokens)) for row in traced.rows]
-    counts = [
-        f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in _table(traced)
-    ]
+    rows = _sources(traced)
+    counts = [f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in rows]
     return "\n\n".join([*texts, "\n".join(counts)])
 
 
-def _table(traced: TracedText) -> list[tuple[int, str, str, str, str, str]]:
-    """Return the sources of tokens and drafts: source, name, tokens, share of the text, drafts, acceptance rate."""
+def _sources(traced: "TracedText") -> Iterator[tuple[int, str, str, str, str, str]]:
+    """Yield each source of tokens and drafts: its number, name, tokens, their share, drafts, acceptance rate."""
     counts, num_tokens = traced.counts, len(traced.tokens)
-    rows = [
-        (MODEL_SOURCE, "0", ""),
-        *((n, f"{drafts:,}", f"{traced.acceptance[n]:.0%}") for n, drafts in traced.num_drafts.items()),
-    ]
-    return [
-        (source, _name(source), f"{counts.get(source, 0):,}", f"{counts.get(source, 0) / num_tokens:.0%}", *cells)
-        for source, *cells in rows
-    ]
+    for source, drafts in {MODEL_SOURCE: 0, **traced.num_drafts}.items():
+        count = counts.get(source, 0)
+        accepted = f"{count / drafts:.0%}" if drafts else ""
+        yield source, _name(source), f"{count:,}", f"{count / num_tokens:.0%}", f"{drafts:,}", accepted
 
 
-def _row(row: TracedRow, is_encoder_decoder: bool) -> str:
-    """Return the HTML of a prompt and the text after it; a source text is in a paragraph of its own."""
-    cut = "…" if len(row.prompt) > PROMPT_CHARACTERS else ""
-    prompt = escape(cut + row.prompt[-PROMPT_CHARACTERS:].translate(CONTROLS))
-    tokens = "".join(map(_token, row.tokens))
-    if is_encoder_decoder:
-        return f'<p class="prompt" dir="auto">{prompt}</p>\n<div class="text" dir="auto">{tokens}</div>\n'
-    return f'<div class="text" dir="auto"><span class="prompt">{prompt}</span>{tokens}</div>\n'
-
-
-def _token(token: TracedToken) -> str:
+def _token(token: "TracedToken") -> str:
     text = token.text.translate(CONTROLS) or PART
     body = text.rstrip("\n")
     # Line breaks at the end come after the mark.
@@ -113,21 +104,12 @@ def _token(token: TracedToken) -> str:
     if token.dropped:
         drafts += f" Dropped after it: {_listed(token.dropped)}."
     # `hidden`, so that the drafts are not part of the text where styles are removed.
-    popup = f'<span class="popup" aria-hidden="true" hidden>{escape(drafts)}</span>'
-    attributes = f'data-mark="×" tabindex="0" role="note" aria-label="{escape(f"{_visible(token.text)}. {drafts}")}"'
-    return f'<span class="token replaced" {attributes}>{shown}{popup}</span>{line_breaks}'
+    popup = f'<span class="popup" hidden>{escape(drafts)}</span>'
+    return f'<span class="token replaced" data-mark="×" tabindex="0">{shown}{popup}</span>{line_breaks}'
 
 
-def _listed(drafts: Sequence[Draft]) -> str:
+def _listed(drafts: "Sequence[Draft]") -> str:
     return ", ".join(f"“{_visible(draft.text)}” by {_name(draft.source)}" for draft in drafts)
-
-
-def _marked(token: TracedToken) -> str:
-    text = token.text.translate(CONTROLS) or PART
-    if token.source != MODEL_SOURCE:
-        text += f"[{_mark(token.source)}]"
-    drafts = [f"[{_mark(draft.source)}]“{_visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
-    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
 
 
 def _span(source: int, shown: str) -> str:
@@ -140,8 +122,15 @@ def _span(source: int, shown: str) -> str:
     return f'<span class="token {kind}" {attributes}>{shown}</span>'
 
 
+def _marked(token: "TracedToken") -> str:
+    text = token.text.translate(CONTROLS) or PART
+    if token.source != MODEL_SOURCE:
+        text += f"[{_mark(token.source)}]"
+    drafts = [f"[{_mark(draft.source)}]“{_visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
+    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
+
+
 def _name(source: int) -> str:
-    """Return the name of a source: "model", "head 2" or "prompt lookup"."""
     return {MODEL_SOURCE: "model", LOOKUP_SOURCE: "prompt lookup"}.get(source, f"head {source}")
 
 

@@ -13,9 +13,10 @@ from transformers.utils import ModelOutput
 from ..data.errors import InputError
 from ..data.rows import pad_prompts
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
-from ..evaluation.lengths import max_positions
+from ..evaluation.models import max_positions
 from ..evaluation.modes import evaluating
 from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
+from .traced_html import as_fragment, as_page, as_text
 
 
 class Draft(NamedTuple):
@@ -89,24 +90,21 @@ class TracedText:
 
     def page(self, path: str | Path) -> Path:
         """Write the coloured text to a self-contained HTML file, and return its path."""
-        from .traced_html import page
-
         path = Path(path)
-        path.write_text(page("Generated text by source", self.fragment()), encoding="utf-8")
+        path.write_text(as_page("Generated text by source", as_fragment(self)), encoding="utf-8")
         return path
 
     def fragment(self) -> str:
         """Return the coloured text with its legend and counts as an HTML fragment; a page can hold several."""
-        from .traced_html import fragment
-
-        return fragment(self)
+        return as_fragment(self)
 
     _repr_html_ = fragment
 
     def __str__(self) -> str:
-        """Return the text as in `the cat[1] sat{✗[1]“ lay” [2]“ on”}`, with the rejected drafts in braces."""
-        from .traced_html import as_text
-
+        """
+        Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after
+        the token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
+        """
         return as_text(self)
 
 

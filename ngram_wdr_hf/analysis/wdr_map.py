@@ -3,20 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..evaluation.unavailable import Unavailable
+from ..data.errors import Unavailable
 from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_text import TextOrIds, token_labels, token_rows
 
 
-@dataclass
-class TargetDiversity:
+class TargetDiversity(NamedTuple):
     r"""
     How much the targets of a word differ from each other at one level. With `T` targets `y` of `W` different words,
     `ȳ_w` the mean of word w's targets and `ȳ` the mean of all,
@@ -24,26 +24,12 @@ class TargetDiversity:
         spread = (sum_w sum_{i in w} |y_i - ȳ_w|² / (T - W)) / (sum_i |y_i - ȳ|² / (T - 1)),
 
     the variance of a word's targets relative to the variance of all targets. It is 0 if each word has one target, as
-    at level 0, and about 1 if targets do not depend on the word.
-
-    Args:
-        level (`int`): The level n; 0 for the embeddings themselves.
-        num_targets (`int`): T.
-        num_words (`int`): W.
-        num_distinct (`int`): Number of different targets: different sequences of `n + 1` words.
-        spread (`float`): The value above.
+    at level 0, and about 1 if targets do not depend on the word. `targets_per_word` is the average number of different
+    targets of a word.
     """
 
-    level: int
-    num_targets: int
-    num_words: int
-    num_distinct: int
     spread: float
-
-    @property
-    def targets_per_word(self) -> float:
-        """The average number of different targets of a word, `num_distinct / num_words`."""
-        return self.num_distinct / self.num_words
+    targets_per_word: float
 
 
 @dataclass
@@ -156,9 +142,10 @@ def _diversity(vectors: np.ndarray, positions: np.ndarray, ids: np.ndarray, leve
     np.add.at(sums, word, vectors)
     within = np.square(vectors - (sums / count[:, None])[word]).sum() / (len(word) - len(count))
     total = np.square(vectors - vectors.mean(0)).sum() / (len(word) - 1)
-    sources = np.stack([ids[positions - i] for i in range(level + 1)], axis=1)
-    num_distinct = len(np.unique(sources, axis=0))
-    return TargetDiversity(level, len(word), len(count), num_distinct, float(within / total) if total else 0.0)
+    distinct = np.unique(np.stack([ids[positions - i] for i in range(level + 1)]), axis=1)
+    return TargetDiversity(
+        spread=float(within / total) if total else 0.0, targets_per_word=distinct.shape[1] / len(count)
+    )
 
 
 def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from .wdr_map import WDRMap
 
@@ -38,9 +39,9 @@ def draw_map(found: WDRMap, word: str | None = None) -> Figure:
     by_level, enlarged = [*panels[:2], *panels[3:]], panels[2]
     for axes in by_level[len(found.diversity) :]:
         axes.remove()
-    for axes, diversity in zip(by_level, found.diversity, strict=False):
-        _draw_dots(axes, found, diversity.level, colors)
-        name = f"{diversity.level}-level WDR" if diversity.level else "embeddings"
+    for level, (axes, diversity) in enumerate(zip(by_level, found.diversity, strict=False)):
+        _draw_dots(axes, found, level, colors)
+        name = f"{level}-level WDR" if level else "embeddings"
         axes.set_title(f"{name}: spread {diversity.spread:.2f}\n{diversity.targets_per_word:.1f} targets per word")
     _draw_dots(enlarged, found, 1, colors)
     enlarged.set_title(f"1-level WDR: enlarged, “{word}”", parse_math=False)
@@ -55,8 +56,8 @@ def draw_map(found: WDRMap, word: str | None = None) -> Figure:
     # Fix the layout, so that labels can be fitted into the panels.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for axes, diversity in zip(by_level, found.diversity, strict=False):
-        points = (_dots(found, diversity.level, [one]) for one in dict.fromkeys([*colors, *frequent]))
+    for level, axes in enumerate(by_level[: len(found.diversity)]):
+        points = (_dots(found, level, [one]) for one in dict.fromkeys([*colors, *frequent]))
         _add_labels(axes, found, [(dots[0], found.words[dots[0]]) for dots in points if len(dots)], colors)
     points = [*_dots(found, 1, [word]), *_dots(found, 1, set(frequent) - {word})]
     _add_labels(enlarged, found, [(point, found.formula(point)) for point in points], colors)
@@ -64,12 +65,11 @@ def draw_map(found: WDRMap, word: str | None = None) -> Figure:
 
 
 def _dots(found: WDRMap, level: int, words: Iterable[str]) -> np.ndarray:
-    """Return the indices of the different points of a level for some words, the most central ones first."""
+    """Return the indices of the different points of a level for some words, the most central one first."""
     points = np.flatnonzero((found.levels == level) & np.isin(found.words, list(words)))
-    coordinates = found.coordinates[points]
-    points = points[np.unique(coordinates, axis=0, return_index=True)[1]]
-    distances = np.abs(found.coordinates[points] - np.median(coordinates, axis=0)).sum(1) if len(points) else []
-    return points[np.argsort(distances)]
+    coordinates, first = np.unique(found.coordinates[points], axis=0, return_index=True)
+    distances = np.abs(coordinates - np.median(coordinates, axis=0)).sum(1)
+    return points[first[np.argsort(distances)]]
 
 
 def _draw_dots(axes: Axes, found: WDRMap, level: int, colors: dict[str, str]) -> None:
@@ -93,25 +93,15 @@ def _closest_half(found: WDRMap, word: str) -> np.ndarray:
 def _add_labels(axes: Axes, found: WDRMap, labels: list[tuple[int, str]], colors: dict[str, str]) -> None:
     """Label points in their order, up to `MOST_LABELS`. A label without room beside its point is left out."""
     panel, written = axes.get_window_extent(), []
-    for point, label in labels:
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "parse_math": False}
+    # Legible on dots of the same colour.
+    style["path_effects"] = [withStroke(linewidth=2, foreground="white")]
+    for point, label in labels[: 3 * MOST_LABELS]:
         color = colors.get(found.words[point], "0.4")
-        text = axes.annotate(
-            label,
-            found.coordinates[point],
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            color=color,
-            fontsize=9,
-            parse_math=False,
-        )
+        text = axes.annotate(label, found.coordinates[point], (5, 0), color=color, **style)
         box = text.get_window_extent().padded(3, 0)
-        if (
-            len(written) < MOST_LABELS
-            and panel.contains(*box.min)
-            and panel.contains(*box.max)
-            and not box.count_overlaps(written)
-        ):
+        has_room = panel.contains(*box.min) and panel.contains(*box.max) and not box.count_overlaps(written)
+        if has_room and len(written) < MOST_LABELS:
             written.append(box)
         else:
             text.remove()

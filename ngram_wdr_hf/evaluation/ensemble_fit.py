@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
-from ..data.errors import InputError
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
-from ..modeling.causal import NgramMixin
-from .modes import evaluating
-from .scores import NO_TARGETS, ScoredText, batches_of
+from .scores import NO_TARGETS, ScoredText, processes, sample_predictions, sum_dtype, sum_over_processes
+
+if TYPE_CHECKING:
+    from ..modeling.causal import NgramMixin
 
 # Newton's method has converged when a step would lower the NLL by less than this share of it.
 TOLERANCE = 1e-8
@@ -52,22 +53,15 @@ class EnsembleFit:
         return (self.temperature_weight, *([0.0] * (len(self.weights) - 1)))
 
 
-def fit_ensemble(
-    model: NgramMixin,
-    text: ScoredText,
-    batch_size: int = 8,
-    max_tokens: int = 20_000,
-    process_index: int = 0,
-    num_processes: int = 1,
-    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
-) -> EnsembleFit:
+def fit_ensemble(model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 20_000) -> EnsembleFit:
     r"""
     Find the weights `w` of the ensemble `w_0 h + sum_n w_n ê_n` with the lowest NLL on a text, usually the validation
     text. The logits are linear in the weights, so the NLL is convex, and Newton's method finds its minimum. A logit
     bias is not weighted. With a soft cap the NLL is not convex: the steps then use the Gauss-Newton matrix, and the
     result is a local minimum no worse than the model's own prediction.
 
-    The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`.
+    The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`. In a distributed
+    run, every process must call this: it reads its share of the text, and all return the fit to the whole.
 
     Args:
         model ([`NgramMixin`]): A model with N-gram heads.
@@ -75,46 +69,40 @@ def fit_ensemble(
         batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
         max_tokens (`int`, *optional*, defaults to 20,000):
             The number of targets, a random sample of a longer text, since all their predictions are kept in memory.
-        process_index (`int`, *optional*, defaults to 0): The index of this process.
-        num_processes (`int`, *optional*, defaults to 1): Number of processes, each with its share of the text.
-        add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
     """
-    predictions, targets = _read(
-        model, text, batch_size, -(-max_tokens // num_processes), process_index, num_processes
-    )
+    predictions, targets = _read(model, text, batch_size, max_tokens)
     layer = LogitLayer.of(model)
 
-    def minimize(num_depths: int) -> tuple[torch.Tensor, float]:
-        return _minimize(lambda weights: add_up(_derivatives(predictions, targets, layer, weights)), num_depths)
+    def derivatives(weights: torch.Tensor) -> torch.Tensor:
+        return sum_over_processes(_derivatives(predictions, targets, layer, weights))
 
-    count = int(add_up(torch.tensor(len(targets), device=layer.weight.device)))
+    count = int(sum_over_processes(torch.tensor(len(targets), device=layer.weight.device)))
     if count == 0:
-        raise InputError(NO_TARGETS)
-    plain_nll = float(add_up(_derivatives(predictions, targets, layer, torch.ones(1)))[0]) / count
-    temperature, temperature_nll = minimize(1)
-    weights, nll = minimize(len(predictions))
+        raise ValueError(NO_TARGETS)
+    plain_nll = float(derivatives(torch.ones(1))[0]) / count
+    temperature, temperature_nll = _minimize(derivatives, 1)
+    weights, nll = _minimize(derivatives, len(predictions))
     return EnsembleFit(weights.tolist(), nll / count, temperature.item(), temperature_nll / count, plain_nll, count)
 
 
 @torch.no_grad()
 def _read(
-    model: NgramMixin, text: ScoredText, batch_size: int, max_tokens: int, process_index: int, num_processes: int
+    model: "NgramMixin", text: ScoredText, batch_size: int, max_tokens: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return the predictions of each depth, N of shape `(num_tokens, d)`, and their targets `(num_tokens,)`."""
-    rows, targets, num_tokens = [], [], 0
-    with evaluating(model):
-        for batch in batches_of(text, batch_size, process_index, num_processes, shuffles=True):
-            predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-            is_target = predictions.targets[0] != IGNORE_INDEX
-            depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
-            rows.append([depth[is_target] for depth in depths])
-            targets.append(predictions.targets[0][is_target])
-            num_tokens += len(targets[-1])
-            if num_tokens >= max_tokens:
-                break
+    """
+    Return the predictions of each depth for this process's share of the text, N of shape `(num_tokens, d)`, and their
+    targets `(num_tokens,)`.
+    """
+    rows, targets = [], []
+    for predictions in sample_predictions(model, text, batch_size, max_tokens):
+        is_target = predictions.targets[0] != IGNORE_INDEX
+        depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
+        rows.append([depth[is_target] for depth in depths])
+        targets.append(predictions.targets[0][is_target])
     if not rows:
-        raise InputError(NO_TARGETS)
-    return [torch.cat(parts)[:max_tokens] for parts in zip(*rows, strict=True)], torch.cat(targets)[:max_tokens]
+        raise ValueError(NO_TARGETS)
+    share = -(-max_tokens // processes()[1])
+    return [torch.cat(parts)[:share] for parts in zip(*rows, strict=True)], torch.cat(targets)[:share]
 
 
 @torch.no_grad()
@@ -126,7 +114,7 @@ def _derivatives(
     one vector of `1 + K + K^2` numbers for K weights. With a soft cap, the Hessian is the Gauss-Newton matrix.
     """
     depths = predictions[: len(weights)]
-    precision = torch.float32 if layer.weight.device.type == "mps" else torch.float64
+    precision = sum_dtype(layer.weight.device)
     dtype = torch.promote_types(layer.weight.dtype, torch.float32)
     weights = weights.to(layer.weight.device, precision)
     nll = weights.new_zeros(())

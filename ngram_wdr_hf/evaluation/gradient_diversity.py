@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from transformers import ReformerLayer, Trainer, TrainerCallback, set_seed
 
-from ..data.errors import InputError
+from ..data.errors import InputError, Unavailable
 from .modes import modes_restored
-from .unavailable import Unavailable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,57 +1,44 @@
 """How often the heads' greedy drafts are accepted, measured on a text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
-from .modes import evaluating
-from .scores import ScoredText, batches_of
+from .scores import ScoredText, sample_predictions, sum_over_processes
+
+if TYPE_CHECKING:
+    from ..modeling.causal import NgramMixin
 
 
 @torch.no_grad()
 def head_acceptance(
-    model: nn.Module,
-    text: ScoredText,
-    batch_size: int = 8,
-    max_tokens: int = 5_000,
-    process_index: int = 0,
-    num_processes: int = 1,
-    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+    model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 5_000
 ) -> list[float]:
     r"""
     Return the acceptance rate of each head's greedy drafts on a random sample of a text: how often head n's draft is
     the model's own choice, where the drafts of the heads before it were accepted and equal the text. 0 for a head
-    without such drafts.
+    without such drafts. In a distributed run, every process must call this, for its share of the text.
 
     Args:
-        model (`nn.Module`): A model with N-gram heads.
+        model ([`NgramMixin`]): A model with N-gram heads.
         text (`EvaluationWindows`, `EvaluationRows` or `PairBatches`): The text.
         batch_size (`int`, *optional*, defaults to 8): Items per batch; ignored for `PairBatches`.
         max_tokens (`int`, *optional*, defaults to 5,000): The number of targets to stop after.
-        process_index (`int`, *optional*, defaults to 0): The index of this process.
-        num_processes (`int`, *optional*, defaults to 1): Number of processes, each with its share of the text.
-        add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
     """
     counts = torch.zeros(2, len(model.ngram_heads), dtype=torch.long)
-    num_tokens, vocabulary = 0, model.ngram_draft_vocabulary()
-    layer = LogitLayer.of(model)
+    vocabulary, layer = model.ngram_draft_vocabulary(), LogitLayer.of(model)
     draft_layer = layer if vocabulary is None else layer.select(vocabulary)
-    with evaluating(model):
-        for batch in batches_of(text, batch_size, process_index, num_processes, shuffles=True):
-            predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-            choices = best_tokens(layer, predictions.ensemble(model.ngram_ensemble()))
-            drafts = [best_tokens(draft_layer, prediction) for prediction in predictions.embeddings[1:]]
-            if vocabulary is not None:
-                drafts = [vocabulary[draft] for draft in drafts]
-            counts += torch.tensor(count_accepted(drafts, choices, predictions.targets))
-            num_tokens += int((predictions.targets[0] != IGNORE_INDEX).sum())
-            if num_tokens * num_processes >= max_tokens:
-                break
-    num_drafts, num_accepted = add_up(counts.to(model.device)).tolist()
+    for predictions in sample_predictions(model, text, batch_size, max_tokens):
+        choices = best_tokens(layer, predictions.ensemble(model.ngram_ensemble()))
+        drafts = [best_tokens(draft_layer, prediction) for prediction in predictions.embeddings[1:]]
+        if vocabulary is not None:
+            drafts = [vocabulary[draft] for draft in drafts]
+        counts += torch.tensor(count_accepted(drafts, choices, predictions.targets))
+    num_drafts, num_accepted = sum_over_processes(counts.to(model.device)).tolist()
     return [accepted / max(1, checked) for accepted, checked in zip(num_accepted, num_drafts, strict=True)]
 
 

@@ -1,21 +1,24 @@
 """The exact NLL of a text under a model, for several ensembles in one pass."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.errors import InputError
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble, is_lambda
 from .modes import evaluating
 
+if TYPE_CHECKING:
+    from ..method.heads import NgramPredictions
+    from ..modeling.causal import NgramMixin
+
 # A mean over no targets would be 0, and the perplexity a perfect 1.
-NO_TARGETS = "The text has no targets, so it has no perplexity: give a longer text."
+NO_TARGETS = "`text` has no targets, so it has no perplexity: give a longer text."
 
 
 class ScoredText(Protocol):
@@ -71,10 +74,7 @@ class Scores:
         return _mean(self.nll_sums[self.ensembles.index(ensemble)], self.count(unit))
 
     def perplexity(self, ensemble: Ensemble, unit: str = "token") -> float:
-        """
-        Return the perplexity of an ensemble by `"token"` or, as in the paper, by `"word"`. Infinity stands for
-        overflow.
-        """
+        """Return the perplexity of an ensemble by `"token"` or, as in the paper, by `"word"`; infinity on overflow."""
         return _exp(self.nll(ensemble, unit))
 
     def perplexities(self, unit: str = "token") -> list[float]:
@@ -132,16 +132,34 @@ class MaskedScores:
         return _mean(self.num_correct, self.num_masked)
 
 
+def processes() -> tuple[int, int]:
+    """Return the index of this process and the number of processes; 0 and 1 without `torch.distributed`."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def sum_over_processes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor, on the model's device, over all processes."""
+    if processes()[1] > 1:
+        distributed.all_reduce(tensor)
+    return tensor
+
+
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """Return the type for sums: float64, or float32 on Apple's GPUs, which lack it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 class _Share(Dataset):
     """
-    One process's share of a text: every `num_processes`-th item from `process_index` on. Items without targets fill it
-    up, so that all shares have the same length.
+    This process's share of a text, every n-th item with n processes. Items without targets fill it up, so that all
+    shares have the same length.
     """
 
-    def __init__(self, text: ScoredText, process_index: int = 0, num_processes: int = 1):
+    def __init__(self, text: ScoredText):
         self.text = text
-        self.process_index = process_index
-        self.num_processes = num_processes
+        self.process_index, self.num_processes = processes()
 
     def __len__(self) -> int:
         return -(-len(self.text) // self.num_processes)
@@ -154,17 +172,32 @@ class _Share(Dataset):
         return {**item, name: torch.full_like(item[name], IGNORE_INDEX)}
 
 
-def batches_of(
-    text: ScoredText, batch_size: int, process_index: int = 0, num_processes: int = 1, shuffles: bool = False
-) -> Iterable[dict[str, torch.Tensor]]:
+def batches_of(text: ScoredText, batch_size: int, shuffles: bool = False) -> Iterable[dict[str, torch.Tensor]]:
     """
-    Return the batches of a process's share of a text, in order, or with `shuffles` in a random order, always the same.
-    The items of a text with `is_batched`, such as `PairBatches`, are batches already.
+    Return the batches of this process's share of a text, in order, or with `shuffles` in a random order, always the
+    same. The items of a text with `is_batched`, such as `PairBatches`, are batches already.
     """
-    share = _Share(text, process_index, num_processes)
     generator = torch.Generator().manual_seed(0) if shuffles else None
     size = None if getattr(text, "is_batched", False) else batch_size
-    return DataLoader(share, size, shuffle=shuffles, generator=generator)
+    return DataLoader(_Share(text), size, shuffle=shuffles, generator=generator)
+
+
+@torch.no_grad()
+def sample_predictions(
+    model: "NgramMixin", text: ScoredText, batch_size: int, max_tokens: int
+) -> Iterator["NgramPredictions"]:
+    """
+    Iterate over the predictions for random batches of this process's share of a text, in evaluation mode, until they
+    have its share of `max_tokens` targets.
+    """
+    num_tokens, num_processes = 0, processes()[1]
+    with evaluating(model):
+        for batch in batches_of(text, batch_size, shuffles=True):
+            predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            yield predictions
+            num_tokens += int((predictions.targets[0] != IGNORE_INDEX).sum())
+            if num_tokens * num_processes >= max_tokens:
+                break
 
 
 def score(
@@ -172,37 +205,29 @@ def score(
     text: ScoredText,
     ensembles: Sequence[Ensemble],
     batch_size: int,
-    process_index: int = 0,
-    num_processes: int = 1,
-    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     r"""
-    Compute the exact NLL of a text for several ensembles in one pass, in evaluation mode. Every process scores its
-    share of the items, and `add_up` turns the sums into those of the whole text.
+    Compute the exact NLL of a text for several ensembles in one pass, in evaluation mode. In a distributed run, every
+    process must call this: it scores its share of the items, and all return the scores of the whole text.
 
     Args:
         model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
         text (`EvaluationWindows` or `PairBatches`): The text.
         ensembles (`Sequence[Ensemble]`): The ensembles, values of λ or tuples of N weights.
         batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
-        process_index (`int`, *optional*, defaults to 0): The index of the share to score.
-        num_processes (`int`, *optional*, defaults to 1): Number of shares.
-        add_up (`Callable`, *optional*): Function that sums a tensor over all processes; by default, there is only one.
         on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
     """
     lambdas = [ensemble for ensemble in ensembles if is_lambda(ensemble)]
     weights = [ensemble for ensemble in ensembles if not is_lambda(ensemble)]
     options = {"ensemble_lambda": lambdas or None, "ensemble_weights": weights or None}
 
-    def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
+    def sums_of(batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         # `num_items_in_batch=1` makes the loss a sum.
         output = model(**batch, **options, num_items_in_batch=1, use_cache=False)
-        head_sums = output.head_losses.to(precision) * output.head_counts
-        return [output.loss, head_sums, output.head_counts]
+        return [output.loss, *_head_sums(output)]
 
-    batches = batches_of(text, batch_size, process_index, num_processes)
-    sums, head_sums, head_counts = _add_up_batches(model, batches, sums_of, add_up, on_batch)
+    sums, head_sums, head_counts = _sum_over_batches(model, text, batch_size, sums_of, on_batch)
     return Scores(
         ensembles=[*lambdas, *weights],
         nll_sums=sums.tolist(),
@@ -213,72 +238,59 @@ def score(
 
 
 def score_masked(
-    model: nn.Module,
-    text: ScoredText,
-    batch_size: int,
-    process_index: int = 0,
-    num_processes: int = 1,
-    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
-    on_batch: Callable[[], None] = lambda: None,
+    model: nn.Module, text: ScoredText, batch_size: int, on_batch: Callable[[], None] = lambda: None
 ) -> MaskedScores:
-    """
-    Compute NLL and accuracy at the masked tokens of a text, in evaluation mode. The other arguments are those of
-    `score`.
-    """
+    """Compute NLL and accuracy at the masked tokens of a text, with the arguments of `score`."""
 
-    def sums_of(batch: dict[str, torch.Tensor], precision: torch.dtype) -> list[torch.Tensor]:
+    def sums_of(batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         output = model(**batch, num_items_in_batch=1)
         is_target = batch["labels"] != IGNORE_INDEX
         # Some backbones return logits of the masked tokens only.
         logits = output.logits if output.logits.ndim == 2 else output.logits[is_target]
         num_correct = (logits.argmax(-1) == batch["labels"][is_target]).sum()
-        head_sums = output.head_losses.to(precision) * output.head_counts
-        return [output.loss, num_correct, head_sums, output.head_counts]
+        return [output.loss, num_correct, *_head_sums(output)]
 
-    batches = batches_of(text, batch_size, process_index, num_processes)
-    sums = _add_up_batches(model, batches, sums_of, add_up, on_batch)
-    nll_sum, num_correct, head_sums, head_counts = sums
+    sums = _sum_over_batches(model, text, batch_size, sums_of, on_batch)
+    nll_sum, num_correct, head_sums, head_counts = (total.tolist() for total in sums)
     return MaskedScores(
-        nll_sum=nll_sum.item(),
+        nll_sum=nll_sum,
         num_correct=int(num_correct),
-        head_nlls=[
-            total / count if count else None
-            for total, count in zip(head_sums.tolist(), head_counts.tolist(), strict=True)
-        ],
-        head_counts=head_counts.int().tolist(),
+        head_nlls=[total / count if count else None for total, count in zip(head_sums, head_counts, strict=True)],
+        head_counts=[int(count) for count in head_counts],
     )
 
 
+def _head_sums(output) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the NLL sum of each depth, and its number of targets."""
+    counts = output.head_counts.to(sum_dtype(output.head_counts.device))
+    return output.head_losses.to(counts.dtype) * counts, counts
+
+
 @torch.no_grad()
-def _add_up_batches(
+def _sum_over_batches(
     model: nn.Module,
-    batches: Iterable[dict[str, torch.Tensor]],
-    sums_of: Callable[[dict[str, torch.Tensor], torch.dtype], list[torch.Tensor]],
-    add_up: Callable[[torch.Tensor], torch.Tensor],
+    text: ScoredText,
+    batch_size: int,
+    sums_of: Callable[[dict[str, torch.Tensor]], list[torch.Tensor]],
     on_batch: Callable[[], None],
 ) -> list[torch.Tensor]:
-    """
-    Add up what `sums_of` returns for a batch, a list of tensors, over all batches and processes, in evaluation mode
-    and in float64 (float32 on Apple's GPUs, which lack it).
-    """
+    """Sum each tensor that `sums_of` returns for a batch, over all batches and processes, in evaluation mode."""
     device = next(model.parameters()).device
-    precision = torch.float32 if device.type == "mps" else torch.float64
     totals = None
     with evaluating(model):
-        for batch in batches:
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            sums = [value.to(precision) for value in sums_of(batch, precision)]
+        for batch in batches_of(text, batch_size):
+            values = sums_of({name: tensor.to(device) for name, tensor in batch.items()})
+            sums = [value.to(sum_dtype(device)) for value in values]
             totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
             on_batch()
     if totals is None:
-        raise InputError(NO_TARGETS)
-    return [add_up(total).cpu() for total in totals]
+        raise ValueError(NO_TARGETS)
+    return [sum_over_processes(total).cpu() for total in totals]
 
 
 def _mean(total: float, count: int) -> float:
-    """Return `total / count`. Raise an `InputError` if there is nothing to count."""
     if not count:
-        raise InputError(NO_TARGETS)
+        raise ValueError(NO_TARGETS)
     return total / count
 
 

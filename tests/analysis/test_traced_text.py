@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 from ngram_wdr_hf.analysis import Draft, TracedRow, TracedText, TracedToken, traced_text
 from ngram_wdr_hf.analysis.token_text import token_texts
 from ngram_wdr_hf.analysis.traced_text import traced_tokens
+from ngram_wdr_hf.data.errors import Unavailable
 from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
-from ngram_wdr_hf.evaluation.unavailable import Unavailable
 from tests.support.errors import raises_naming
 from tests.support.options import ALWAYS, NO_END
 from tests.support.tiny import VOCAB_SIZE, model_of, plain_model, tiny_model

@@ -84,7 +84,7 @@ def test_processes_and_limit(text):
 def test_derivatives(text, fields):
     """Gradient and Hessian against automatic differentiation; with a soft cap only the gradient is exact."""
     model = tiny_model(torch.float64, ngram_size=3)
-    rows, targets = fit_module._read(model, text, 2, 100, 0, 1)
+    rows, targets = fit_module._read(model, text, 2, 100)
     layer = fit_module.LogitLayer.of(model)
     if fields:
         layer = fit_module.LogitLayer(layer.weight, layer.bias, type(layer.shape)(2.0, 3.0, **fields))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from ngram_wdr_hf.evaluation.lengths import max_positions
+from ngram_wdr_hf.evaluation.models import max_positions
 from ngram_wdr_hf.method.ensemble import ensemble_arguments
 from tests.examples.values import NEW_TOKENS, PROMPT, WEIGHTS, settings
 from tests.support.errors import assert_names, raises_naming

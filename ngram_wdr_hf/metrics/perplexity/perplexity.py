@@ -13,8 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.token_stream import TokenStream, evaluation_windows, tokenize
 from ngram_wdr_hf.data.tokenizers import load_tokenizer
-from ngram_wdr_hf.evaluation.lengths import DEFAULT_BLOCK_SIZE, max_positions
-from ngram_wdr_hf.evaluation.models import load_checkpoint
+from ngram_wdr_hf.evaluation.models import DEFAULT_BLOCK_SIZE, load_checkpoint, max_positions
 from ngram_wdr_hf.evaluation.scores import Scores, score
 from ngram_wdr_hf.method.configuration import check_integer
 
