@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,28 +32,16 @@ POSITIONS = (1, 2, 3, 4, 5, 9, 17, 33)
 FREQUENCIES = (0, 10, 100, 1_000, 10_000, 100_000)
 
 
-@dataclass(frozen=True)
-class GainBin:
-    r"""
-    The ensemble's gain on a group of tokens.
-
-    Args:
-        label (`str`): The name of the group: its range of positions or counts, such as `5–8`.
-        num_tokens (`int`): Number of tokens.
-        mean (`float`): The mean NLL without the ensemble minus the mean NLL with it, in nats; above 0, it helps.
-        standard_error (`float`): The standard error of the mean for independent tokens; NaN for a single token.
+class GainBin(NamedTuple):
+    """
+    The ensemble's gain on a group of tokens, such as the positions `5–8`: their mean NLL without the ensemble minus
+    that with it, in nats, and the standard error of this mean for independent tokens (NaN for a single token).
     """
 
     label: str
     num_tokens: int
     mean: float
     standard_error: float
-
-    @classmethod
-    def of(cls, label: str, gains: np.ndarray) -> "GainBin":
-        """Return the mean of some gains, and its standard error."""
-        error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
-        return cls(label, len(gains), float(gains.mean()), error)
 
 
 @dataclass
@@ -164,7 +153,7 @@ def head_diagnostics(
         accuracies=(num_correct / num_targets.clip(min=1)).tolist(),
         num_drafts=draft_sums[0].tolist(),
         num_accepted=draft_sums[1].tolist(),
-        gain=GainBin.of("all", gains),
+        gain=_gain_bin("all", gains),
         gain_by_place=_gain_bins(gains, places, POSITIONS),
         gain_by_frequency=_gain_bins(gains, counts[tokens], FREQUENCIES),
     )
@@ -210,7 +199,12 @@ def _gain_bins(gains: np.ndarray, values: np.ndarray, firsts: Sequence[int]) -> 
     ]
     labels.append(f"{firsts[-1]:,}+")
     bins = np.digitize(values, firsts) - 1
-    return [GainBin.of(label, gains[bins == i]) for i, label in enumerate(labels) if (bins == i).any()]
+    return [_gain_bin(label, gains[bins == i]) for i, label in enumerate(labels) if (bins == i).any()]
+
+
+def _gain_bin(label: str, gains: np.ndarray) -> GainBin:
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+    return GainBin(label, len(gains), float(gains.mean()), error)
 
 
 def draft_statistics(
@@ -233,7 +227,7 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
     if isinstance(text, PairBatches):
         tokens = np.concatenate(text.target_tokens())
     else:
-        tokens = (text.stream if isinstance(text, EvaluationWindows) else text)[:].numpy()
+        tokens = text.stream.ids if isinstance(text, EvaluationWindows) else text.ids
     return np.bincount(tokens, minlength=vocab_size)
 
 

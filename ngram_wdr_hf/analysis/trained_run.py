@@ -16,7 +16,7 @@ from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.masking import MaskedBlocks
 from ..data.pair_batches import PairBatches, side_lengths
-from ..data.rows import RowStore, total_length
+from ..data.rows import RowStore
 from ..data.token_stream import EvaluationWindows, TokenStream, TrainingBlocks, evaluation_windows
 from ..data.tokenizers import load_tokenizer
 from ..evaluation.drafting import row_prompts, text_prompts
@@ -216,7 +216,7 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
     if writes_text:
         data.streams = {**_own_text(run, data, arguments), **data.streams}
     data.block_size = find_block_size(run.model, arguments.block_size)
-    stream = TokenStream([data.streams[split][:max_tokens].numpy()], num_words=0)
+    stream = TokenStream(data.streams[split].ids[:max_tokens], num_words=0)
     # A streamed training text is not available.
     train = data.streams.get("train", stream)
     return RunText(
@@ -231,10 +231,10 @@ def _running_text(run: TrainedRun, split: str, max_tokens: int) -> RunText:
 def _own_text(run: TrainedRun, data: TextData, arguments: ClmDataArguments) -> dict[str, TokenStream]:
     """Return the text that the run's model wrote, the rows of each split one after the other."""
     own = ClmData(**vars(data))
-    rows = _self_generated(run).limit(arguments.self_generated, total_length).rows
+    rows = _self_generated(run).limit(arguments.self_generated).rows
     own.add_own_text(rows, arguments.validation_percentage)
     rows = {"train": own.own_rows, "validation": own.held_out_rows}
-    return {split: TokenStream(list(pieces), num_words=0) for split, pieces in rows.items() if pieces}
+    return {split: TokenStream(np.concatenate(pieces), num_words=0) for split, pieces in rows.items() if pieces}
 
 
 def _self_generated(run: TrainedRun) -> RowStore:

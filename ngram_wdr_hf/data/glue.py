@@ -9,7 +9,6 @@ from typing import Any
 from datasets import get_dataset_config_names, load_dataset
 
 from .errors import InputError
-from .text import check_files
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,6 @@ def read_glue_file(path: str | Path, task: GlueTask) -> GlueExamples:
     `task.columns` names the columns. Other columns and empty lines are ignored. Raise an `InputError` for any other
     file.
     """
-    check_files([path])
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
@@ -44,10 +45,7 @@ class Masking:
         names = ("mask_token", "cls_token", "sep_token", "pad_token")
         missing = [f"`{name}`" for name in names if getattr(self.tokenizer, name) is None]
         if missing:
-            raise InputError(
-                f"`--tokenizer` has no {' and no '.join(missing)}, needed for masked language modeling: choose "
-                "another, or leave out `--tokenizer` to train one."
-            )
+            raise InputError(f"The tokenizer has no {' and no '.join(missing)} to mask a text: choose another.")
 
     def frame(self, tokens: torch.LongTensor) -> torch.LongTensor:
         """Return the tokens `(T,)` of a block between the CLS and the SEP token, `(T + 2,)`."""
@@ -103,8 +101,8 @@ class Masking:
         Add CLS and SEP to the tokens of a block and mask them. Return `input_ids` and `labels`. The same seeds give
         the same masks.
         """
-        # Unlike that of strings, the hash of integers is the same in every process.
-        generator = torch.Generator().manual_seed(hash(seeds) % 2**63)
+        (seed,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(seed))
         masked, labels = self(self.frame(tokens), generator)
         return {"input_ids": masked, "labels": labels}
 
@@ -177,8 +175,7 @@ class MaskedText(TorchDataset):
         return -(-len(self.stream) // (self.block_size - FRAME))
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        if not 0 <= i < len(self):
-            raise IndexError(f"Index {i} is out of range: there are {len(self)} blocks.")
+        i = range(len(self))[i]
         size = self.block_size - FRAME
         block = self.masking.seeded(self.stream[i * size : (i + 1) * size], i)
         missing = self.block_size - len(block["input_ids"])

@@ -1,6 +1,5 @@
 """Tokenized sentence pairs, in batches with a token budget and little padding."""
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,12 +7,11 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value
-from datasets.fingerprint import Hasher
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 
 from ..method.documents import IGNORE_INDEX
-from .errors import InputError
+from .tokenizers import map_tokenizer
 
 TOKENIZED = Features(
     {
@@ -28,7 +26,6 @@ TOKENIZED = Features(
 def tokenize_pairs(
     rows: Dataset,
     tokenizer: PreTrainedTokenizerBase,
-    name: str,
     longest: int | None = None,
     prefix: str = "",
     num_workers: int = 1,
@@ -40,33 +37,59 @@ def tokenize_pairs(
     Args:
         rows (`Dataset`): The pairs.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of both sides.
-        name (`str`): The name of the split in the progress bar and in errors.
         longest (`int`, *optional*): The number of tokens to which a side is truncated; unlimited by default.
         prefix (`str`, *optional*, defaults to `""`): The text before each source.
         num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on.
     """
-    definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
+    encode = partial(_encode, tokenizer=tokenizer, longest=longest, prefix=prefix)
     languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
-    return rows.map(
-        partial(_encode, tokenizer=tokenizer, name=name, longest=longest, prefix=prefix),
-        batched=True,
-        remove_columns=["source", "target"],
-        features=TOKENIZED,
-        num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
-        desc=f"Tokenizing the {name} pairs",
-        new_fingerprint=Hasher.hash([rows._fingerprint, definition, languages, longest, prefix, "pairs-1"]),
-    )
+    return map_tokenizer(rows, encode, tokenizer, TOKENIZED, num_workers, languages, longest, prefix, "pairs-1")
 
 
 def encode_sources(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None = None, prefix: str = ""
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None, prefix: str = ""
 ) -> tuple[list[list[int]], int]:
     """
     Return the token ids of each sentence to translate, and how many sentences were truncated to `longest` tokens
-    (never, if `None`). `prefix` precedes each sentence; `name` names the texts in errors.
+    (never, if `None`). `prefix` precedes each sentence.
     """
-    sources, is_truncated = _tokens(tokenizer, name, longest, text=[prefix + text for text in texts])
+    if not texts:
+        return [], 0
+    sources, is_truncated = _tokens(tokenizer, longest, text=[prefix + text for text in texts])
     return sources, sum(is_truncated)
+
+
+def _encode(
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, longest: int | None, prefix: str
+) -> dict[str, list]:
+    sources, is_source_cut = _tokens(tokenizer, longest, text=[prefix + text for text in batch["source"]])
+    # Targets that the model is yet to write are `None`.
+    texts = [text or "" for text in batch["target"]]
+    targets, is_target_cut = _tokens(tokenizer, longest, text_target=texts)
+    return {
+        "input_ids": sources,
+        "labels": targets,
+        "num_words": [len(text.split()) for text in texts],
+        "is_truncated": [one or other for one, other in zip(is_source_cut, is_target_cut, strict=True)],
+    }
+
+
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, longest: int | None, **texts: list[str]
+) -> tuple[list[list[int]], list[bool]]:
+    """
+    Return the token ids of each sentence, and whether it was truncated to `longest` tokens (never, if `None`). Pass
+    the sentences as `text` (sources) or `text_target` (targets).
+    """
+    ids = tokenizer(**texts, verbose=False)["input_ids"]
+    is_truncated = [longest is not None and len(row) > longest for row in ids]
+    if any(is_truncated):
+        # Truncation by the tokenizer keeps its special tokens.
+        ids = tokenizer(**texts, truncation=True, max_length=longest)["input_ids"]
+        if tokenizer.is_fast:
+            # The setting persists in the tokenizer and would change the cache key.
+            tokenizer.backend_tokenizer.no_truncation()
+    return ids, is_truncated
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
@@ -87,11 +110,6 @@ def side_lengths(rows: Dataset) -> np.ndarray:
     """Return the numbers of source and target tokens of tokenized pairs, `(num_pairs, 2)`."""
     columns = (rows.with_format("arrow")[name][:] for name in ("input_ids", "labels"))
     return np.stack([pc.list_value_length(column).to_numpy() for column in columns], axis=1)
-
-
-def flat_tokens(rows: Dataset, name: str) -> list[np.ndarray]:
-    """Return the token ids of tokenized pairs in the column `name`, one after the other, as a list of flat arrays."""
-    return [pc.list_flatten(chunk).to_numpy() for chunk in rows.with_format("arrow")[name][:].chunks]
 
 
 def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
@@ -143,7 +161,7 @@ class PairBatches(TorchDataset):
 
     def target_tokens(self) -> list[np.ndarray]:
         """Return the token ids of all targets one after the other, without padding, as a list of flat arrays."""
-        return flat_tokens(self.rows, "labels")
+        return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -161,61 +179,9 @@ def unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tens
     return batch
 
 
-def only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Deprecated name of `unwrap_batch`."""
-    warnings.warn("`only` is now called `unwrap_batch`: use that name.", FutureWarning, stacklevel=2)
-    return unwrap_batch(batches)
-
-
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
     """Return the rows padded with `value` on the right, `(num_rows, longest)`."""
     padded = torch.full((len(rows), max(map(len, rows))), value)
     for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = torch.tensor(row)
     return padded
-
-
-def _encode(
-    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, prefix: str
-) -> dict[str, list]:
-    sources, is_source_cut = _tokens(tokenizer, name, longest, text=[prefix + text for text in batch["source"]])
-    # Targets that the model is yet to write are `None`.
-    texts = [text or "" for text in batch["target"]]
-    targets, is_target_cut = _tokens(tokenizer, name, longest, text_target=texts)
-    return {
-        "input_ids": sources,
-        "labels": targets,
-        "num_words": [len(text.split()) for text in texts],
-        "is_truncated": [one or other for one, other in zip(is_source_cut, is_target_cut, strict=True)],
-    }
-
-
-def _tokens(
-    tokenizer: PreTrainedTokenizerBase, name: str, longest: int | None, **texts: list[str]
-) -> tuple[list[list[int]], list[bool]]:
-    """
-    Return the token ids of each sentence, and whether it was truncated to `longest` tokens (never, if `None`). Pass
-    the sentences as `text` (sources) or `text_target` (targets).
-    """
-    ((side, sentences),) = texts.items()
-    if not sentences:
-        return [], []
-    ids = _ids(tokenizer, name, **texts)
-    is_truncated = [longest is not None and len(row) > longest for row in ids]
-    if any(is_truncated):
-        # Truncation by the tokenizer keeps its special tokens.
-        indices = [i for i, truncated in enumerate(is_truncated) if truncated]
-        options = {side: [sentences[i] for i in indices], "truncation": True, "max_length": longest}
-        for i, row in zip(indices, _ids(tokenizer, name, **options), strict=True):
-            ids[i] = row
-        if tokenizer.is_fast:
-            # The setting persists in the tokenizer and would change its cache fingerprint.
-            tokenizer.backend_tokenizer.no_truncation()
-    return ids, is_truncated
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, name: str, **options) -> list[list[int]]:
-    try:
-        return tokenizer(**options, verbose=False)["input_ids"]
-    except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(f"The tokenizer cannot encode the {name} set ({error}): choose another tokenizer.") from error

@@ -1,6 +1,6 @@
 """Rows of tokens, each a document of its own: on disk, for training, and for evaluation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -36,23 +36,16 @@ class RowStore:
         unfinished.replace(path)
         self.parts.append(_read_part(path))
 
-    def limit(self, amount: int, size: Callable[[Sequence[np.ndarray]], int]) -> "RowStore":
-        """
-        Leave out the parts after the one that reaches an amount, of which some rows are `size(rows)`. Their files
-        remain. Return the store.
-        """
-        totals = np.cumsum([size(part) for part in self.parts])
-        self.parts = self.parts[: int(np.searchsorted(totals, amount)) + 1]
+    def limit(self, num_tokens: int) -> "RowStore":
+        """Leave out the parts after the one that reaches `num_tokens`. Their files remain. Return the store."""
+        totals = np.cumsum([total_length(part) for part in self.parts])
+        self.parts = self.parts[: int(np.searchsorted(totals, num_tokens)) + 1]
         return self
 
     @property
     def rows(self) -> list[np.ndarray]:
         """All rows, in the order in which they were written."""
         return [row for part in self.parts for row in part]
-
-    @property
-    def num_tokens(self) -> int:
-        return total_length(self.rows)
 
 
 def total_length(rows: Sequence[np.ndarray]) -> int:
@@ -112,22 +105,20 @@ class EvaluationRows(TorchDataset):
         }
 
 
-# What the padding of a batch's tensors is.
-PADDING = {"labels": IGNORE_INDEX, "shift_labels": IGNORE_INDEX}
-
-
 def pad_batch(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """
     Return items of different lengths as a batch, padded on the right, with an `attention_mask`: a data collator. The
     first dimension of every tensor of an item is the position.
     """
-    lengths = [len(item["input_ids"]) for item in items]
-    longest = max(lengths)
+    lengths = torch.tensor([len(item["input_ids"]) for item in items])
+    longest = int(lengths.max())
     batch = {
-        name: torch.stack([_pad(item[name], longest, PADDING.get(name, 0)) for item in items]) for name in items[0]
+        name: torch.stack(
+            [_pad(item[name], longest, IGNORE_INDEX if name.endswith("labels") else 0) for item in items]
+        )
+        for name in items[0]
     }
-    batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
-    return batch
+    return {**batch, "attention_mask": (torch.arange(longest) < lengths[:, None]).long()}
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:

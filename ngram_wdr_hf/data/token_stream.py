@@ -9,71 +9,46 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
-from datasets.fingerprint import Hasher
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from ..method.documents import IGNORE_INDEX
-from .errors import InputError
-from .text import iterate_text
-from .tokenizers import end_token_id, start_token_id
+from .tokenizers import end_token_id, map_tokenizer, start_token_id
 
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
 
 
-@dataclass
+@dataclass(eq=False)
 class TokenStream:
     """
-    All token ids of a split in order, without a copy (mostly in memory-mapped files). The length is the number of
-    tokens; a slice is a tensor.
+    All token ids of a split in order. The length is the number of tokens; a slice is a tensor.
 
     Args:
-        pieces (`list[np.ndarray]`): The token ids, in order.
+        ids (`np.ndarray`): The token ids, a flat array of 32-bit integers.
         num_words (`int`): White-space-separated words plus one per line break or end of a document.
-        rows (`Dataset`, *optional*): The dataset that holds the tokens. It is pickled instead of them, so that another
-            process reads its files. `None` if there is none; the tokens are pickled then.
     """
 
-    pieces: list[np.ndarray]
+    ids: np.ndarray
     num_words: int
-    rows: Dataset | None = None
-
-    def __post_init__(self):
-        self.pieces = [piece for piece in self.pieces if len(piece)]
-        self.ends = np.cumsum([len(piece) for piece in self.pieces])
 
     def __len__(self) -> int:
-        return int(self.ends[-1]) if self.pieces else 0
+        return len(self.ids)
 
-    def __getitem__(self, span: slice) -> torch.Tensor:
-        begin, end, _ = span.indices(len(self))
-        parts = []
-        i = int(np.searchsorted(self.ends, begin, side="right"))
-        while begin < end:
-            offset = int(self.ends[i]) - len(self.pieces[i])
-            parts.append(self.pieces[i][begin - offset : end - offset])
-            begin, i = int(self.ends[i]), i + 1
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64)) if parts else torch.empty(0, dtype=torch.long)
-
-    def __reduce__(self):
-
-        if self.rows is not None:
-            return TokenStream.from_rows, (self.rows,)
-        return TokenStream, (self.pieces, self.num_words)
+    def __getitem__(self, span: slice) -> torch.LongTensor:
+        return torch.from_numpy(self.ids[span].astype(np.int64))
 
     @classmethod
     def from_rows(cls, rows: Dataset | IterableDataset) -> "TokenStream":
-        """Make a stream of the output of `tokenize`. Streamed rows are read to the end and held in memory."""
-        pieces, num_words = [], 0
-        for table in iterate_text(rows.with_format("arrow").iter(1000)):
-            pieces += [chunk.flatten().to_numpy() for chunk in table["input_ids"].chunks]
-            num_words += pc.sum(table["num_words"]).as_py()
-        return cls(pieces, num_words, rows if isinstance(rows, Dataset) else None)
+        """Make a stream of the output of `tokenize`, read to the end."""
+        tables = list(rows.with_format("arrow").iter(1000))
+        pieces = [chunk.flatten().to_numpy() for table in tables for chunk in table["input_ids"].chunks]
+        num_words = sum(pc.sum(table["num_words"]).as_py() for table in tables)
+        return cls(np.concatenate([np.empty(0, dtype=np.int32), *pieces]), num_words)
 
 
 def tokenize(
-    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, name: str, num_workers: int = 1
+    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, num_workers: int = 1
 ) -> Dataset | IterableDataset:
     """
     Tokenize rows of the column `text` to `input_ids` and `num_words`. The next row continues a row that ends in a line
@@ -82,35 +57,19 @@ def tokenize(
     Args:
         rows (`Dataset` or `IterableDataset`): The text. The result is cached, or streamed like the rows.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, used without its special tokens.
-        name (`str`): The name of the split in the progress bar and in errors.
         num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on;
             ignored for streamed rows.
     """
-    encode = partial(_encode, tokenizer=tokenizer, name=name)
+    encode = partial(_encode, tokenizer=tokenizer)
     if isinstance(rows, IterableDataset):
         return rows.map(encode, batched=True, remove_columns=["text"], features=TOKENIZED)
-    # The cache key is the definition of a fast tokenizer, because its pickle changes with use.
-    definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
-    return rows.map(
-        encode,
-        batched=True,
-        remove_columns=["text"],
-        features=TOKENIZED,
-        num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
-        desc=f"Tokenizing the {name} text",
-        new_fingerprint=Hasher.hash([rows._fingerprint, definition, end_token_id(tokenizer), "tokenize-1"]),
-    )
+    return map_tokenizer(rows, encode, tokenizer, TOKENIZED, num_workers, "tokenize-1")
 
 
-def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, list]:
+def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
     texts = [text or "\n" for text in batch["text"]]
-    try:
-        ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    except Exception as error:  # `tokenizers` raises the base class
-        raise InputError(
-            f"The tokenizer cannot encode the {name} text ({error}): choose another tokenizer."
-        ) from error
     is_line = [text.endswith("\n") for text in texts]
+    ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     end = end_token_id(tokenizer)
     if end is not None:
         ids = [row if line else [*row, end] for row, line in zip(ids, is_line, strict=True)]
@@ -132,7 +91,7 @@ class TrainingBlocks(TorchDataset):
         return len(self.stream) // self.block_size
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        _check_index(self, i)
+        i = range(len(self))[i]  # the `IndexError` ends a `for` loop
         ids = self.stream[i * self.block_size : (i + 1) * self.block_size]
         return {"input_ids": ids, "labels": ids}
 
@@ -163,7 +122,7 @@ class StreamedBlocks(TorchIterableDataset):
         """
         self.rows.set_epoch(number)
         rest, is_first = torch.empty(0, dtype=torch.long), True
-        for row in iterate_text(self.rows):
+        for row in self.rows:
             *blocks, rest = torch.cat([rest, torch.tensor(row["input_ids"])]).long().split(self.block_size)
             for ids in blocks:
                 is_first = False
@@ -195,46 +154,31 @@ class EvaluationWindows(TorchDataset):
         self, stream: TokenStream, window_size: int, stride: int | None = None, start_token_id: int | None = None
     ):
         self.stream = stream
-        self.start = [] if start_token_id is None else [start_token_id]
-        self.num_targets = max(0, len(stream) - 1 + len(self.start))
+        self.num_words = stream.num_words
+        # With the start token: target k, counted from 0, is predicted at position k.
+        self.text = stream
+        if start_token_id is not None:
+            self.text = TokenStream(np.insert(stream.ids, 0, start_token_id), stream.num_words)
+        self.num_targets = max(0, len(self.text) - 1)
         self.window_size = max(1, min(window_size, self.num_targets))
         self.stride = self.window_size if stride is None else min(stride, self.window_size)
-
-    @property
-    def num_words(self) -> int:
-        return self.stream.num_words
 
     def __len__(self) -> int:
         return 1 + -(-(self.num_targets - self.window_size) // self.stride)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        _check_index(self, i)
-        # Target k, counted from 0, is predicted at position k of the text with its start token.
-        scored_before = 0 if i == 0 else self.window_size + (i - 1) * self.stride
+        i = range(len(self))[i]
         end = min(self.window_size + i * self.stride, self.num_targets)
         begin = end - self.window_size
-        offset = len(self.start)
-        tokens = torch.cat(
-            [
-                torch.tensor(self.start if begin < offset else [], dtype=torch.long),
-                self.stream[max(begin - offset, 0) : end + 1 - offset],
-            ]
-        )
+        num_scored_before = 0 if i == 0 else self.window_size + (i - 1) * self.stride
+        tokens = self.text[begin : end + 1]
         next_tokens = tokens[1:].clone()
-        next_tokens[: scored_before - begin] = IGNORE_INDEX
+        next_tokens[: num_scored_before - begin] = IGNORE_INDEX
         return {"input_ids": tokens[:-1], "shift_labels": next_tokens}
 
 
 def evaluation_windows(
-    stream: TokenStream, tokenizer: PreTrainedTokenizerBase, window_size: int, stride: int | None
+    stream: TokenStream, tokenizer: PreTrainedTokenizerBase, window_size: int, stride: int | None = None
 ) -> EvaluationWindows:
-    """
-    Return the [`EvaluationWindows`] of a text, with the start token of `tokenizer`. `stride=None` means `window_size`.
-    """
+    """Return the [`EvaluationWindows`] of a text that begin with the start token of `tokenizer`."""
     return EvaluationWindows(stream, window_size, stride, start_token_id(tokenizer))
-
-
-def _check_index(items: TorchDataset, i: int) -> None:
-    """Raise an `IndexError` if there is no item i: it ends a `for` loop over a dataset without `__iter__`."""
-    if not 0 <= i < len(items):
-        raise IndexError(f"Index {i} is out of range: there are {len(items)} items.")

@@ -1,18 +1,16 @@
 """Tokenizers trained on the data: word tokenizers, as for PTB and WikiText, or byte-level BPE."""
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, Features, IterableDataset
+from datasets.fingerprint import Hasher
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..modeling.saved import naming_missing
 from .errors import InputError
-from .text import iterate_text
 
 UNKNOWN, END, PADDING = "<unk>", "<eos>", "<pad>"
 # The characters that `str.split` splits at. `tokenizers` does not count \x1c to \x1f as white space.
@@ -31,7 +29,7 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
             are kept; all by default.
     """
     if vocab_size is not None and vocab_size < 3:
-        raise InputError(f"`--vocab_size` must be at least 3 for a word tokenizer, got {vocab_size}.")
+        raise InputError(f"`vocab_size` must be at least 3 for a word tokenizer, got {vocab_size}.")
     counts = Counter(word for text in texts for word in text.split())
     # The special tokens may occur in the text, as in PTB.
     special = [UNKNOWN, END]
@@ -46,7 +44,7 @@ def train_word_tokenizer(texts: Iterable[str], vocab_size: int | None = None) ->
 def train_bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
     Train byte-level BPE of at most `vocab_size` tokens, which encodes any text. Its end token `<eos>` is for
-    `stream.tokenize`, which puts it after documents: the tokenizer itself adds no special tokens.
+    `token_stream.tokenize`, which puts it after documents: the tokenizer itself adds no special tokens.
     """
     return _wrap(_train_bpe(texts, vocab_size, [END], begins_with_space=False), eos_token=END)
 
@@ -99,11 +97,9 @@ def _train_bpe(
     normalizer: normalizers.Normalizer | None = None,
 ) -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    if vocab_size < len(alphabet) + len(special_tokens):
-        raise InputError(
-            f"`--vocab_size` must be at least {len(alphabet) + len(special_tokens)} for a BPE tokenizer, which has a "
-            f"token for each byte, got {vocab_size}."
-        )
+    smallest = len(alphabet) + len(special_tokens)
+    if vocab_size < smallest:
+        raise InputError(f"`vocab_size` must be at least {smallest}, a token for each byte, got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -123,17 +119,9 @@ def _train_bpe(
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """Load a pretrained tokenizer from a folder or the Hub. Raise an `InputError` if there is no usable one."""
-    try:
-        with naming_missing(name_or_path):
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except Exception as error:  # many classes: not found, not a tokenizer, truncated file, no connection
-        if isinstance(error, OSError) and not os.path.exists(name_or_path):
-            raise InputError(str(error)) from error
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{name_or_path} has no usable tokenizer ({reason}): choose another.") from error
-    # For a folder without a tokenizer, Transformers returns one with special tokens only, which encodes all text as
-    # nothing.
+    """Load a pretrained tokenizer from a folder or the Hub."""
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    # For a folder without a tokenizer, Transformers returns one that encodes all text as nothing.
     if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens):
         raise InputError(f"{name_or_path} has no tokenizer: put the files of one there, or choose another.")
     return tokenizer
@@ -153,11 +141,35 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def texts_of(rows: Dataset | IterableDataset) -> Iterator[str]:
-    """
-    Yield the text of each row, `""` instead of `None`. Reading in batches is about 100 times as fast as row by row.
-    """
-    for batch in iterate_text(rows.iter(1000)):
+    """Yield the text of each row, `""` instead of `None`."""
+    # Reading in batches is about 100 times as fast as row by row.
+    for batch in rows.iter(1000):
         yield from (text or "" for text in batch["text"])
+
+
+def map_tokenizer(
+    rows: Dataset,
+    encode: Callable[[dict[str, list]], dict[str, list]],
+    tokenizer: PreTrainedTokenizerBase,
+    features: Features,
+    num_workers: int,
+    *key: Any,
+) -> Dataset:
+    """
+    Return the rows encoded in batches by `encode`, in `num_workers` processes from 1,000 rows per process on. The
+    result is cached; `key` is what it depends on besides the rows and the tokenizer.
+    """
+    # Not the tokenizer itself: once saved and loaded, it has other attributes, and a resumed run would miss the cache.
+    definition = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer
+    return rows.map(
+        encode,
+        batched=True,
+        remove_columns=rows.column_names,
+        features=features,
+        num_proc=num_workers if num_workers > 1 and len(rows) >= 1000 * num_workers else None,
+        desc="Tokenizing",
+        new_fingerprint=Hasher.hash([rows._fingerprint, definition, end_token_id(tokenizer), *key]),
+    )
 
 
 def _wrap(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:

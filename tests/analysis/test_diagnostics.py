@@ -47,8 +47,7 @@ def exact(model, **fields):
 
 def windows(length: int = 70, stride: int | None = None, seed: int = 3) -> EvaluationWindows:
     tokens = Language(seed).text(length).numpy().astype(np.int32)
-    # In two pieces, like the rows of a dataset.
-    return EvaluationWindows(TokenStream([tokens[:31], tokens[31:]], length), WINDOW, stride, start_token_id=END)
+    return EvaluationWindows(TokenStream(tokens, length), WINDOW, stride, start_token_id=END)
 
 
 def pairs(count: int = 5) -> PairBatches:
@@ -198,7 +197,7 @@ def test_agrees_with_the_evaluation(ngram_size, target):
     one = EvaluationWindows(text.stream, WINDOW, start_token_id=END)[0]
     with torch.no_grad():
         output = model(input_ids=one["input_ids"][None], shift_labels=one["shift_labels"][None])
-    stream = TokenStream([text.stream[:WINDOW].numpy()], 1)
+    stream = TokenStream(text.stream.ids[:WINDOW], 1)
     alone = head_diagnostics(model, EvaluationWindows(stream, WINDOW, None, END))
     assert alone.nlls == pytest.approx(output.head_losses.tolist(), rel=1e-5)
 
@@ -297,13 +296,13 @@ def test_bad_input():
     with raises_naming(ValueError, "`model`", "GPT2LMHeadModel", "`with_ngram_heads`"):
         head_diagnostics(plain_model(), text)
     with raises_naming(ValueError, "`text`"):
-        head_diagnostics(tiny_model(), EvaluationWindows(TokenStream([np.array([3], dtype=np.int32)], 1), 4))
+        head_diagnostics(tiny_model(), EvaluationWindows(TokenStream(np.array([3], dtype=np.int32), 1), 4))
     with raises_naming(ValueError, "ensemble_lambda"):
         head_diagnostics(tiny_model(), text, ensemble_lambda=2.0)
 
 
 def test_counts():
-    stream = TokenStream([np.array([1, 2, 2], dtype=np.int32), np.array([2, 4], dtype=np.int32)], 5)
+    stream = TokenStream(np.array([1, 2, 2, 2, 4], dtype=np.int32), 5)
     assert count_tokens(stream, 6).tolist() == [0, 1, 3, 0, 1, 0]
     assert count_tokens(EvaluationWindows(stream, 2), 6).tolist() == [0, 1, 3, 0, 1, 0]
     labels = [token for _, targets, _ in rows_of(pairs()) for token in targets.tolist()]

@@ -25,7 +25,7 @@ def test_every_token_is_a_target_once(window_size, start):
         text = [start, *tokens] if start is not None else tokens
         num_targets = max(len(text) - 1, 0)
         for stride in (None, *range(1, window_size + 2)):
-            windows = EvaluationWindows(stream_of(tokens, 3), window_size, stride, start)
+            windows = EvaluationWindows(stream_of(tokens), window_size, stride, start)
             assert windows.num_targets == num_targets
             size = min(window_size, num_targets)
             step = size if stride is None else min(stride, size)
@@ -98,7 +98,7 @@ def slow_scores(model, text: list[int], window_size: int, stride: int):
 def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, stride, start):
     model = tiny_model(torch.float64, ngram_target=target)
     tokens = random_ids(1, 17)[0].tolist()
-    windows = EvaluationWindows(stream_of(tokens, 2), window_size, stride, start)
+    windows = EvaluationWindows(stream_of(tokens), window_size, stride, start)
     scores = score(model, windows, LAMBDAS, batch_size=3)
     text = [start, *tokens] if start is not None else tokens
     sums, head_nlls = slow_scores(model, text, window_size, stride)

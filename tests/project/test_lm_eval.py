@@ -84,7 +84,7 @@ def our_log_likelihoods(model, ensemble: Ensemble, window_size: int = CONTEXT) -
     tokenizer = tokenizer_of_words()
     log_likelihoods = []
     for text in TEXTS:
-        rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer, "given")
+        rows = tokenize(Dataset.from_dict({"text": text.splitlines(keepends=True)}), tokenizer)
         windows = EvaluationWindows(TokenStream.from_rows(rows), window_size, start_token_id=start_token_id(tokenizer))
         log_likelihoods.append(-score(model, windows, [ensemble], batch_size=4).nll_sums[0])
     return log_likelihoods

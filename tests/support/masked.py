@@ -106,4 +106,4 @@ def some_ids(tokenizer, length: int, seed: int = 0) -> torch.Tensor:
 
 
 def stream_of(tokenizer, length: int) -> TokenStream:
-    return TokenStream([some_ids(tokenizer, length).numpy().astype(np.int32)], num_words=length)
+    return TokenStream(some_ids(tokenizer, length).numpy().astype(np.int32), num_words=length)

@@ -29,5 +29,5 @@ def load(path: str, streaming: bool = False) -> Dataset | IterableDataset:
     return load_text_files({"train": [path]}, streaming)["train"]
 
 
-def stream_of(tokens, pieces: int = 1) -> TokenStream:
-    return TokenStream(np.array_split(np.asarray(tokens, dtype=np.int32), pieces), len(tokens))
+def stream_of(tokens) -> TokenStream:
+    return TokenStream(np.asarray(tokens, dtype=np.int32), len(tokens))

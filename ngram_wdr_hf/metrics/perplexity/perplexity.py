@@ -138,6 +138,6 @@ def _streams(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Token
     """Return a stream of the tokens of each text, tokenized line by line like a file."""
     lines = [io.StringIO(text, newline=None).readlines() for text in texts]
     rows = datasets.Dataset.from_dict({"text": [line for text in lines for line in text]})
-    rows = tokenize(rows, tokenizer, "given")
+    rows = tokenize(rows, tokenizer)
     ends = accumulate(map(len, lines), initial=0)
     return [TokenStream.from_rows(rows.select(range(begin, end))) for begin, end in pairwise(ends)]
