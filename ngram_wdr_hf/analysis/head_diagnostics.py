@@ -136,7 +136,8 @@ def head_diagnostics(
             ]
             for depth, (nlls, best, _) in enumerate([by_ensemble[0.0], *by_head]):
                 sums[:, depth] += len(nlls), float(nlls.sum()), int((best == targets[depth]).sum())
-            draft_sums += count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
+            accepted = count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
+            draft_sums += np.array(accepted, dtype=int)
             is_target = targets[0] != IGNORE_INDEX
             gains.append((by_ensemble[0.0][0] - by_ensemble[ensemble][0]).numpy())
             tokens.append(targets[0][is_target].cpu().numpy())

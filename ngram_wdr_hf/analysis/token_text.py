@@ -1,6 +1,6 @@
 """Tokens as text: the ids of a text, what each token adds to it, and labels of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ MAX_TOKENS_OF_CHARACTER = 4
 
 def token_rows(text_or_ids: TextOrIds, tokenizer: PreTrainedTokenizerBase, **options) -> list[list[int]]:
     """Return the token ids of each document; `options` are the tokenizer's."""
+    if isinstance(text_or_ids, Mapping):
+        raise ValueError("Expected a text or token ids: pass the `input_ids` of the tokenizer's output.")
     rows = text_or_ids.tolist() if isinstance(text_or_ids, (torch.Tensor, np.ndarray)) else text_or_ids
     if isinstance(rows, str) or all(isinstance(token, int) for token in rows):
         rows = [rows]

@@ -68,7 +68,7 @@ def _dots(found: WDRMap, level: int, words: Iterable[str]) -> np.ndarray:
     """Return the indices of the different points of a level for some words, the most central one first."""
     points = np.flatnonzero((found.levels == level) & np.isin(found.words, list(words)))
     coordinates, first = np.unique(found.coordinates[points], axis=0, return_index=True)
-    distances = np.abs(coordinates - np.median(coordinates, axis=0)).sum(1)
+    distances = np.abs(coordinates - coordinates.sum(0) / max(1, len(points))).sum(1)
     return points[first[np.argsort(distances)]]
 
 
