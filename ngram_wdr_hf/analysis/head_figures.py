@@ -12,12 +12,7 @@ from ..decoding.statistics import SpeculationStatistics
 from ..method.ensemble import describe_ensemble
 from .head_diagnostics import HeadDiagnostics
 
-# Standard errors of an error bar.
-NUM_ERRORS = 2.0
-# Bins with a smaller share of the tokens are not shown.
-LEAST_SHARE = 0.005
-# Distance between the bars of two models.
-SHIFT = 0.14
+NUM_STANDARD_ERRORS = 2.0
 
 
 def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
@@ -42,26 +37,18 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
 def plot_acceptance(
     by_name: Mapping[str, HeadDiagnostics], generated: Mapping[str, SpeculationStatistics] | None = None
 ) -> Figure:
-    r"""
-    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors.
-
-    Args:
-        by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        generated (`Mapping[str, SpeculationStatistics]`, *optional*): Results of [`draft_statistics`] by model name.
+    """
+    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors: on the
+    text and, with the results of [`draft_statistics`] by model name, in generation. Models without heads are left out.
     """
     figure, (axes,) = _panels(1)
     for i, (name, found) in enumerate(by_name.items()):
-        if not found.acceptance:
-            continue
         kinds = [("text", found.tokens_per_pass, found.acceptance, found.num_drafts, "o-")]
         if generated and name in generated:
-            rates, counts = acceptance_of(generated[name])
-            kinds.append(("generation", generated[name].tokens_per_forward, rates, counts, "s:"))
-        for kind, tokens, rates, counts, style in kinds:
-            errors = [
-                NUM_ERRORS * math.sqrt(rate * (1 - rate) / max(count, 1))
-                for rate, count in zip(rates, counts, strict=True)
-            ]
+            kinds.append(("generation", generated[name].tokens_per_forward, *acceptance_of(generated[name]), "s:"))
+        for kind, tokens, rates, counts, style in kinds if found.acceptance else ():
+            variances = [rate * (1 - rate) / max(count, 1) for rate, count in zip(rates, counts, strict=True)]
+            errors = [NUM_STANDARD_ERRORS * math.sqrt(variance) for variance in variances]
             label = f"{name}, {kind}: {tokens:.2f} tokens per pass"
             axes.errorbar(range(1, len(rates) + 1), rates, errors, fmt=f"C{i}{style}", capsize=4, label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -83,29 +70,23 @@ def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[
 
 
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:
-    r"""
-    Plot the ensemble's gain by group of tokens, with error bars of two standard errors. Groups of fewer than 0.5% of
-    the tokens are left out.
-
-    Args:
-        by_name (`Mapping[str, HeadDiagnostics]`): As for [`plot_heads`]; models without heads are left out.
-        by (`str`): The groups: `"place"`, by position in the sentence, or `"frequency"`, by count of the token.
+    """
+    Plot the ensemble's gain with error bars of two standard errors, by position in the sentence (`by="place"`) or by
+    count of the token (`by="frequency"`). Models without heads and groups of fewer than 0.5% of the tokens are left
+    out.
     """
     xlabel = {"place": "position in the sentence", "frequency": "count of the token"}[by]
     figure, (axes,) = _panels(1)
     axes.axhline(0, color="black", linewidth=1)
     sizes: dict[str, int] = {}
-    for i, (name, found) in enumerate(by_name.items()):
-        if not found.acceptance:
-            continue
-        gains = [
-            gain for gain in getattr(found, f"gain_by_{by}") if gain.num_tokens >= LEAST_SHARE * found.gain.num_tokens
-        ]
+    for i, (name, found) in enumerate((name, found) for name, found in by_name.items() if found.acceptance):
+        gains = [gain for gain in getattr(found, f"gain_by_{by}") if gain.num_tokens >= 0.005 * found.gain.num_tokens]
         sizes |= {gain.label: gain.num_tokens for gain in gains}
-        places = [list(sizes).index(gain.label) + SHIFT * i for gain in gains]
-        errors = [NUM_ERRORS * gain.standard_error for gain in gains]
+        # The bars of several models stand side by side.
+        places = [list(sizes).index(gain.label) + 0.14 * i for gain in gains]
+        errors = [NUM_STANDARD_ERRORS * gain.standard_error for gain in gains]
         label = f"{name}, {describe_ensemble(found.ensemble)}"
-        axes.errorbar(places, [gain.mean for gain in gains], errors, fmt=f"C{i}o", capsize=4, label=label)
+        axes.errorbar(places, [gain.mean for gain in gains], errors, fmt="o", capsize=4, label=label)
     axes.set_xticks(range(len(sizes)), [f"{label}\n{count:,}" for label, count in sizes.items()], fontsize="small")
     axes.set(xlabel=f"{xlabel}, and number of tokens", ylabel="gain in nats per token (above 0: helps)")
     axes.legend(fontsize="small")

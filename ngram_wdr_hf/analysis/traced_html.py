@@ -8,17 +8,15 @@ from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE
 from .token_text import LINE_MARKS
 
 if TYPE_CHECKING:
-    from .traced_text import Draft, TracedText, TracedToken
+    from .traced_text import TracedText, TracedToken
 
 # What stands for a token that is a part of a character.
 PART = "◌"
 # Control characters as pictures, because terminals and pages do not show them.
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-# How strong the colour of head 1, 2, ... is. Deeper heads have that of the last one; the mark tells them apart.
-SHADES = ("20%", "36%", "52%", "68%")
 HELP = (
     "A raised number is the depth of the head that drafted the token, a raised c marks a copy by prompt lookup. At a "
-    "raised ×, a draft was rejected: hover over it, tap it, or move to it with the Tab key to see the draft."
+    "raised ×, drafts were rejected: hover over it to see them."
 )
 # Every text has a contrast of at least 4.5 to its background, in light and dark mode.
 STYLE = """
@@ -26,17 +24,14 @@ STYLE = """
   color: light-dark(#1c1e21, #e6e7e9); background: var(--back); font: 16px/1.55 system-ui, sans-serif; }
 .traced .help, .traced .prompt { color: light-dark(#5b616a, #a3a9b3); }
 .traced th, .traced td { padding: .2rem .5rem .2rem 0; text-align: left; background: none; }
-.traced .text { position: relative; margin: .75rem 0; padding: .6rem .8rem; border: 1px solid #8886;
-  border-radius: .5rem; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
+.traced .text { margin: .75rem 0; padding: .6rem .8rem; border: 1px solid #8886; border-radius: .5rem; line-height: 2;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 .traced .token { border-radius: .25rem; }
 .traced .token[data-mark]::after { content: attr(data-mark) / ""; font-size: .65em; vertical-align: .55em;
   line-height: 0; padding: 0 .1em; }
 .traced .head { background: color-mix(in srgb, var(--head) var(--shade), var(--back)); }
 .traced .lookup { background: light-dark(#ffc46b, #8a5200); }
 .traced .replaced { text-decoration: underline wavy var(--red) 1px; cursor: help; }
-.traced .popup { position: absolute; left: .5rem; right: .5rem; z-index: 1; width: fit-content; padding: .3rem .7rem;
-  border: 1px solid var(--red); border-radius: .4rem; line-height: 1.5; background: var(--back); }
-.traced .replaced:hover > .popup, .traced .replaced:focus > .popup { display: block !important; }
 """
 
 
@@ -64,9 +59,9 @@ def as_fragment(traced: "TracedText") -> str:
     table = as_table([("source", "tokens", "share", "drafts", "accepted"), *legend])
     texts = ""
     for prompt, tokens in traced.rows:
-        before = f'<span class="prompt">{escape(prompt.translate(CONTROLS))}</span>'
         # A source text is not continued.
-        before += "<br>→ " if traced.is_encoder_decoder else ""
+        between = "<br>→ " if traced.is_encoder_decoder else ""
+        before = f'<span class="prompt">{escape(prompt.translate(CONTROLS))}</span>{between}'
         texts += f'<div class="text" dir="auto">{before}{"".join(map(_token, tokens))}</div>\n'
     return (
         f'<div class="traced">\n<style>{STYLE}</style>\n<p>{counts}</p>\n{table}'
@@ -100,16 +95,11 @@ def _token(token: "TracedToken") -> str:
     shown = escape(body).replace("\n", "⏎\n") + "⏎" * len(line_breaks)
     if not token.rejected:
         return _span(token.source, shown) + line_breaks
-    drafts = f"Rejected: {_listed(token.rejected)}."
-    if token.dropped:
-        drafts += f" Dropped after it: {_listed(token.dropped)}."
-    # `hidden`, so that the drafts are not part of the text where styles are removed.
-    popup = f'<span class="popup" hidden>{escape(drafts)}</span>'
-    return f'<span class="token replaced" data-mark="×" tabindex="0">{shown}{popup}</span>{line_breaks}'
-
-
-def _listed(drafts: "Sequence[Draft]") -> str:
-    return ", ".join(f"“{_visible(draft.text)}” by {_name(draft.source)}" for draft in drafts)
+    drafts = ", ".join(
+        f"“{_visible(draft)}” by {_name(source)}" for draft, source in (*token.rejected, *token.dropped)
+    )
+    title = escape(f"Rejected: {drafts}")
+    return f'<span class="token replaced" data-mark="×" title="{title}">{shown}</span>{line_breaks}'
 
 
 def _span(source: int, shown: str) -> str:
@@ -117,8 +107,8 @@ def _span(source: int, shown: str) -> str:
     if source == MODEL_SOURCE:
         return f'<span class="token">{shown}</span>'
     kind = "lookup" if source == LOOKUP_SOURCE else "head"
-    shade = SHADES[min(source, len(SHADES)) - 1]
-    attributes = f'style="--shade: {shade}" data-mark="{_mark(source)}" title="{_name(source)}"'
+    # Deeper heads have the colour of head 4; the mark tells them apart.
+    attributes = f'style="--shade: {4 + 16 * min(source, 4)}%" data-mark="{_mark(source)}" title="{_name(source)}"'
     return f'<span class="token {kind}" {attributes}>{shown}</span>'
 
 
@@ -126,7 +116,7 @@ def _marked(token: "TracedToken") -> str:
     text = token.text.translate(CONTROLS) or PART
     if token.source != MODEL_SOURCE:
         text += f"[{_mark(token.source)}]"
-    drafts = [f"[{_mark(draft.source)}]“{_visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
+    drafts = [f"[{_mark(source)}]“{_visible(draft)}”" for draft, source in (*token.rejected, *token.dropped)]
     return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
 
 

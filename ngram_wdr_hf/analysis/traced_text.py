@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,14 +27,10 @@ class Draft(NamedTuple):
 
 
 class TracedToken(NamedTuple):
-    r"""
-    A generated token and where it came from.
-
-    Args:
-        text (`str`): What the token adds to the text; `""` for a part of a character that a later token completes.
-        source (`int`): 0 for the model itself, n for head n, -1 for prompt lookup.
-        rejected (`tuple[Draft, ...]`): The draft for this position that was rejected, if there was one.
-        dropped (`tuple[Draft, ...]`): The drafts after the rejected one.
+    """
+    A generated token: what it adds to the text (`""` for a part of a character that a later token completes), its
+    source (0 for the model itself, n for head n, -1 for prompt lookup), the draft for its position that was rejected,
+    if there was one, and the drafts after that.
     """
 
     text: str
@@ -74,14 +70,14 @@ class TracedText:
     @property
     def counts(self) -> dict[int, int]:
         """The number of tokens by source: the model's, then those of each head, then those of prompt lookup."""
-        return _in_order(Counter(token.source for token in self.tokens))
+        return _count(token.source for token in self.tokens)
 
     @property
     def num_drafts(self) -> dict[int, int]:
         """The number of drafts by source, accepted or not; without drafts for positions after the end of a row."""
-        rejected = Counter(draft.source for token in self.tokens for draft in (*token.rejected, *token.dropped))
-        accepted = Counter(token.source for token in self.tokens if token.source != MODEL_SOURCE)
-        return _in_order(rejected + accepted)
+        accepted = [token.source for token in self.tokens if token.source != MODEL_SOURCE]
+        rejected = [draft.source for token in self.tokens for draft in (*token.rejected, *token.dropped)]
+        return _count(accepted + rejected)
 
     @property
     def acceptance(self) -> dict[int, float]:
@@ -101,10 +97,7 @@ class TracedText:
     _repr_html_ = fragment
 
     def __str__(self) -> str:
-        """
-        Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after
-        the token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
-        """
+        """Return the text as `the cat[1] sat{✗[1]“ lay” [2]“ on”}`, with rejected drafts in braces, and counts."""
         return as_text(self)
 
 
@@ -197,6 +190,7 @@ def generate_after(
         )
 
 
-def _in_order(by_source: dict[int, int]) -> dict[int, int]:
-    """Return numbers by source in the order model, heads by depth, prompt lookup."""
-    return dict(sorted(by_source.items(), key=lambda item: (item[0] == LOOKUP_SOURCE, item[0])))
+def _count(sources: Iterable[int]) -> dict[int, int]:
+    """Count sources, in the order model, heads by depth, prompt lookup."""
+    counts = Counter(sources)
+    return {source: counts[source] for source in sorted(counts, key=lambda source: (source == LOOKUP_SOURCE, source))}

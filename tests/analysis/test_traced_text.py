@@ -82,7 +82,7 @@ def test_page_and_marks(tmp_path):
     assert traced._repr_html_() in html and "3.00 per row and forward pass" in html
     assert re.findall(r'data-mark="(.*?)"', html[html.index('class="text"') :]) == ["1", "2", "×", "c", "12"]
     assert "1 &lt; 2 &amp;amp;" in html and "&lt;i&gt;" in html and "␀␛[2Jend" in html
-    assert escape('Rejected: “" onfocus="x” by head 3. Dropped after it: “</span>” by prompt lookup') in html
+    assert escape('Rejected: “" onfocus="x” by head 3, “</span>” by prompt lookup') in html
     assert not re.search(r"<link|<script|<i>|\x00|\x1b", html)
     assert str(traced).startswith(
         '1 < 2 &amp;|<i>[1] a\n[2]\n{✗[3]“" onfocus="x” [c]“</span>” [c]“⏎”}◌[c]🙂[12]␀␛[2Jend\n\nmodel: 2 tokens'
