@@ -1,39 +1,38 @@
 """The stock Trainer, with head losses in its log and an exact evaluation."""
 
+import math
 import operator
+import os
 import re
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils import broadcast
 from torch import nn
 from tqdm import tqdm
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..data.errors import InputError
 from ..evaluation.ensemble_fit import fit_ensemble
 from ..evaluation.head_acceptance import head_acceptance
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
 from ..method.ensemble import Ensemble
-from .common.arguments import uses_fsdp
-from .common.checkpoints import check_heads
 from .head_schedule import HeadSchedule, SeparateClippingMixin
-from .run_trainer import RunTrainer
 
 # Enough tokens to compare checkpoints by their fitted ensemble; the final one is fitted to the whole text.
 FITTED_TOKENS = 5_000
 
 
 def loss_names(ngram_size: int, main_name: str = "next_word") -> list[str]:
-    """
-    Return the names of the entries of `head_losses` in logs and metrics: `next_word_loss` (or that of `main_name`),
-    `head_1_loss`, `head_2_loss`, ..., `ngram_size` in all.
-    """
+    """Return the names of the losses by depth: `next_word_loss`, `head_1_loss`, ..., `ngram_size` in all."""
     return [f"{main_name}_loss", *(f"head_{n}_loss" for n in range(1, ngram_size))]
+
+
+def uses_fsdp(training: TrainingArguments) -> bool:
+    """Return whether FSDP is on, by Trainer's option `--fsdp` or by the configuration of `accelerate launch`."""
+    return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
@@ -48,19 +47,14 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
     return model
 
 
-def without_callback(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an evaluation that is too short for a progress bar."""
-    return {name: value for name, value in options.items() if name != "on_batch"}
-
-
-class NgramTrainer(SeparateClippingMixin, RunTrainer):
+class NgramTrainer(SeparateClippingMixin, Trainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged over targets
     since the last log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass:
     `eval_loss` and `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of
     `eval_best_lambda`, `eval_fitted_perplexity` that of weights fitted to a sample of the text, and `eval_heads_loss`
-    is the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. `last_scores` holds the scores of
-    the last exact evaluation, `None` before.
+    is the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. A loss that is infinite or not a
+    number ends the training with a `FloatingPointError`. `last_scores` holds the scores of the last exact evaluation.
 
     Args:
         ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
@@ -90,16 +84,12 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
     ):
         super().__init__(*args, **kwargs)
         self.add_callback(HeadSchedule(head_loss_schedule))
-        self.head_loss_schedule = head_loss_schedule
         self.ensembles = list(ensembles)
         self.fits_ensemble = fits_ensemble
         self.measures_acceptance = measures_acceptance
         self.last_scores: Scores | MaskedScores | None = None
         # Sums since the last log: NLLs and numbers of targets by depth, the bag-of-words loss, and steps.
-        self._head_losses: torch.Tensor | float = 0.0
-        self._head_counts: torch.Tensor | float = 0.0
-        self._bow_loss: torch.Tensor | float = 0.0
-        self._steps_to_log = 0.0
+        self._head_losses = self._head_counts = self._bow_loss = self._steps_to_log = 0.0
         if self.pop_callback(ProgressCallback):
             self.add_callback(ProgressWithLogLines)
         elif self.pop_callback(PrinterCallback):
@@ -130,87 +120,73 @@ class NgramTrainer(SeparateClippingMixin, RunTrainer):
                 # Each loss is already divided by the number of targets in all micro-batches.
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / self._steps_to_log).item()
             self._head_losses = self._head_counts = self._bow_loss = self._steps_to_log = 0.0
+        # With float16, steps whose gradients overflow are skipped.
+        may_overflow = "loss" in logs and self.accelerator.scaler is not None
+        if not may_overflow and not math.isfinite(logs.get("loss", logs.get("eval_loss", 0.0))):
+            raise FloatingPointError(
+                f"The loss is not finite in step {self.state.global_step}: lower the learning rate."
+            )
         super().log(logs, start_time)
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        # The training's random numbers do not depend on the number of evaluations.
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         text = dataloader.dataset
         if not hasattr(text, "labels_name"):
             return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
-        accelerator = self.accelerator
-        options = {
-            "batch_size": self.args.eval_batch_size,
-            "process_index": accelerator.process_index,
-            "num_processes": accelerator.num_processes,
-            "add_up": accelerator.reduce,
-            "on_batch": self._show_progress(dataloader),
-        }
-        metrics = self._score(self._evaluation_model(), text, options)
+
+        def on_batch() -> None:
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+
+        self.callback_handler.eval_dataloader = dataloader
+        metrics = self.score(self.model_wrapped if self.is_in_train else self.model, text, on_batch)
         losses = self.last_scores.head_nlls
         names = loss_names(len(losses), self.main_name)
         metrics |= {name: loss for name, loss in zip(names, losses, strict=True) if loss is not None}
         if heads := [loss for loss in losses[1:] if loss is not None]:
             metrics["heads_loss"] = sum(heads) / len(heads)
-        elif metric_key_prefix == "eval" and self.args.metric_for_best_model == "heads_loss":
-            raise InputError(
-                "`--metric_for_best_model heads_loss` cannot be computed, because no head has a target in the "
-                "validation text: mask more tokens, give a longer text, or choose another metric."
-            )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
-    def _score(self, model: nn.Module, text: ScoredText, options: dict[str, Any]) -> dict[str, float]:
+    def score(self, model: nn.Module, text: ScoredText, on_batch) -> dict[str, float]:
         """
-        Score a text with `options` for [`score`], keep the result in `last_scores`, and return the metrics to log,
-        without the prefix `eval_`.
+        Score a text, keep the result in `last_scores`, and return the metrics to log, without the prefix `eval_`.
+        `on_batch` is called after each batch.
         """
-        unwrapped = self.accelerator.unwrap_model(self.model)
-        own = unwrapped.ngram_ensemble()
-        ensembles = {own, *(self.ensembles or [0.0])}
-        fitted = own
+        unwrapped, batch_size = self.accelerator.unwrap_model(self.model), self.args.eval_batch_size
+        own = fitted = unwrapped.ngram_ensemble()
         if self.fits_ensemble and unwrapped.ngram_heads:
-            fitted = fit_ensemble(unwrapped, text, max_tokens=FITTED_TOKENS, **without_callback(options)).ensemble
-        scores = self.last_scores = score(model, text, by_kind({*ensembles, fitted}), **options)
+            fitted = fit_ensemble(unwrapped, text, batch_size, FITTED_TOKENS).ensemble
+        ensembles = by_kind({own, fitted, *(self.ensembles or [0.0])})
+        scores = self.last_scores = score(model, text, ensembles, batch_size, on_batch)
         metrics = {"perplexity": scores.perplexity(own), "loss": scores.nll(own)}
         if self.fits_ensemble:
             metrics["fitted_perplexity"] = scores.perplexity(fitted)
         if self.measures_acceptance and unwrapped.ngram_heads:
-            rates = head_acceptance(unwrapped, text, **without_callback(options))
+            rates = head_acceptance(unwrapped, text, batch_size)
             metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
             metrics["accepted_drafts"] = sum(accumulate(rates, operator.mul))
         if self.ensembles or not self.fits_ensemble:
             metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
         return metrics
 
-    def schedule_agrees(self, state: TrainerState) -> bool:
-        """Return whether the steps up to `state` had the learning rates and the heads' loss weights of this length."""
-        is_same_length = self.planned() == self.planned_in(state)
-        return super().schedule_agrees(state) and (is_same_length or self.head_loss_schedule == "constant")
+    def num_steps(self) -> int:
+        """Return the length of the training in steps, computed from the epochs if need be."""
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        # A data loader may draw its seed.
+        with torch.random.fork_rng(devices=[]):
+            return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
 
-    def _evaluation_model(self) -> nn.Module:
-        """
-        Return the model to evaluate: as it is wrapped for training, or, if Trainer has not trained, the model itself
-        on its device.
-        """
-        if self.accelerator._models:
-            return self.model_wrapped
-        return to_device(self.model, self.args)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        check_heads(self.accelerator.unwrap_model(self.model).config, Path(resume_from_checkpoint))
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _issue_warnings_after_load(self, load_result) -> None:
-        # Tied weights are saved once; the others are not missing.
-        tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
-    def _show_progress(self, dataloader):
-        def on_batch() -> None:
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-
-        self.callback_handler.eval_dataloader = dataloader
-        return on_batch
+    def load_result(self, checkpoint: Path) -> None:
+        """Load state and result of a training that ended with `checkpoint`: the best checkpoint, or this one."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        best = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        # The folder may have been moved.
+        self._load_from_checkpoint(str(checkpoint if best is None else checkpoint.with_name(Path(best).name)))
 
 
 class LogLines(TrainerCallback):

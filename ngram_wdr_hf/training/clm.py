@@ -1,0 +1,335 @@
+r"""
+Train and evaluate a causal language model with N-gram heads.
+
+    ngram-wdr clm                                              # WDR 4-gram on the texts of Python's help, in minutes
+    ngram-wdr clm --compare                                    # compare with the plain and simple N-gram models
+    ngram-wdr clm --preset paper-tf-small --train_file ptb.train.txt --validation_file ptb.valid.txt \
+        --test_file ptb.test.txt --output_dir runs/ptb         # the paper's small Transformer
+    ngram-wdr clm --model_name_or_path gpt2 --train_mode heads --dataset_name wikitext \
+        --dataset_config wikitext-2-raw-v1 --output_dir runs/heads
+    ngram-wdr clm run.yaml --learning_rate 1e-3                # options from a file, overridden on the command line
+    ngram-wdr clm --do_train false --model_name_or_path runs/clm
+    accelerate launch --multi_gpu -m ngram_wdr_hf clm          # several GPUs
+
+Repeat a command to resume an interrupted run. `python train_clm.py` is the same command.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator, set_seed
+from transformers.hf_argparser import HfArg
+
+from ..data.errors import InputError
+from ..data.rows import EvaluationRows, TrainingRows, pad_batch
+from ..data.token_stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
+from ..data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
+from ..evaluation.ensemble_fit import EnsembleFit
+from ..evaluation.models import max_positions
+from ..evaluation.scores import Scores
+from ..method.ensemble import describe_ensemble, ensemble_arguments
+from .frozen_model_data import CachedRows, OwnRows, own_rows
+from .new_models import choose_weights, limit_length, make_model, restrict_drafts
+from .options import (
+    EnsembleOptions,
+    ModelOptions,
+    RunTrainingArguments,
+    TextOptions,
+    check_at_least,
+    preset_choice,
+)
+from .parsing import parse
+from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
+from .report import (
+    Card,
+    RunResult,
+    describe_model,
+    ensemble_cells,
+    named_ensembles,
+    print_samples,
+    print_tables,
+    score_metrics,
+)
+from .results import (
+    EnsembleSearch,
+    add_callbacks,
+    compare,
+    fit_and_score,
+    introduce,
+    load_trained,
+    save,
+    set_ensemble,
+)
+from .run_folder import RunFolder, settings_of
+from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
+from .trainer import NgramTrainer
+
+# For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
+SAMPLE_LAMBDA = 0.4
+CARD = Card(
+    "A language model",
+    "text-generation",
+    """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({name!r}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
+inputs = tokenizer({prompt!r}, return_tensors="pt")
+ids = model.generate(**inputs, do_sample=True, max_length={max_length})
+print(tokenizer.decode(ids[0]))""",
+)
+
+
+@dataclass
+class ClmOptions(TextOptions, EnsembleOptions):
+    """The text, its evaluation windows, the ensemble, and the sample text."""
+
+    model_options: ClassVar[set[str]] = {"block_size", "stride"}
+
+    tokenizer: str | None = HfArg(
+        default=None,
+        help="`word`: the words of the training text, with <unk> and an <eos> per line, as is usual for PTB and "
+        "WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a tokenizer's name or folder. Default: the "
+        "checkpoint's, `bpe` for the built-in text, else `word`.",
+    )
+    self_generated: int | None = HfArg(
+        default=None,
+        help="Let the checkpoint write this many tokens of training text itself, from the prompts of `--prompt_file` "
+        "or from its start token. Heads that draft learn best from the model's own text.",
+    )
+    prompt_file: list[str] | None = HfArg(
+        default=None,
+        help="Text files with a prompt per line for `--self_generated`; with a chat template, each is a message of "
+        "the user.",
+    )
+    self_generated_length: int = HfArg(default=256, help="Maximum number of new tokens per row of such text.")
+    self_generated_temperature: float = HfArg(default=0.7, help="Its temperature of sampling; 0 is greedy search.")
+    self_generated_batch_size: int = HfArg(default=32, help="Number of rows that are written at the same time.")
+    cache_hidden_states: bool = HfArg(
+        default=False,
+        help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
+        "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
+    )
+    stride: int | None = HfArg(
+        default=None,
+        help="Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
+        "longer. Default: the block size.",
+    )
+    prompt: str | None = HfArg(
+        default=None, help="Prompt of the sample texts. Default: the first 16 tokens of the validation text."
+    )
+    sample_tokens: int = HfArg(default=60, help="Maximum number of new tokens in a sample text; 0 writes none.")
+
+    def __post_init__(self):
+        TextOptions.__post_init__(self)
+        EnsembleOptions.__post_init__(self)
+        check_at_least(self, 1, "stride", "self_generated", "self_generated_length", "self_generated_batch_size")
+        check_at_least(self, 0, "sample_tokens", "self_generated_temperature")
+        if self.self_generated is None and self.prompt_file:
+            raise InputError("`--prompt_file` needs `--self_generated TOKENS`: say how much text to write.")
+        if self.streaming and (self.self_generated or self.cache_hidden_states):
+            raise InputError("`--self_generated` and `--cache_hidden_states` do not work with `--streaming`.")
+
+    @property
+    def validates_on_own_text(self) -> bool:
+        """Whether the validation text is the model's own: if it writes its training text, and there is no other."""
+        return self.self_generated is not None and not self.names_text
+
+
+@dataclass
+class ClmModelOptions(ModelOptions):
+    """A new GPT-2, Tensorized Transformer or Reformer by preset, or any causal language model."""
+
+    presets: ClassVar[dict[str, Preset]] = CLM_PRESETS
+
+    preset: str | None = preset_choice(CLM_PRESETS)
+
+
+def main(
+    arguments: Sequence[str],
+    options_class: type[ClmOptions] = ClmOptions,
+    prog: str = "ngram-wdr clm",
+    description: str = __doc__,
+    defaults: Mapping[str, Any] | None = None,
+) -> RunResult:
+    """Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several."""
+    classes = (options_class, ClmModelOptions, RunTrainingArguments)
+    options, model_options, training = parse(
+        classes, arguments, prog, description, {"output_dir": "runs/clm", **(defaults or {})}
+    )
+    search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
+    folder = RunFolder(training.output_dir)
+    with folder.claimed(settings_of(options, model_options, training), training):
+        set_seed(training.seed)
+        folder.make_repository(training)
+
+        with training.main_process_first(local=False, desc="preparing data and model"):
+            # 1. Data
+            splits = load_splits(options, training, needs_text=options.self_generated is None)
+            tokenizer = folder.tokenizer() or clm_tokenizer(options, model_options, splits)
+            data = tokenize_splits(splits, tokenizer, options, training.seed)
+
+            # 2. Model
+            model = make_model(model_options, "causal", tokenizer, options.block_size, training.do_train)
+            block_size = find_block_size(model, options.block_size)
+            limit_length(tokenizer, model)
+            source = folder if training.do_train else RunFolder(model_options.model_name_or_path)
+            own = own_rows(model, tokenizer, options, source, training)
+            restrict_drafts(model, model_options, options, training_ids(data, own) if training.do_train else ())
+            if model.config.head_loss_tokens == "draft":
+                model.generation_config.use_mtp = True
+        texts = evaluation_texts(data, own, tokenizer, block_size, options.stride)
+        introduce(model, {**data.counts(), **own.counts()}, training)
+
+        # 3. Train
+        if training.do_train and not folder.is_finished():
+            train_dataset = training_set(data, own, block_size)
+            if options.cache_hidden_states:
+                train_dataset = CachedRows(train_dataset, folder.path, model, training)
+            trainer = NgramTrainer(
+                choose_weights(model, model_options),
+                training,
+                train_dataset=train_dataset,
+                eval_dataset=texts.get("validation"),
+                processing_class=tokenizer,
+                data_collator=pad_batch if own.train or options.cache_hidden_states else default_data_collator,
+                head_loss_schedule=model_options.head_loss_schedule,
+                **search.trainer_options(model_options, training),
+            )
+            add_callbacks(trainer, model_options)
+            folder.train(trainer, tokenizer)
+        model = load_trained(model, folder, training)
+
+        # 4. Evaluate, and choose the ensemble
+        fit, scores = fit_and_score(model, texts, search, training)
+        if "validation" in scores:
+            set_ensemble(model, scores["validation"].best)
+        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-((max_positions(model) or math.inf) // 2) :]
+        samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
+
+        # 5. Save and report
+        result = clm_result(model, fit, scores, samples, folder.settings, folder.history(training))
+        if training.should_save:
+            print_samples(result)
+            print_tables([result])
+            usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
+            save(result, model, folder, training, CARD, usage)
+    if model_options.compare:
+        compare(main, arguments, result, model_options, training)
+    return result
+
+
+def clm_tokenizer(options: ClmOptions, model: ModelOptions, splits: Splits) -> PreTrainedTokenizerBase:
+    """Load or train the tokenizer that `--tokenizer` selects, by default the checkpoint's, `bpe` or `word`."""
+    subwords = options.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
+    trainers = {
+        "word": lambda texts: train_word_tokenizer(texts, options.vocab_size),
+        "bpe": lambda texts: train_bpe_tokenizer(texts, subwords),
+    }
+    default = model.model_name_or_path or ("word" if options.names_text else "bpe")
+    return find_tokenizer(options.tokenizer or default, trainers, splits)
+
+
+def training_ids(data: TextData, own: OwnRows) -> list[np.ndarray]:
+    """Return the token ids of the training text, unless it is streamed."""
+    return [*(stream.ids for split, stream in data.streams.items() if split == "train"), *own.train]
+
+
+def training_set(data: TextData, own: OwnRows, block_size: int) -> Dataset | StreamedBlocks:
+    """Return the training text, in blocks or streamed blocks, and the rows that the model wrote."""
+    if data.streamed is not None:
+        return StreamedBlocks(data.streamed, block_size)
+    parts = [TrainingRows(own.train)] if own.train else []
+    if "train" in data.streams:
+        parts.append(TrainingBlocks(data.streams["train"], block_size))
+    return parts[0] if len(parts) == 1 else ConcatDataset(parts)
+
+
+def evaluation_texts(
+    data: TextData, own: OwnRows, tokenizer: PreTrainedTokenizerBase, block_size: int, stride: int | None = None
+) -> dict[str, EvaluationWindows | EvaluationRows]:
+    """Return the evaluation windows by split; for text that the model wrote, its rows."""
+    texts = {"validation": EvaluationRows(own.validation, tokenizer)} if own.validation else {}
+    for split, stream in data.streams.items():
+        if split != "train":
+            texts[split] = evaluation_windows(stream, tokenizer, block_size, stride)
+    return texts
+
+
+def prompt_ids(
+    prompt: str | None, tokenizer: PreTrainedTokenizerBase, data: TextData, own: OwnRows
+) -> torch.LongTensor:
+    """Return the tokens of `--prompt`, or else the first ones of the validation text."""
+    if prompt is not None:
+        return tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids[0]
+    texts = [stream[:16] for split, stream in data.streams.items() if split != "train"]
+    return torch.as_tensor((texts or own.validation)[0][:16]).long()
+
+
+@torch.no_grad()
+def sample_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: torch.LongTensor,
+    options: ClmOptions,
+    training: RunTrainingArguments,
+) -> dict[str, str]:
+    """Sample texts from one prompt with the same seed, without and with the ensemble. Return them by label."""
+    samples, room = {}, (max_positions(model) or math.inf) - len(prompt)
+    inputs = prompt[None].to(model.device)
+    model.eval()
+    ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,)
+    for ensemble in ensembles if options.sample_tokens else ():
+        torch.manual_seed(training.seed)
+        output = model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_length=None,
+            max_new_tokens=min(options.sample_tokens, room),
+            do_sample=True,
+            temperature=0.8,
+            top_k=40,
+            use_mtp=options.use_mtp and bool(model.ngram_heads),
+            return_dict_in_generate=True,
+            **ensemble_arguments(ensemble),
+        )
+        drafts = ""
+        if "speculation" in output:
+            drafts = f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
+        samples[describe_ensemble(ensemble) + drafts] = tokenizer.decode(output.sequences[0])
+    return samples
+
+
+def clm_result(
+    model: PreTrainedModel,
+    fit: EnsembleFit | None,
+    scores: Mapping[str, Scores],
+    samples: Mapping[str, str],
+    settings: dict[str, Any],
+    history: list[dict[str, float]],
+) -> RunResult:
+    """Return the result of a run: perplexities by word if every token is a word, else by token."""
+    unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
+    own = model.ngram_ensemble()
+    ensembles = named_ensembles(own, scores["validation"].best_lambda if "validation" in scores else None, fit)
+    cells = {
+        split: ensemble_cells(f"{unit}s", each.count(unit), ensembles, each.by_ensemble(unit), own)
+        for split, each in scores.items()
+    }
+    return RunResult(
+        **describe_model(model),
+        settings=settings,
+        history=history,
+        splits={split: score_metrics(each, ensembles) for split, each in scores.items()},
+        tables={f"Perplexity by {unit}, with and without the heads": cells},
+        ensemble=own,
+        fit=fit,
+        over_lambda={split: each.by_lambda(unit) for split, each in scores.items()},
+        with_weights={split: each.perplexity(fit.ensemble, unit) for split, each in scores.items() if fit},
+        lambda_figure=f"perplexity by {unit}",
+        samples=dict(samples),
+    )

@@ -1,0 +1,194 @@
+"""From options to a model: a new one by preset, or a checkpoint with heads; which weights are trained, and saved."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import Conv1D, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
+
+from .. import (
+    WDRNgramBertForMaskedLM,
+    WDRNgramGPT2LMHeadModel,
+    WDRNgramMarianMTModel,
+    WDRNgramModernBertForMaskedLM,
+    WDRNgramReformerModelWithLMHead,
+    WDRNgramTensorizedTransformerLMHeadModel,
+)
+from ..data.errors import InputError
+from ..data.tokenizers import end_token_id, start_token_id
+from ..evaluation.models import load_checkpoint, load_config, max_positions
+from ..method.configuration import NgramConfigMixin
+from .options import EnsembleOptions, ModelOptions
+from .presets import RECIPES, Preset
+
+# The share of the training text that a chosen list of draft tokens covers. The other tokens are rare, so a head would
+# seldom draft them correctly.
+COVERAGE = 0.98
+# Options that are configuration fields of the same name.
+FIELD_OPTIONS = (
+    "ngram_size", "ngram_target", "ngram_head_reads", "head_sample_rate", "label_smoothing", "bow_loss_weight",
+    "wdr_compose",
+)  # fmt: skip
+BACKBONES = {
+    "gpt2": WDRNgramGPT2LMHeadModel,
+    "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
+    "reformer": WDRNgramReformerModelWithLMHead,
+    "marian": WDRNgramMarianMTModel,
+    "bert": WDRNgramBertForMaskedLM,
+    "modernbert": WDRNgramModernBertForMaskedLM,
+}
+
+
+def make_model(
+    options: ModelOptions,
+    kind: str,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int | None = None,
+    do_train: bool = True,
+) -> PreTrainedModel:
+    r"""
+    Return the checkpoint of `--model_name_or_path` with heads, or a new model by preset. A plain checkpoint gets new
+    heads if it is to be trained, else none.
+
+    Args:
+        options (`ModelOptions`): The options.
+        kind (`str`): The kind of model: `"causal"`, `"seq2seq"` or `"masked"`.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
+        block_size (`int`, *optional*): The longest input of a new model, unless its preset gives one.
+        do_train (`bool`, *optional*, defaults to `True`): Whether it will be trained. If so, it has no ensemble, as
+            that of a checkpoint does not suit the new weights.
+    """
+    fields = {} if options.recipe is None else dict(RECIPES[options.recipe].fields)
+    if do_train:
+        fields |= {"ensemble_lambda": 0.0, "ensemble_weights": None}
+    given = {name: getattr(options, name, None) for name in FIELD_OPTIONS}
+    if options.ngram_target == "none":
+        given |= {"ngram_size": 1, "ngram_target": None}
+    fields |= {name: value for name, value in given.items() if value is not None} | options.overrides
+    recipe = RECIPES[options.recipe or options.default_recipe]
+    new_heads = {"ngram_size": options.default_ngram_size, **recipe.fields, **recipe.new_heads}
+    if options.model_name_or_path is not None:
+        _check_overrides(options.overrides, type(load_config(options.model_name_or_path, kind)))
+        return load_checkpoint(
+            options.model_name_or_path, kind, tokenizer, new_heads if do_train else {"ngram_size": 1}, **fields
+        )
+    preset = options.presets[options.preset]
+    model_class = BACKBONES[preset.backbone]
+    _check_overrides(options.overrides, model_class.config_class)
+    fields = {**new_heads, **preset.config, **fields}
+    fields |= _token_fields(preset, tokenizer) | _length_fields(preset, block_size, fields, model_class.config_class)
+    model = model_class(model_class.config_class(vocab_size=len(tokenizer), **fields))
+    if kind == "causal":
+        # In `generation_config` only: in a forward pass, the end token is not padding.
+        model.generation_config.pad_token_id = end_token_id(tokenizer)
+    return model
+
+
+def _check_overrides(overrides: dict[str, Any], config_class: type[PreTrainedConfig]) -> None:
+    """Raise an `InputError` for a field of `--config_overrides` that a configuration would ignore."""
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map, *NgramConfigMixin.__dataclass_fields__}
+    for name in overrides:
+        if name not in known:
+            raise InputError(f"`--config_overrides {name}` is no field of {config_class.__name__}: correct the name.")
+
+
+def _token_fields(preset: Preset, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the configuration fields of a new model for special tokens."""
+    if preset.backbone == "marian":
+        end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
+        return {
+            "pad_token_id": padding,
+            "eos_token_id": end,
+            "decoder_start_token_id": padding,
+            "forced_eos_token_id": end,
+        }
+    if preset.backbone in ("bert", "modernbert"):
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        return {name: getattr(tokenizer, name) for name in names}
+    return {"bos_token_id": start_token_id(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+
+
+def _length_fields(
+    preset: Preset, block_size: int | None, fields: dict[str, Any], config_class: type[PreTrainedConfig]
+) -> dict[str, Any]:
+    """Return the fields that set the longest input to `block_size`; for a Reformer, to a multiple of its chunks."""
+    if block_size is None or preset.backbone != "reformer":
+        return {} if block_size is None else {"max_position_embeddings": block_size}
+    defaults = config_class()
+    names = ("local_attn_chunk_length", "lsh_attn_chunk_length")
+    chunk = math.lcm(*(fields.get(name, getattr(defaults, name)) for name in names))
+    # A Reformer trains on inputs of exactly rows * columns tokens, a multiple of the chunk length.
+    length = -(-block_size // chunk) * chunk
+    rows = max(divisor for divisor in range(1, math.isqrt(length) + 1) if length % divisor == 0)
+    return {"max_position_embeddings": length, "axial_pos_shape": [rows, length // rows]}
+
+
+def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Lower the tokenizer's `model_max_length`, in place, to the longest input of the model, if that has a limit."""
+    tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model) or tokenizer.model_max_length)
+
+
+def restrict_drafts(
+    model: PreTrainedModel, options: ModelOptions, ensemble: EnsembleOptions, training_tokens: Iterable[np.ndarray]
+) -> None:
+    """
+    Let the heads draft only the most frequent tokens of `training_tokens`, an iterable of id arrays: as many as
+    `--draft_vocab_size` says or, if only the heads are trained, as cover `COVERAGE` of them. Without training tokens,
+    keep the model's draft tokens, cut or filled up to `--draft_vocab_size` with the first ids of the vocabulary.
+    """
+    size, vocab_size = ensemble.draft_vocab_size, model.ngram_vocab_size
+    if not model.ngram_heads or (size is None and options.train_mode != "heads"):
+        return
+    if size is not None and size > vocab_size:
+        raise InputError(f"`--draft_vocab_size` must be at most {vocab_size}, the vocabulary size, got {size}.")
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for piece in training_tokens:
+        counts += np.bincount(piece, minlength=vocab_size)
+    if counts.any():
+        order = np.argsort(-counts, kind="stable")
+        if size is None:
+            size = 1 + int(np.searchsorted(counts[order].cumsum() / counts.sum(), COVERAGE))
+        model.ngram_set_draft_tokens(torch.from_numpy(order[:size]))
+    elif size is not None:
+        model.config.draft_vocab_size = size
+        model._ngram_match_draft_tokens()
+
+
+def choose_weights(model: PreTrainedModel, options: ModelOptions) -> nn.Module:
+    """
+    Freeze the weights that `--train_mode` does not train, in place. Return the model to train: `model` itself, or for
+    LoRA a PEFT model around it.
+    """
+    if options.train_mode == "heads":
+        model.requires_grad_(False)
+        model.ngram_heads.requires_grad_(True)
+    if options.train_mode != "lora":
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    others = {model.get_output_embeddings(), *model.ngram_heads.modules()}
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, (nn.Linear, Conv1D)) and layer not in others
+    }
+    adapters = LoraConfig(
+        r=options.lora_rank,
+        lora_alpha=2 * options.lora_rank,
+        target_modules=sorted({name.split(".")[-1] for name in layers}),
+        # One entry per head: PEFT cannot wrap a `ModuleList`.
+        modules_to_save=[f"ngram_heads.{n}" for n in range(len(model.ngram_heads))],
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
+    )
+    return get_peft_model(model, adapters)
+
+
+def save_trained(trainer: Trainer) -> None:
+    """Save the model of a finished training, with its adapters merged into it."""
+    if not hasattr(trainer.model, "merge_and_unload"):
+        trainer.save_model()
+    elif trainer.args.should_save:
+        trainer.model.merge_and_unload().save_pretrained(trainer.args.output_dir)

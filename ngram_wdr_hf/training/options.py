@@ -1,0 +1,289 @@
+"""Options that several scripts share, as dataclasses."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import yaml
+from transformers import TrainingArguments
+from transformers.hf_argparser import HfArg
+
+from ..data.errors import InputError
+from ..method.configuration import HEAD_INPUTS
+from .head_schedule import HEAD_LOSS_SCHEDULES
+from .presets import RECIPES, Preset
+
+# The kinds of model that `--compare` trains, with the options that select each.
+KINDS = {
+    "plain": ("--ngram_target", "none", "--ngram_size", "1"),
+    "simple": ("--ngram_target", "simple"),
+    "wdr": ("--ngram_target", "wdr"),
+}
+
+
+def check_at_least(options: Any, minimum: float, *names: str) -> None:
+    """Raise an `InputError` if one of these options is below `minimum`."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < minimum:
+            raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")
+
+
+def choice(default: str | None, choices: Collection[str], help: str) -> Any:
+    """Return the field of an option that takes one of `choices`."""
+    return HfArg(default=default, help=help, metadata={"choices": list(choices)})
+
+
+def preset_choice(presets: dict[str, Preset]) -> Any:
+    """Return the field of `--preset`."""
+    listed = "; ".join(f"`{name}`, {preset.description}" for name, preset in presets.items())
+    return choice(None, presets, f"Size of a new model, with defaults for its training: {listed}.")
+
+
+@dataclass
+class ModelOptions:
+    """A new model by `--preset`, or a checkpoint; its heads; what is trained."""
+
+    presets: ClassVar[dict[str, Preset]] = {}
+    default_recipe: ClassVar[str] = "free"
+    # The N of new heads on a checkpoint.
+    default_ngram_size: ClassVar[int] = 4
+
+    preset: str | None = None
+    model_name_or_path: str | None = HfArg(
+        default=None, help="Checkpoint to start from, with or without heads: a folder or a name on the Hub."
+    )
+    config_overrides: list[str] | None = HfArg(
+        default=None,
+        help="Fields of the model's configuration, as `name=value`: of a new model all, such as `n_layer=3`; of a "
+        "checkpoint those of its heads and training, such as `head_gradient=0.5 head_loss_weight=0.2`.",
+    )
+    ngram_size: int | None = HfArg(
+        default=None,
+        help="The paper's N: the next token plus N - 1 heads. Default: the checkpoint's or preset's, else 4.",
+    )
+    ngram_target: str | None = choice(
+        None,
+        ("wdr", "simple", "none"),
+        "What the heads predict: `wdr`, word differences; `simple`, the embeddings of future tokens; `none`, no heads."
+        " Default: the checkpoint's, else `wdr`.",
+    )
+    recipe: str | None = choice(
+        None,
+        RECIPES,
+        "Defaults for the heads: "
+        + "; ".join(f"`{name}`, {recipe.description}" for name, recipe in RECIPES.items())
+        + ". Default: the preset's; the heads of a checkpoint keep theirs.",
+    )
+    ngram_head_reads: str | None = choice(
+        None,
+        HEAD_INPUTS,
+        "What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens before "
+        "the predicted one. Default: the checkpoint's, else the recipe's.",
+    )
+    head_sample_rate: float | None = HfArg(
+        default=None,
+        help="The share of the positions that each head is trained on in a step, chosen at random. Default: the "
+        "recipe's.",
+    )
+    head_loss_schedule: str = choice(
+        "constant",
+        HEAD_LOSS_SCHEDULES,
+        "The heads' loss weights over time: `constant`; `linear`, down to 0 at the end; `curriculum`, adding one head "
+        "after each N-th part of the training.",
+    )
+    label_smoothing: float | None = HfArg(
+        default=None, help="Label smoothing of the training loss. Default: the preset's or checkpoint's, else 0."
+    )
+    train_mode: str = choice(
+        "full",
+        ("full", "heads", "lora"),
+        "What to train: `full`, all weights; `heads`, the heads of a frozen checkpoint; `lora`, PEFT adapters, merged "
+        "after training, and the heads.",
+    )
+    lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters.")
+    patience: int | None = HfArg(
+        default=None,
+        help="Stop after this many evaluations without improvement of `--metric_for_best_model`. Default: the "
+        "preset's, else never.",
+    )
+    gradient_diversity_steps: int | None = HfArg(
+        default=None, help="Measure and plot the paper's gradient diversity every this many steps. Default: never."
+    )
+    compare: bool = HfArg(
+        default=False, help="Also train the other kinds of model (plain, simple, wdr, ...) in subfolders."
+    )
+
+    def __post_init__(self):
+        check_at_least(self, 1, "ngram_size", "lora_rank", "patience", "gradient_diversity_steps")
+        if self.train_mode != "full" and self.model_name_or_path is None:
+            raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
+        if self.train_mode == "heads" and (self.kind == "plain" or self.compare):
+            raise InputError("`--train_mode heads` needs heads: remove `--ngram_target none` and `--compare`.")
+        if self.ngram_target == "none" and (self.ngram_size or 1) > 1:
+            raise InputError("`--ngram_target none` means no heads: remove it, or `--ngram_size`.")
+        if self.compare and self.ngram_size == 1:
+            raise InputError("`--compare` needs the N of the models with heads: use `--ngram_target none` for N = 1.")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The fields of `--config_overrides`, with values as in YAML."""
+        pairs = [override.partition("=") for override in self.config_overrides or ()]
+        if not all(name and equals for name, equals, _ in pairs):
+            raise InputError("`--config_overrides` must be a list of `name=value`.")
+        return {name: yaml.safe_load(value) for name, _, value in pairs}
+
+    @property
+    def kind(self) -> str:
+        """The kind of model, a key of `KINDS`; "plain" without heads."""
+        return "plain" if self.ngram_size == 1 or self.ngram_target == "none" else self.ngram_target or "wdr"
+
+    @property
+    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
+        """The kinds of model that `--compare` trains, with the options that select each."""
+        return KINDS
+
+
+@dataclass
+class EnsembleOptions:
+    """The ensemble and the drafts of a model that can generate."""
+
+    ensemble: str | None = choice(
+        None,
+        ("fitted", "lambda"),
+        "The ensemble to save with the model: `fitted`, the weights with the lowest validation loss; `lambda`, the "
+        "best λ of `--lambda_grid`. Default: the recipe's.",
+    )
+    lambda_grid: list[float] | None = HfArg(
+        default=None, help="Values of λ to evaluate. Default: 0 and the preset's λ, else 0 to 0.6 in steps of 0.1."
+    )
+    use_mtp: bool = HfArg(default=False, help="Generate by speculative decoding with the heads, where possible.")
+    draft_vocab_size: int | None = HfArg(
+        default=None,
+        help="Number of tokens that the heads may draft: the most frequent ones of the training text. Default: with "
+        "`--train_mode heads`, as many as cover 98 percent of it; else the checkpoint's, else all.",
+    )
+
+    def __post_init__(self):
+        check_at_least(self, 1, "draft_vocab_size")
+        if self.lambda_grid is not None:
+            if not self.lambda_grid or not all(0 <= value <= 1 for value in self.lambda_grid):
+                raise InputError("`--lambda_grid` must be a list of values from 0 to 1.")
+            self.lambda_grid = sorted(set(self.lambda_grid))
+
+
+@dataclass
+class TextOptions:
+    """A text to train on: files or a dataset, its tokenizer and blocks."""
+
+    # The options that name a text. An evaluation without them reads the text of the evaluated run.
+    sources: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "test_file", "dataset_name")
+    # The options that an evaluation takes from the evaluated run with another text, too.
+    model_options: ClassVar[set[str]] = {"block_size"}
+
+    train_file: list[str] | None = HfArg(
+        default=None,
+        help="UTF-8 text files to train on. Default, without any data option: English text that ships with Python.",
+    )
+    validation_file: list[str] | None = HfArg(
+        default=None,
+        help="Text files to select the best checkpoint and the ensemble on. Default: a part of the training text.",
+    )
+    test_file: list[str] | None = HfArg(default=None, help="Text files for the final evaluation. Default: none.")
+    dataset_name: str | None = HfArg(
+        default=None, help="Dataset instead of text files, with its splits: a name on the Hub or a folder."
+    )
+    dataset_config: str | None = HfArg(default=None, help="Configuration of `--dataset_name`, if it has several.")
+    text_column: str = HfArg(default="text", help="Column of `--dataset_name` that holds the text.")
+    streaming: bool = HfArg(
+        default=False,
+        help="Stream the training text instead of loading it; needs `--max_steps` and `--eval_strategy steps`.",
+    )
+    shuffle_buffer: int = HfArg(default=0, help="Rows in the shuffle buffer of `--streaming`; 0 keeps the order.")
+    validation_percentage: float = HfArg(
+        default=5.0, help="Percentage of the training text to hold out if there is no validation text."
+    )
+    tokenizer: str | None = None
+    vocab_size: int | None = HfArg(
+        default=None,
+        help="Maximum vocabulary of a tokenizer trained on the data. Default: all words, or the preset's.",
+    )
+    block_size: int | None = HfArg(
+        default=None,
+        help="Tokens per block, the model's context. Default: the preset's; of a checkpoint, its maximum, up to 1024.",
+    )
+    num_workers: int | None = HfArg(default=None, help="Processes for tokenization. Default: one per core.")
+
+    def __post_init__(self):
+        check_at_least(self, 1, "vocab_size", "num_workers")
+        check_at_least(self, 2, "block_size")
+        if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
+            raise InputError("`--dataset_name` cannot be combined with text files: give only one of them.")
+        if not 0 < self.validation_percentage < 100:
+            raise InputError(f"`--validation_percentage` must be between 0 and 100, got {self.validation_percentage}.")
+
+    @property
+    def names_text(self) -> bool:
+        """Whether an option names a text."""
+        return any(getattr(self, name) for name in self.sources)
+
+
+@dataclass
+class RunTrainingArguments(TrainingArguments):
+    """Trainer's options, with defaults for a complete run: evaluate and save every epoch, keep the best checkpoint."""
+
+    output_dir: str | None = HfArg(
+        default=None,
+        help="Folder of the run, new, empty, or of a run with the same options: repeat the command to resume. With "
+        "`--do_train false`, the folder of the results; by default, the model's.",
+    )
+    do_train: bool = HfArg(
+        default=True, help="Whether to train. With `false`, `--model_name_or_path` is only evaluated."
+    )
+    eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
+    save_strategy: str | None = HfArg(default=None, help="When to save a checkpoint. Default: as `--eval_strategy`.")
+    save_steps: float | None = HfArg(default=None, help="Steps between checkpoints. Default: as `--eval_steps`.")
+    save_total_limit: int | None = HfArg(default=2, help="Number of checkpoints to keep.")
+    load_best_model_at_end: bool = HfArg(
+        default=True, help="Whether the result is the checkpoint with the best `--metric_for_best_model`."
+    )
+    metric_for_best_model: str | None = HfArg(
+        default=None,
+        help="Metric that selects the best checkpoint, as in the log, such as `loss`, `perplexity`, `heads_loss` or "
+        "`fitted_perplexity`. Default: what the trained model is used with.",
+    )
+    logging_steps: float = HfArg(default=50, help="Log the losses every this many steps.")
+    # A loss that is not finite must show.
+    logging_nan_inf_filter: bool = False
+    # The patience counter survives an interruption.
+    restore_callback_states_from_checkpoint: bool = True
+    # Every weight is used in every step.
+    ddp_find_unused_parameters: bool | None = False
+    # Rows carry fields that no backbone has as an argument.
+    remove_unused_columns: bool | None = False
+
+    def __post_init__(self):
+        has_accelerator = torch.accelerator.is_available()
+        self.dataloader_pin_memory = self.dataloader_pin_memory and has_accelerator
+        # Without a GPU, Trainer needs `use_cpu` to connect several processes.
+        self.use_cpu = self.use_cpu or not has_accelerator
+        self.save_strategy = self.save_strategy or self.eval_strategy
+        self.save_steps = self.save_steps or self.eval_steps or self.logging_steps
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        # Trainer sets a default.
+        self.requested_metric = (self.metric_for_best_model or "").removeprefix("eval_") or None
+        super().__post_init__()
+        if self.label_smoothing_factor:
+            raise InputError("`--label_smoothing_factor` would train without the heads: use `--label_smoothing`.")
+        if self.n_gpu > 1:
+            raise InputError("Several GPUs need one process each: use `accelerate launch`, or CUDA_VISIBLE_DEVICES=0.")
+        if self.push_to_hub and not self.do_train:
+            raise InputError("`--push_to_hub` needs a trained run: remove `--do_train false`.")
+
+    def select_by(self, default_metric: str) -> None:
+        """Select the best checkpoint by `--metric_for_best_model`, else by `default_metric`."""
+        self.metric_for_best_model = self.requested_metric or default_metric
+        # Trainer would maximize every metric whose name does not end in `loss`.
+        self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))

@@ -1,0 +1,110 @@
+"""Options of a script: from the command line, from a YAML file, and by preset."""
+
+import json
+from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers import HfArgumentParser
+
+from ..data.errors import InputError
+from .presets import DEFAULT_PRESET
+
+SETTINGS = "run.yaml"
+USAGE = "%(prog)s [FILE.yaml] [--option value ...]"
+
+
+class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """A formatter that shows defaults and keeps the line breaks of the description."""
+
+
+class OptionParser(HfArgumentParser):
+    """A parser that raises an `InputError`, and suggests the nearest name for an unknown option."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message[0].upper()}{message[1:]}. See `--help`.")
+
+    def check_names(self, words: Sequence[str]) -> None:
+        """Raise an `InputError` if a word of the command line is an unknown option, or belongs to none."""
+        unknown = self.parse_known_args(list(words))[1]
+        if unknown:
+            known = [field.name for kind in self.dataclass_types for field in fields(kind)]
+            nearest = get_close_matches(unknown[0].partition("=")[0].lstrip("-"), known, n=1)
+            advice = f"Did you mean `--{nearest[0]}`?" if nearest else "See `--help`."
+            raise InputError(f"`{unknown[0]}` is no option. {advice}")
+
+
+def parse(
+    classes: tuple[type, type, type],
+    arguments: Sequence[str],
+    prog: str,
+    description: str,
+    defaults: Mapping[str, Any] | None = None,
+) -> tuple[Any, ...]:
+    r"""
+    Parse `[FILE.yaml] [--option value ...]` into the dataclasses of a script. The command line takes precedence over
+    the file, the file over `defaults` of the command, and these over the preset. An evaluation (`--do_train false`)
+    has the data options of the evaluated run as its file, without those of the text if it has another text.
+
+    Args:
+        classes (`tuple[type, type, type]`): The dataclasses for data, model (with its `presets`) and training.
+        arguments (`Sequence[str]`): The command line.
+        prog (`str`): The command, for `--help`.
+        description (`str`): Its description, for `--help`.
+        defaults (`Mapping[str, Any]`, *optional*): Defaults that differ from those of the dataclasses.
+    """
+    options = {"prog": prog, "usage": USAGE, "description": description, "formatter_class": HelpFormatter}
+    parser = OptionParser(classes, allow_abbrev=False, **options)
+    words, nulls = list(arguments), {}
+    if words and words[0].endswith((".yaml", ".yml")):
+        file_words, nulls = _read_yaml(Path(words[0]))
+        words = [*file_words, *words[1:]]
+    parser.check_names(words)
+    chosen = parser.parse_known_args(words)[0]
+    if not chosen.do_train:
+        words = [*_data_words(classes[0], chosen), *words]
+    presets = classes[1].presets
+    if presets and (chosen.preset or chosen.model_name_or_path is None):
+        preset = presets[chosen.preset or DEFAULT_PRESET]
+        recipe = preset.recipe or classes[1].default_recipe
+        parser.set_defaults(preset=DEFAULT_PRESET, recipe=recipe, **preset.arguments)
+    parser.set_defaults(**(defaults or {}), **nulls)
+    return parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+
+
+def _read_yaml(path: Path, names: Sequence[str] | None = None) -> tuple[list[str], dict[str, None]]:
+    """Return the options in a YAML file as words of a command line, and those that are null; only `names` if given."""
+    # Strings, as on a command line: the option decides what they mean.
+    settings = yaml.load(path.read_text(encoding="utf-8-sig"), yaml.BaseLoader) or {}
+    if not isinstance(settings, dict):
+        raise InputError(f"The settings file {path} must have one `option: value` per line.")
+    words, nulls = [], {}
+    for name, value in settings.items():
+        if name == "num_processes" or (names is not None and name not in names):
+            continue
+        if value == "null":
+            nulls[name] = None
+        elif isinstance(value, list):
+            words += [f"--{name}", *value]
+        else:
+            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return words, nulls
+
+
+def _data_words(data_class: type, chosen: Any) -> list[str]:
+    """Return the data options of the run that is to be evaluated, as words of a command line; none without a run."""
+    if chosen.model_name_or_path is None:
+        raise InputError("`--do_train false` needs a trained model: set `--model_name_or_path`.")
+    # A checkpoint's run is in the folder above.
+    model = Path(chosen.model_name_or_path)
+    path = next((folder / SETTINGS for folder in (model, model.parent) if (folder / SETTINGS).exists()), None)
+    if path is None:
+        return []
+    names = {field.name for field in fields(data_class)} - {"tokenizer", "vocab_size"}
+    if any(getattr(chosen, name) for name in data_class.sources):
+        names &= data_class.model_options
+    return _read_yaml(path, names)[0]

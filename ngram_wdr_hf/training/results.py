@@ -1,0 +1,180 @@
+"""What scripts do around the training: the search for an ensemble, callbacks, scores, comparisons."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from transformers import EarlyStoppingCallback, PreTrainedModel
+
+from ..evaluation.ensemble_fit import EnsembleFit, fit_ensemble
+from ..evaluation.gradient_diversity import GradientDiversityCallback
+from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
+from ..method.ensemble import Ensemble, ensemble_arguments
+from .options import EnsembleOptions, ModelOptions, RunTrainingArguments
+from .presets import RECIPES
+from .report import (
+    Card,
+    RunResult,
+    describe_model,
+    print_tables,
+    save_evaluation,
+    save_lambda_plot,
+    save_results,
+    save_training_plot,
+)
+from .run_folder import RunFolder
+from .trainer import NgramTrainer, to_device, uses_fsdp
+
+USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+
+@dataclass(frozen=True)
+class EnsembleSearch:
+    """The ensembles to look for: the values of λ in `grid` and, if `fits`, the fitted weights."""
+
+    grid: list[float]
+    fits: bool
+
+    @classmethod
+    def of(
+        cls, options: EnsembleOptions, model: ModelOptions, training: RunTrainingArguments, searches: bool = True
+    ) -> "EnsembleSearch":
+        """
+        Return what the options ask for. By default, there is no search (`searches=False`, or heads for drafts alone),
+        or that of the recipe, with the preset's λ.
+        """
+        recipe = RECIPES[model.recipe or model.default_recipe]
+        searches = searches and recipe.ensemble is not None
+        lambdas = model.presets[model.preset].lambdas if model.preset is not None else {}
+        grid = [0.0]
+        if options.lambda_grid is not None:
+            grid = options.lambda_grid
+        elif searches:
+            grid = [0.0, lambdas[model.kind]] if model.kind in lambdas else list(USUAL_GRID)
+        by_recipe = searches and training.do_train and recipe.ensemble == "fitted"
+        return cls(grid, by_recipe if options.ensemble is None else options.ensemble == "fitted")
+
+    def trainer_options(self, model: ModelOptions, training: RunTrainingArguments) -> dict[str, Any]:
+        """
+        Select the best checkpoint by what the model will be used with, in `training`, and return the arguments of
+        [`NgramTrainer`] for its evaluations.
+        """
+        is_sharded, has_heads_only = uses_fsdp(training), model.train_mode == "heads"
+        fits = (self.fits or training.requested_metric == "fitted_perplexity") and not is_sharded
+        if has_heads_only:
+            counts_drafts = RECIPES[model.recipe or model.default_recipe].ensemble is None and not is_sharded
+            default_metric = "accepted_drafts" if counts_drafts else "heads_loss"
+            # The loss of a frozen model never changes.
+            training.requested_metric = None if training.requested_metric == "loss" else training.requested_metric
+        elif fits:
+            default_metric = "fitted_perplexity"
+        else:
+            default_metric = "loss" if model.recipe == "paper" else "best_perplexity"
+        training.select_by(default_metric)
+        needs_ensemble = training.metric_for_best_model != "accepted_drafts"
+        # The grid takes longer than the fit, and the fit is at least as good.
+        needs_grid = needs_ensemble and (not fits or training.metric_for_best_model == "best_perplexity")
+        return {
+            "ensembles": self.grid if needs_grid and model.kind not in ("plain", "bow") else (),
+            "fits_ensemble": fits and needs_ensemble,
+            "measures_acceptance": has_heads_only and not is_sharded,
+        }
+
+
+def add_callbacks(trainer: NgramTrainer, options: ModelOptions) -> None:
+    """Add early stopping and the measurement of gradient diversity, if the options ask for them."""
+    if options.patience is not None and trainer.args.load_best_model_at_end:
+        trainer.add_callback(EarlyStoppingCallback(options.patience))
+    if options.gradient_diversity_steps is not None:
+        trainer.add_callback(GradientDiversityCallback(trainer, options.gradient_diversity_steps))
+
+
+def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTrainingArguments) -> None:
+    """Print the sizes of the model and of each split, in the first process."""
+    if training.process_index == 0:
+        fields = describe_model(model)
+        heads = f", {fields['head_parameters']:,} of them in the heads" if model.ngram_heads else ""
+        texts = ", ".join(f"{split} {count}" for split, count in counts.items())
+        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
+
+
+def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainingArguments) -> PreTrainedModel:
+    """Return the model saved in a folder, without an ensemble until that is chosen; without training, `model`."""
+    if training.do_train:
+        model = type(model).from_pretrained(folder.path, ensemble_lambda=0.0, ensemble_weights=None)
+    return to_device(model, training)
+
+
+def fit_and_score(
+    model: PreTrainedModel, texts: Mapping[str, ScoredText], search: EnsembleSearch, training: RunTrainingArguments
+) -> tuple[EnsembleFit | None, dict[str, Scores]]:
+    """
+    Fit the ensemble's weights on the validation text, if `search` asks for that, and score every text: for the model's
+    own ensemble, the grid of λ, the weights and the best temperature. All processes share the work.
+    """
+    own, fit, ensembles = model.ngram_ensemble(), None, {0.0}
+    if model.ngram_heads:
+        ensembles |= {own, *search.grid}
+        if search.fits and "validation" in texts:
+            fit = fit_ensemble(model, texts["validation"], training.eval_batch_size)
+            ensembles |= {fit.temperature, fit.ensemble}
+    return fit, {
+        split: score_text(score, split, text, training, model=model, ensembles=by_kind(ensembles))
+        for split, text in texts.items()
+    }
+
+
+def score_text(
+    function: Callable[..., Any], split: str, text: ScoredText, training: RunTrainingArguments, **arguments: Any
+) -> Scores | MaskedScores:
+    """Score a text with `score` or `score_masked`, with a progress bar."""
+    is_silent = training.disable_tqdm or training.process_index > 0
+    with tqdm(desc=f"Scoring the {split} text", unit=" batches", leave=False, disable=is_silent) as bar:
+        return function(text=text, batch_size=training.eval_batch_size, on_batch=bar.update, **arguments)
+
+
+def set_ensemble(model: PreTrainedModel, ensemble: Ensemble) -> None:
+    """Set the ensemble in the model's configuration."""
+    fields = {"ensemble_lambda": 0.0, "ensemble_weights": None} | ensemble_arguments(ensemble)
+    for name, value in fields.items():
+        setattr(model.config, name, value)
+
+
+def save(
+    result: RunResult,
+    model: PreTrainedModel,
+    folder: RunFolder,
+    training: RunTrainingArguments,
+    card: Card,
+    usage: Mapping[str, Any],
+) -> None:
+    """
+    Save the chosen ensemble in the model's configuration, and the results of a run; push them. Without training, save
+    the results only. `usage` has the values for the example code of the model card.
+    """
+    if not training.do_train:
+        save_evaluation(result, folder.path)
+        return
+    model.config.save_pretrained(folder.path)
+    save_results(result, folder.path, card, {"name": folder.repository or str(folder.path), **usage})
+    folder.push(training)
+
+
+def compare(
+    main: Callable[[Sequence[str]], RunResult],
+    arguments: Sequence[str],
+    result: RunResult,
+    model: ModelOptions,
+    training: RunTrainingArguments,
+) -> None:
+    """Run `main` with the same command line for each other kind of model, and print and plot all results together."""
+    results, folder = [result], Path(training.output_dir)
+    for kind, options in model.compared_kinds.items():
+        if kind != model.kind:
+            results.append(main([*arguments, *options, "--compare", "false", "--output_dir", str(folder / kind)]))
+    if training.should_save:
+        print_tables(results)
+        save_lambda_plot(results, folder / "comparison.png")
+        save_training_plot(results, folder / "comparison_training.png")

@@ -1,0 +1,215 @@
+"""The folder of a run: its options, its state, and the checkpoint to resume from."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from huggingface_hub import create_repo, upload_folder
+from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArguments
+
+from ..data.errors import InputError
+from ..data.tokenizers import load_tokenizer
+from .new_models import save_trained
+from .parsing import SETTINGS
+from .presets import Preset
+from .report import METRICS
+from .trainer import NgramTrainer
+
+# Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
+STATE = "trainer_state.json"
+TRANSLATIONS = "test_translations.jsonl"
+RESULTS = (METRICS, TRANSLATIONS, "README.md", "evaluation.*", "*.png")
+# Settings that may change when a run is continued.
+LENGTHS = {"max_steps", "num_train_epochs"}
+# What may be in the folder before a run begins.
+LEFT_OVER = (".", "evaluation.", "tokenizer", "special_tokens_map", "vocab")
+# Options that do not change the trained weights: hardware, reports, what is saved.
+# fmt: off
+NOT_SETTINGS = {
+    "accelerator_config", "cache_limit", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "fsdp", "fsdp_config",
+    "gradient_diversity_steps", "greater_is_better", "hub_model_id", "hub_private_repo", "hub_token",
+    "length_penalty", "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams",
+    "num_examples", "num_workers", "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to",
+    "resume_from_checkpoint", "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to",
+    "use_cpu", "use_mtp",
+}
+# fmt: on
+
+
+def settings_of(data: Any, model: Any, training: TrainingArguments, preset: Preset | None = None) -> dict[str, Any]:
+    """
+    Return the options that identify a run, for `run.yaml`, which as a settings file gives the same run: those that
+    change the trained weights, without Trainer's defaults unless the preset has others.
+    """
+    own = {field.name: getattr(group, field.name) for group in (data, model) for field in fields(group)}
+    defaults = type(training)(output_dir=training.output_dir).to_dict()
+    kept = {"seed", "learning_rate", *(preset.arguments if preset is not None else ())}
+    trainers = {
+        name: value
+        for name, value in training.to_dict().items()
+        if name in kept or value != defaults[name] or name == "metric_for_best_model"
+    }
+    settings = {
+        name: value
+        for name, value in {**own, **trainers}.items()
+        if name not in NOT_SETTINGS and (value is not None or name in kept)
+    }
+    if training.world_size > 1:
+        settings["num_processes"] = training.world_size
+    return settings
+
+
+class RunFolder:
+    """The folder of one run: options (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.settings: dict[str, Any] = {}
+        self.repository: str | None = None
+        self.is_longer = False
+
+    @contextmanager
+    def claimed(self, settings: dict[str, Any], training: TrainingArguments) -> Iterator["RunFolder"]:
+        """
+        Hold the lock on the folder in the `with` block. Raise an `InputError` unless it is free, and new or of a run
+        with the same settings, up to the length of the training.
+        """
+        self.settings = settings
+        if not training.do_train:
+            yield self
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        if training.process_index == 0:
+            try:
+                lock.acquire(blocking=False)
+            except Timeout as error:
+                raise InputError(
+                    f"`--output_dir {self.path}` is in use by another run: wait for it, or choose another folder."
+                ) from error
+        try:
+            self._check()
+            yield self
+        finally:
+            lock.release()
+
+    def _check(self) -> None:
+        if not self.has_begun():
+            if any(not child.name.startswith(LEFT_OVER) for child in self.path.iterdir()):
+                raise InputError(
+                    f"`--output_dir {self.path}` has files, but no run of these scripts: choose an empty folder."
+                )
+            return
+        saved = yaml.safe_load((self.path / SETTINGS).read_text(encoding="utf-8")) or {}
+        now = yaml.safe_load(_as_yaml(self.settings))
+        names = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+        self.is_longer = any(name in LENGTHS for name in names)
+        different = [f"{name}: saved {saved.get(name)}, now {now.get(name)}" for name in names if name not in LENGTHS]
+        if different:
+            raise InputError(
+                f"`--output_dir {self.path}` holds a run with other options ({'; '.join(different[:3])}): choose "
+                "another folder, or delete this one."
+            )
+
+    def has_begun(self) -> bool:
+        """Return whether the folder holds a run: `run.yaml`, which is written after the tokenizer."""
+        return (self.path / SETTINGS).exists()
+
+    def is_finished(self) -> bool:
+        """Return whether the training in the folder is complete, and as long as the settings say."""
+        return read_state(self.path) is not None and not self.is_longer
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """Return the tokenizer of the run in the folder; `None` if there is none yet."""
+        return load_tokenizer(str(self.path)) if self.has_begun() else None
+
+    def begin(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write the tokenizer and the settings of a run that is to be trained, before its training."""
+        if not self.has_begun():
+            tokenizer.save_pretrained(self.path)
+        # What a shorter training of the run has left.
+        for path in (path for pattern in (STATE, *RESULTS) for path in self.path.glob(pattern)):
+            path.unlink()
+        # Renamed when complete, so that an interrupted write leaves no damaged file.
+        unfinished = self.path / f".{SETTINGS}"
+        unfinished.write_text(_as_yaml(self.settings), encoding="utf-8")
+        unfinished.replace(self.path / SETTINGS)
+
+    def train(self, trainer: NgramTrainer, tokenizer: PreTrainedTokenizerBase) -> None:
+        """
+        Write tokenizer and settings. Train from the last complete checkpoint in the folder, else from that of
+        `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
+        training as complete.
+        """
+        if trainer.args.should_save:
+            self.begin(tokenizer)
+        trainer.accelerator.wait_for_everyone()
+        checkpoint = self._last_checkpoint()
+        state, num_steps = (None, 0) if checkpoint is None else (read_state(checkpoint), trainer.num_steps())
+        if state is not None and state.global_step > num_steps:
+            raise InputError(
+                f"{checkpoint} has more than {num_steps:,} steps: train for longer, or in another folder."
+            )
+        if state is not None and _has_ended(state) and state.max_steps == num_steps:
+            # Trainer would take another step.
+            trainer.load_result(checkpoint)
+        else:
+            start = checkpoint or trainer.args.resume_from_checkpoint
+            trainer.train(resume_from_checkpoint=None if start is None else str(start))
+        save_trained(trainer)
+        trainer.save_state()
+        trainer.accelerator.wait_for_everyone()
+
+    def _last_checkpoint(self) -> Path | None:
+        complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
+        return max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
+
+    def history(self, training: TrainingArguments) -> list[dict[str, float]]:
+        """Return Trainer's log of the completed training; empty without training."""
+        return read_state(self.path).log_history if training.do_train else []
+
+    def make_repository(self, training: TrainingArguments) -> None:
+        """Create the repository on the Hub for `--push_to_hub`, unless it exists. Trainer itself pushes nothing."""
+        if training.push_to_hub and training.process_index == 0:
+            name = training.hub_model_id or self.path.absolute().name
+            url = create_repo(name, token=training.hub_token, private=training.hub_private_repo, exist_ok=True)
+            self.repository = url.repo_id
+        training.push_to_hub = False
+
+    def push(self, training: TrainingArguments) -> None:
+        """Upload the run to its repository on the Hub, if it has one, without its checkpoints and logs."""
+        if self.repository is None:
+            return
+        subfolders = [f"{child.name}/*" for child in self.path.iterdir() if child.is_dir()]
+        upload_folder(
+            repo_id=self.repository,
+            folder_path=self.path,
+            token=training.hub_token,
+            ignore_patterns=[".*", "training_args.bin", "comparison*", *subfolders],
+            commit_message="Trained model with N-gram heads",
+        )
+        print(f"Pushed to {self.repository}.")
+
+
+def read_state(folder: Path) -> TrainerState | None:
+    """Return Trainer's state in a run's or a checkpoint's folder; `None` if it is missing or was cut off."""
+    try:
+        return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _has_ended(state: TrainerState) -> bool:
+    """Return whether a training had its full length, or was stopped early, when its state was saved."""
+    return state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+
+
+def _as_yaml(settings: dict[str, Any]) -> str:
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

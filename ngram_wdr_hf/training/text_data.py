@@ -1,0 +1,123 @@
+"""Running text for causal and masked language models: loading, tokenizer, tokens."""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.errors import InputError
+from ..data.python_english import python_english
+from ..data.text import SPLITS, hold_out, load_text_dataset, load_text_files
+from ..data.token_stream import TokenStream, tokenize
+from ..data.tokenizers import load_tokenizer, texts_of
+from ..evaluation.models import DEFAULT_BLOCK_SIZE, max_positions
+from .options import RunTrainingArguments, TextOptions
+
+# The highest accepted share of unknown tokens in a text.
+MAX_UNKNOWN = 0.5
+# Rows of streamed text that are checked before training.
+CHECKED_ROWS = 100
+
+Splits = dict[str, Dataset | IterableDataset]
+
+
+@dataclass
+class TextData:
+    """
+    Tokenized text.
+
+    Args:
+        streams (`dict[str, TokenStream]`): The tokens by split, without a streamed training text.
+        streamed (`IterableDataset`, *optional*): The tokenized rows of a streamed training text; `None` without.
+    """
+
+    streams: dict[str, TokenStream]
+    streamed: IterableDataset | None = None
+
+    def counts(self) -> dict[str, str]:
+        """Return the number of tokens of each split, with the unit."""
+        counts = {split: f"{len(stream):,} tokens" for split, stream in self.streams.items()}
+        return counts if self.streamed is None else {"train": "streamed", **counts}
+
+
+def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text: bool = True) -> Splits:
+    """
+    Load the text by split, as rows of `text`; without any data option, English text that ships with Python. If there
+    is no validation text, a part of the training text is held out for it. Without training, the training split is left
+    out of the result. With `needs_text=False`, the model writes its training text, and no option need name one.
+    """
+    if options.streaming and training.do_train:
+        if training.max_steps <= 0 or "epoch" in (training.eval_strategy, training.save_strategy):
+            raise InputError("`--streaming` has no epochs: set `--max_steps` and `--eval_strategy steps`.")
+        if training.dataloader_num_workers > 1:
+            # Each worker would get files of its own, and hold out rows of its own.
+            raise InputError("`--streaming` reads the text in one process: set `--dataloader_num_workers` to 0 or 1.")
+    if not options.names_text and not needs_text:
+        return {}
+    files = {split: paths for split in SPLITS if (paths := getattr(options, f"{split}_file"))}
+    if not training.do_train and "validation" in files:
+        # Nothing is held out of it.
+        files.pop("train", None)
+    if options.dataset_name:
+        splits = load_text_dataset(
+            options.dataset_name, options.dataset_config, options.text_column, options.streaming
+        )
+    else:
+        splits = load_text_files(files, options.streaming) if files else python_english()
+    if training.do_train and needs_text and "train" not in splits:
+        raise InputError("A training text is missing: give `--train_file` or a `--dataset_name` with a train split.")
+    splits = hold_out(splits, options.validation_percentage)
+    return splits if training.do_train else {split: rows for split, rows in splits.items() if split != "train"}
+
+
+def find_tokenizer(
+    kind: str, trainers: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerBase]], splits: Splits
+) -> PreTrainedTokenizerBase:
+    """Train a tokenizer on the training split if `kind` is a key of `trainers`; else load it by name or folder."""
+    if kind not in trainers:
+        return load_tokenizer(kind)
+    if "train" not in splits:
+        raise InputError(f"`--tokenizer {kind}` needs a training text: give one, or another tokenizer.")
+    return trainers[kind](texts_of(splits["train"]))
+
+
+def tokenize_splits(splits: Splits, tokenizer: PreTrainedTokenizerBase, options: TextOptions, seed: int) -> TextData:
+    """
+    Tokenize every split. A streamed training text is shuffled with `seed`, and tokenized while it is read. Raise an
+    `InputError` if a text has nothing to predict, or is mostly unknown to the tokenizer.
+    """
+    streams, streamed = {}, None
+    for split, rows in splits.items():
+        if isinstance(rows, IterableDataset) and split == "train":
+            rows = rows.shuffle(buffer_size=options.shuffle_buffer, seed=seed) if options.shuffle_buffer > 1 else rows
+            streamed = tokenize(rows, tokenizer)
+            checked = TokenStream.from_rows(streamed.take(CHECKED_ROWS))
+        else:
+            checked = TokenStream.from_rows(tokenize(rows, tokenizer, options.num_workers or os.cpu_count() or 1))
+            streams[split] = checked
+        if len(checked) < 2:
+            raise InputError(f"The {split} text has {len(checked)} tokens: give a longer one.")
+        has_unknown = tokenizer.unk_token_id not in (None, tokenizer.eos_token_id)
+        unknown = np.mean(checked.ids == tokenizer.unk_token_id) if has_unknown else 0.0
+        if unknown > MAX_UNKNOWN:
+            raise InputError(
+                f"`--tokenizer` does not fit the {split} text, as {unknown:.0%} of the tokens are unknown: choose "
+                "another, or train one on the text."
+            )
+    return TextData(streams, streamed)
+
+
+def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
+    """
+    Return the tokens per block: `requested`, or for `None` the model's maximum, up to `DEFAULT_BLOCK_SIZE`. Raise an
+    `InputError` if the model is too short for it, or it is too short for the heads.
+    """
+    longest, ngram_size = max_positions(model) or math.inf, model.config.ngram_size
+    block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
+    if not ngram_size < block_size <= longest:
+        raise InputError(f"`--block_size` must be more than N = {ngram_size} and at most {longest}, got {block_size}.")
+    return block_size
