@@ -316,10 +316,10 @@ def clm_result(
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
     ensembles = named_ensembles(own, scores["validation"].best_lambda if "validation" in scores else None, fit)
-    cells = {
-        split: ensemble_cells(f"{unit}s", each.count(unit), ensembles, each.by_ensemble(unit), own)
-        for split, each in scores.items()
-    }
+    cells = {}
+    for split, each in scores.items():
+        figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}
+        cells[split] = ensemble_cells(f"{unit}s", each.count(unit), ensembles, figures, own)
     return RunResult(
         **describe_model(model),
         settings=settings,

@@ -52,10 +52,8 @@ def settings_of(data: Any, model: Any, training: TrainingArguments, preset: Pres
     defaults = type(training)(output_dir=training.output_dir).to_dict()
     kept = {"seed", "learning_rate", *(preset.arguments if preset is not None else ())}
     trainers = {
-        name: value
-        for name, value in training.to_dict().items()
-        if name in kept or value != defaults[name] or name == "metric_for_best_model"
-    }
+        name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]
+    } | {"metric_for_best_model": training.requested_metric}
     settings = {
         name: value
         for name, value in {**own, **trainers}.items()
