@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.pair_batches import PairBatches
+from ..data.rows import EvaluationRows
 from ..data.token_stream import EvaluationWindows, TokenStream
 from ..data.tokenizers import end_token_id
 from ..decoding.statistics import SpeculationStatistics
-from ..evaluation.head_acceptance import count_accepted
+from ..evaluation.head_acceptance import best_tokens, count_accepted
 from ..evaluation.modes import evaluating
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
@@ -90,7 +91,7 @@ class HeadDiagnostics:
 @torch.no_grad()
 def head_diagnostics(
     model: PreTrainedModel,
-    text: EvaluationWindows | PairBatches,
+    text: EvaluationWindows | EvaluationRows | PairBatches,
     ensemble_lambda: float | None = None,
     sentence_ends: Collection[int] = (),
     token_counts: Sequence[int] | np.ndarray | None = None,
@@ -98,55 +99,50 @@ def head_diagnostics(
     ensemble_weights: Sequence[float] | None = None,
 ) -> HeadDiagnostics:
     r"""
-    Measure accuracy and acceptance rate of every depth and the gain of the ensemble, in one pass over a text. The
-    values equal the model's own evaluation: `nlls` are its `head_losses`.
-
-    A greedy draft is accepted if it equals the model's choice, with the model's own ensemble. The model's choice after
-    a draft is known only where the text has the same token, so head n is measured at positions where all earlier
-    drafts were accepted and equal the text.
+    Measure accuracy and acceptance rate of every depth and the gain of the ensemble, in one pass over a text. `nlls`
+    are the model's `head_losses`. A greedy draft is accepted if it equals the model's choice, with its own ensemble.
+    That is known only where the text continues as drafted, so head n is measured where all earlier drafts were
+    accepted and equal the text.
 
     Args:
         model (`PreTrainedModel`): A model of this package; without heads, it has depth 0 only.
-        text (`EvaluationWindows` or `PairBatches`): Running text, or sentence pairs for an encoder-decoder model.
+        text (`EvaluationWindows`, `EvaluationRows` or `PairBatches`): The text, or pairs for an encoder-decoder model.
         ensemble_lambda (`float`, *optional*): The λ to measure the gain of; the model's own ensemble by default.
-        sentence_ends (`Collection[int]`, *optional*):
-            In running text, the tokens that end a sentence, see [`find_sentence_ends`]. Without them, positions are
-            counted from the beginning of the text. The target of a pair is one sentence.
-        token_counts (`Sequence[int]`, *optional*):
-            Count of each token in training, see [`count_tokens`]; by default, counts in `text`.
-        batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
+        sentence_ends (`Collection[int]`, *optional*): In running text, the tokens that end a sentence, see
+            [`find_sentence_ends`]. A row or the target of a pair is one sentence.
+        token_counts (`Sequence[int]`, *optional*): Count of each token in training, by default in `text`.
+        batch_size (`int`, *optional*, defaults to 8): Windows or rows per batch.
         ensemble_weights (`Sequence[float]`, *optional*): The N weights to measure the gain of, instead of a λ.
     """
     own, ensemble = model.ngram_ensemble(), model.ngram_ensemble(ensemble_lambda, ensemble_weights)
-    layer, draft_vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
+    layer, vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
     num_heads = len(model.ngram_heads)
     # By depth: targets, NLLs, hits. By head: drafts, accepted ones.
-    sums, draft_sums = np.zeros((3, num_heads + 1)), np.zeros((2, num_heads), dtype=int)
+    sums, draft_sums = np.zeros((num_heads + 1, 3)), np.zeros((2, num_heads), dtype=int)
     gains, tokens, places = [], [], []
     with evaluating(model):
         for batch in DataLoader(text, None if isinstance(text, PairBatches) else batch_size):
             predictions = model.ngram_predictions(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-            targets = predictions.targets
-            by_ensemble = {
-                value: _measure(layer, predictions.ensemble(value), targets[0]) for value in {0.0, own, ensemble}
-            }
-            by_head = [
-                _measure(layer, *pair, draft_vocabulary)
-                for pair in zip(predictions.embeddings[1:], targets[1:], strict=True)
+            embeddings, targets = predictions.embeddings, predictions.targets
+            by_depth = [_measure(layer, *pair) for pair in zip(embeddings, targets, strict=True)]
+            ensembled = {each: _measure(layer, predictions.ensemble(each), targets[0]) for each in {own, ensemble}}
+            drafts = [best for _, best in by_depth[1:]]
+            if vocabulary is not None:
+                drafts = [vocabulary[best_tokens(layer.select(vocabulary), each)] for each in embeddings[1:]]
+            sums += [
+                [len(nlls), float(nlls.sum()), int((best == of_depth).sum())]
+                for (nlls, best), of_depth in zip(by_depth, targets, strict=True)
             ]
-            for depth, (nlls, best, _) in enumerate([by_ensemble[0.0], *by_head]):
-                sums[:, depth] += len(nlls), float(nlls.sum()), int((best == targets[depth]).sum())
-            accepted = count_accepted([draft for *_, draft in by_head], by_ensemble[own][1], targets)
-            draft_sums += np.array(accepted, dtype=int)
+            draft_sums += np.array(count_accepted(drafts, ensembled[own][1], targets), dtype=int)
             is_target = targets[0] != IGNORE_INDEX
-            gains.append((by_ensemble[0.0][0] - by_ensemble[ensemble][0]).numpy())
+            gains.append((by_depth[0][0] - ensembled[ensemble][0]).numpy())
             tokens.append(targets[0][is_target].cpu().numpy())
             places.append(is_target.cumsum(1)[is_target].cpu().numpy())
     gains, tokens = np.concatenate(gains), np.concatenate(tokens)
     counts = count_tokens(text, model.ngram_vocab_size) if token_counts is None else np.asarray(token_counts)
     is_running = isinstance(text, EvaluationWindows)
     places = _places(tokens, sentence_ends) if is_running else np.concatenate(places)
-    num_targets, nll_sums, num_correct = sums
+    num_targets, nll_sums, num_correct = sums.T
     return HeadDiagnostics(
         ensemble=ensemble,
         num_targets=num_targets.astype(int).tolist(),
@@ -161,29 +157,21 @@ def head_diagnostics(
 
 
 def _measure(
-    layer: LogitLayer,
-    predictions: torch.Tensor,
-    targets: torch.LongTensor,
-    draft_vocabulary: torch.LongTensor | None = None,
-) -> tuple[torch.Tensor, torch.LongTensor, torch.LongTensor]:
+    layer: LogitLayer, predictions: torch.Tensor, targets: torch.LongTensor
+) -> tuple[torch.Tensor, torch.LongTensor]:
     """
-    Return the NLL of each target, row by row in float64, and the most likely token of all and of those in
-    `draft_vocabulary`, `(batch_size, T)`, -1 without a target. Logits are computed chunk by chunk.
+    Return the NLL of each target, row by row in float64, and the most likely tokens, `(batch_size, T)`, -1 without a
+    target. Logits are computed chunk by chunk.
     """
-    is_target = targets != IGNORE_INDEX
-    nlls, best_rows, draft_rows = [], [], []
-    size = chunk_rows(layer.weight)
+    is_target, size = targets != IGNORE_INDEX, chunk_rows(layer.weight)
+    nlls, best = [], []
     for rows, labels in zip(predictions[is_target].split(size), targets[is_target].split(size), strict=True):
         logits = layer(rows)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         # On the CPU, because not every accelerator has float64.
         nlls.append(F.cross_entropy(logits, labels, reduction="none").cpu().double())
-        best_rows.append(logits.argmax(-1))
-        if draft_vocabulary is not None:
-            draft_rows.append(draft_vocabulary[logits[:, draft_vocabulary].argmax(-1)])
-    best = torch.full_like(targets, -1).masked_scatter(is_target, torch.cat(best_rows))
-    draft = best if draft_vocabulary is None else best.masked_scatter(is_target, torch.cat(draft_rows))
-    return torch.cat(nlls), best, draft
+        best.append(logits.argmax(-1))
+    return torch.cat(nlls), torch.full_like(targets, -1).masked_scatter(is_target, torch.cat(best))
 
 
 def _places(tokens: np.ndarray, sentence_ends: Collection[int]) -> np.ndarray:
@@ -195,12 +183,11 @@ def _places(tokens: np.ndarray, sentence_ends: Collection[int]) -> np.ndarray:
 
 def _gain_bins(gains: np.ndarray, values: np.ndarray, firsts: Sequence[int]) -> list[GainBin]:
     """Return the gain of each bin of values that is not empty; `firsts` are the bins' lower bounds."""
-    labels = [
-        f"{first:,}–{end - 1:,}" if end > first + 1 else f"{first:,}" for first, end in itertools.pairwise(firsts)
-    ]
-    labels.append(f"{firsts[-1]:,}+")
-    bins = np.digitize(values, firsts) - 1
-    return [_gain_bin(label, gains[bins == i]) for i, label in enumerate(labels) if (bins == i).any()]
+    bins, found = np.digitize(values, firsts) - 1, []
+    for i, (first, end) in enumerate(itertools.zip_longest(firsts, firsts[1:])):
+        label = f"{first:,}+" if end is None else f"{first:,}–{end - 1:,}" if end > first + 1 else f"{first:,}"
+        found += [_gain_bin(label, gains[bins == i])] if (bins == i).any() else []
+    return found
 
 
 def _gain_bin(label: str, gains: np.ndarray) -> GainBin:
@@ -216,11 +203,10 @@ def draft_statistics(
     without prompt lookup. Return the statistics of all prompts together. The model's positions limit the new tokens.
     """
     options = {"do_sample": False, "num_beams": 1, "draft_threshold": 0.0, "prompt_lookup_num_tokens": 0}
-    total = SpeculationStatistics()
-    for prompt in prompts:
-        ids = prompt["input_ids"].tolist()
-        total += generate_after(model, ids, max_new_tokens, use_mtp=True, **options).speculation
-    return total
+    outputs = (
+        generate_after(model, prompt["input_ids"], max_new_tokens, use_mtp=True, **options) for prompt in prompts
+    )
+    return sum((output.speculation for output in outputs), start=SpeculationStatistics())
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:
@@ -235,10 +221,9 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """
     Return the ids of the tokens that end a sentence: the end of a document, tokens with a line break, and `.`, `!` or
-    `?`, also repeated or with closing quotation marks or brackets. (The single token `Mr.` does not end a sentence;
-    the point in `3.5` does if it is a token.)
+    `?`, also repeated or with closing quotation marks or brackets. (`Mr.` does not; the point in `3.5` does if it is a
+    token.)
     """
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    is_end = ["\n" in text or SENTENCE_END.fullmatch(text) is not None for text in texts]
-    end = end_token_id(tokenizer)
-    return [token for token in range(len(texts)) if is_end[token] or token == end]
+    ends = [token for token, text in enumerate(texts) if "\n" in text or SENTENCE_END.fullmatch(text)]
+    return sorted({*ends, end_token_id(tokenizer)} - {None})

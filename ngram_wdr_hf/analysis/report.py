@@ -4,19 +4,19 @@ import base64
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from matplotlib.figure import Figure
 
-from ..data.errors import InputError, Unavailable
+from ..data.errors import Unavailable
 from ..decoding.obstacles import CannotDraft
 from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
 from ..method.ensemble import describe_ensemble
-from ..training.report import METRICS, RunResult, save_lambda_plot, save_training_plot
+from ..training.report import METRICS, save_lambda_plot, save_training_plot
 from ..training.trainer import loss_names
 from .head_diagnostics import draft_statistics
 from .head_figures import plot_acceptance, plot_gain, plot_heads
@@ -25,15 +25,7 @@ from .traced_text import traced_text
 from .trained_run import TrainedRun, load_run
 from .wdr_map import wdr_map
 
-REPORT = "analysis.html"
-# The metrics and their titles.
-TITLES = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "token_perplexity": "perplexity by token",
-    "perplexity": "perplexity",
-    "accuracy": "accuracy",
-}
+TABLE_METRICS = ("bleu", "chrf", "token_perplexity", "perplexity", "accuracy")
 STYLE = """
 :root { color-scheme: light dark; }
 body { max-width: 68rem; margin: 0 auto; padding: 1rem; font: 16px/1.55 system-ui, sans-serif;
@@ -53,88 +45,68 @@ def write_report(
     prompt: str | None = None,
     new_tokens: int = 64,
 ) -> Path:
-    r"""
-    Write a self-contained HTML page on finished runs and those of their `--compare`, and return its path.
-
-    Args:
-        runs (`Sequence[str | Path]`): The folders of the runs.
-        output (`str` or `Path`, *optional*): The file to write; `analysis.html` in the first run's folder by default.
-        split (`str`, *optional*, defaults to `"validation"`): The text to measure on, `"validation"` or `"test"`.
-        max_tokens (`int`, *optional*, defaults to 30,000): Maximum number of tokens to measure on, the first ones.
-        prompt (`str`, *optional*): The prompt of the text by source; by default, pieces of the split.
-        new_tokens (`int`, *optional*, defaults to 64): The maximum number of tokens after each prompt.
     """
-    folders = [
-        folder
-        for run in map(Path, runs)
-        for folder in (run, *sorted(path.parent for path in run.glob(f"*/{METRICS}")))
-    ]
-    loaded = {}
+    Write a self-contained HTML page on finished runs and those of their `--compare`, measured on the first
+    `max_tokens` tokens of a split, and return its path, by default in the first run's folder.
+    """
+    folders = []
+    for run in map(Path, runs):
+        folders += [run, *sorted(path.parent for path in run.glob(f"*/{METRICS}"))]
+    loaded: dict[str, TrainedRun] = {}
     for folder in folders:
         run = load_run(folder, split, max_tokens)
-        # Two runs may have models of one name.
-        name = run.result.name if run.result.name not in loaded else f"{run.result.name}, {folder}"
-        loaded[name] = replace(run, result=replace(run.result, name=name))
+        if run.result.name in loaded:
+            run.result.name += f", {folder}"
+        loaded[run.result.name] = run
     drafting = {name: run for name, run in loaded.items() if run.drafts}
-    if prompt is not None and not drafting:
-        raise InputError("`--prompt` needs a model that drafts: leave it out.")
     sections = {
-        "The model": partial(models, loaded),
-        "Results": partial(results, loaded),
-        "Training": partial(training, loaded),
-        "Predictions of the heads": partial(heads, loaded, split),
-        "Generated text by source": partial(generated_text, drafting, prompt, new_tokens),
-        "Where the ensemble helps": partial(gains, drafting),
-        "Map of the targets": partial(targets, loaded),
+        "Results": results(loaded),
+        "Training": training(loaded),
+        "Predictions of the heads": heads(loaded, split),
+        "Generated text by source": generated_text(drafting, prompt, new_tokens),
+        "Where the ensemble helps": gains(drafting),
+        "Map of the targets": targets(loaded),
     }
     body = f"<p>Measured on the {split} set, up to {max_tokens:,} tokens.</p>\n"
-    for title, make in sections.items():
+    for title, parts in sections.items():
         print(f"{title} ...", flush=True)
         try:
-            content = "".join(make())
+            content = "".join(parts)
         except (Unavailable, CannotDraft) as error:
             content = f"<p>Not available: {escape(str(error))}</p>\n"
         body += f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
-    path = folders[0] / REPORT if output is None else Path(output)
+    path = folders[0] / "analysis.html" if output is None else Path(output)
     path.write_text(as_page(" and ".join(loaded), body, STYLE), encoding="utf-8")
     return path
 
 
-def models(runs: dict[str, TrainedRun]) -> Iterator[str]:
-    rows = [["model", "class", "parameters", "in heads", "N", "ensemble"]]
-    for name, run in runs.items():
-        result = run.result
-        sizes = [f"{result.num_parameters:,}", f"{result.head_parameters:,}", str(result.ngram_size)]
-        ensemble = describe_ensemble(result.ensemble) if run.drafts else ""
-        rows.append([name, type(run.model).__name__, *sizes, ensemble])
-    yield table(rows)
-    for name, run in runs.items():
-        settings = table([["setting", "value"], *([key, str(value)] for key, value in run.result.settings.items())])
-        yield f"<details><summary>Settings of {escape(name)}</summary>{settings}</details>\n"
-
-
 def results(runs: dict[str, TrainedRun]) -> Iterator[str]:
-    """Yield a table of the metrics by split and ensemble, and a plot over λ."""
+    """Yield tables of the models, their settings and metrics by split and ensemble, and a plot over λ."""
+    found = [run.result for run in runs.values()]
+    sizes = [[r.name, r.ngram_size, f"{r.num_parameters:,}", f"{r.head_parameters:,}"] for r in found]
+    yield table([["model", "N", "parameters", "in heads"], *sizes])
+    names = dict.fromkeys(name for result in found for name in result.settings)
+    settings = [[name, *(result.settings.get(name, "") for result in found)] for name in names]
+    yield f"<details><summary>Settings</summary>{table([['setting', *runs], *settings])}</details>\n"
     cells = {}
-    for name, run in runs.items():
-        for split, metrics in run.result.splits.items():
+    for result in found:
+        for split, metrics in result.splits.items():
             # A masked language model has no ensemble.
             ensembles = metrics.get("ensembles", {"masked words": metrics})
-            for metric, title in TITLES.items():
-                row = {heading: f"{found[metric]:,.4g}" for heading, found in ensembles.items() if found.get(metric)}
-                cells |= {(name, split, title): row} if row else {}
-    headings = list(dict.fromkeys(heading for row in cells.values() for heading in row))
+            for metric in TABLE_METRICS:
+                row = {heading: values[metric] for heading, values in ensembles.items() if values.get(metric)}
+                cells |= {(result.name, split, metric.replace("_", " ")): row} if row else {}
+    headings = dict.fromkeys(heading for row in cells.values() for heading in row)
     body = [[*names, *(row.get(heading, "") for heading in headings)] for names, row in cells.items()]
     yield table([["model", "split", "metric", *headings], *body])
-    metric = "bleu" if any(title == TITLES["bleu"] for *_, title in cells) else "token_perplexity"
-    plotted = [replace(run.result, **over_lambda(run.result, metric)) for run in runs.values()]
-    if all(result.over_lambda for result in plotted):
-        yield picture(partial(save_lambda_plot, plotted), f"{TITLES[metric]} over λ")
+    if found[0].over_lambda:
+        comparable = [result for result in found if result.over_lambda.keys() >= found[0].over_lambda.keys()]
+        yield picture(partial(save_lambda_plot, comparable), f"{found[0].lambda_figure} over λ")
 
 
 def training(runs: dict[str, TrainedRun]) -> Iterator[str]:
     found = [run.result for run in runs.values()]
-    yield picture(partial(save_training_plot, found), "Losses of each model and validation perplexity over the steps")
+    yield picture(partial(save_training_plot, found), "Training losses and validation perplexity over the steps")
     logged = {r.name: r.history for r in found if any(GRADIENT_DIVERSITY in entry for entry in r.history)}
     if logged:
         yield picture(plot_gradient_diversity(logged), "Gradient diversity over the steps")
@@ -142,28 +114,23 @@ def training(runs: dict[str, TrainedRun]) -> Iterator[str]:
 
 def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
     """Yield perplexity, accuracy and acceptance rate by depth; the perplexity alone for masked language models."""
-    rows = [["model", "depth", "perplexity", "accuracy", "acceptance rate", "tokens"]]
-    for name, run in runs.items():
-        if run.text is None:
-            metrics = run.result.splits[split]
-            for depth, loss in enumerate(loss_names(run.result.ngram_size, "masked_word")):
-                label = f"{depth}-level WDR" if depth else "masked word"
-                # A head without targets has no loss.
-                perplexity = "" if metrics[loss] is None else f"{math.exp(metrics[loss]):,.1f}"
-                rows.append([name, label, perplexity, "", "", f"{metrics['head_counts'][depth]:,}"])
-            continue
-        found = run.diagnostics
-        for depth, count in enumerate(found.num_targets):
-            label = f"head {depth}" if depth else "next token"
-            accepted = f"{found.acceptance[depth - 1]:.1%}" if depth else ""
-            figures = [f"{found.perplexities[depth]:,.1f}", f"{found.accuracies[depth]:.1%}", accepted, f"{count:,}"]
-            rows.append([name, label, *figures])
-    yield "<p>Head n predicts the token n positions after the next one. Acceptance: after accepted drafts.</p>\n"
-    yield table(rows)
     by_name = {name: run.diagnostics for name, run in runs.items() if run.text is not None}
+    rows = [["model", "depth", "perplexity", "tokens", "accuracy", "acceptance rate"]]
+    for name, found in by_name.items():
+        columns = (found.perplexities, found.num_targets, found.accuracies, ["", *found.acceptance])
+        rows += [[name, depth, *figures] for depth, figures in enumerate(zip(*columns, strict=True))]
+    for result in (run.result for run in runs.values() if run.text is None):
+        metrics = result.splits[split]
+        for depth, loss in enumerate(loss_names(result.ngram_size, "masked_word")):
+            # A head without targets has no loss.
+            perplexity = "" if metrics[loss] is None else math.exp(metrics[loss])
+            rows.append([result.name, depth, perplexity, metrics["head_counts"][depth], "", ""])
+    yield "<p>Depth 0 is the next token or the masked word, depth n the prediction of head n.</p>\n"
+    yield table(rows)
     if by_name:
-        drafts = {name: draft_statistics(run.model, run.prompts) for name, run in runs.items() if run.drafts}
         yield picture(plot_heads(by_name), "Perplexity and accuracy by depth")
+        prompts = {name: [{"input_ids": torch.tensor([ids])} for ids in run.prompts] for name, run in runs.items()}
+        drafts = {name: draft_statistics(run.model, prompts[name]) for name, run in runs.items() if run.drafts}
         yield picture(plot_acceptance(by_name, drafts), "Acceptance rate of each head's drafts")
 
 
@@ -175,19 +142,13 @@ def generated_text(runs: dict[str, TrainedRun], prompt: str | None, new_tokens: 
 
 
 def gains(runs: dict[str, TrainedRun]) -> Iterator[str]:
-    rows = [["model", "ensemble", "tokens", "gain", "standard error", "number"]]
-    for name, run in runs.items():
-        found = run.diagnostics
-        groups = {"": [found.gain], "position ": found.gain_by_place, "count ": found.gain_by_frequency}
-        for group, (label, number, mean, error) in ((group, gain) for group, bins in groups.items() for gain in bins):
-            figures = [f"{mean:.4f}", f"{error:.4f}", f"{number:,}"]
-            rows.append([name, describe_ensemble(found.ensemble), f"{group}{label}", *figures])
+    """Yield the ensemble's gain: the NLL of a token without the ensemble minus that with it."""
+    by_name = {name: run.diagnostics for name, run in runs.items()}
     if runs:
-        by_name = {name: run.diagnostics for name, run in runs.items()}
-        yield "<p>The NLL of a token without the ensemble minus that with it, with two standard errors.</p>\n"
+        rows = [[name, describe_ensemble(found.ensemble), *found.gain[2:]] for name, found in by_name.items()]
+        yield table([["model", "ensemble", "gain in nats per token", "standard error"], *rows])
         yield picture(plot_gain(by_name, "place"), "Gain by position in the sentence")
         yield picture(plot_gain(by_name, "frequency"), "Gain by count in the training text")
-        yield f"<details><summary>Values</summary>{table(rows)}</details>\n"
 
 
 def targets(runs: dict[str, TrainedRun]) -> Iterator[str]:
@@ -195,28 +156,11 @@ def targets(runs: dict[str, TrainedRun]) -> Iterator[str]:
     yield picture(wdr_map(run.model, run.documents, run.tokenizer).figure(), "Map of the targets by level")
 
 
-def over_lambda(result: RunResult, metric: str) -> dict[str, Any]:
-    """Return the fields of a result for its plot over λ: a metric by λ and with the fitted weights, by split."""
-    splits = {split: metrics for split, metrics in result.splits.items() if metrics.get(metric)}
-    return {
-        "over_lambda": {
-            split: {
-                at: value for at, value in zip(metrics["lambda"], metrics[metric], strict=True) if value is not None
-            }
-            for split, metrics in splits.items()
-        },
-        "with_weights": {
-            split: metrics["ensembles"]["fitted"][metric]
-            for split, metrics in splits.items()
-            if "fitted" in metrics["ensembles"]
-        },
-        "lambda_figure": TITLES[metric],
-    }
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of texts as HTML; the first row is the header."""
-    return as_table([[escape(cell) for cell in row] for row in rows])
+def table(rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table as HTML; the first row is the header."""
+    return as_table(
+        [[escape(f"{cell:,.4g}" if isinstance(cell, float) else str(cell)) for cell in row] for row in rows]
+    )
 
 
 def picture(drawing: Figure | Callable[[IO[bytes]], object], description: str) -> str:

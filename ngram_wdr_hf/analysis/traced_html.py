@@ -10,8 +10,6 @@ from .token_text import LINE_MARKS
 if TYPE_CHECKING:
     from .traced_text import TracedText, TracedToken
 
-# What stands for a token that is a part of a character.
-PART = "◌"
 # Control characters as pictures, because terminals and pages do not show them.
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 HELP = (
@@ -55,13 +53,12 @@ def as_fragment(traced: "TracedText") -> str:
     """Return a traced text as a `div` with its style. It follows the page's `color-scheme`."""
     statistics = traced.statistics
     counts = f"{statistics.num_tokens:,} tokens, {statistics.tokens_per_forward:.2f} per row and forward pass."
-    legend = [[_span(source, name), *cells] for source, name, *cells in _sources(traced)]
-    table = as_table([("source", "tokens", "share", "drafts", "accepted"), *legend])
+    table = as_table([["source", "tokens", "share", "drafts", "accepted"], *_sources(traced)])
     texts = ""
     for prompt, tokens in traced.rows:
         # A source text is not continued.
         between = "<br>→ " if traced.is_encoder_decoder else ""
-        before = f'<span class="prompt">{escape(prompt.translate(CONTROLS))}</span>{between}'
+        before = f'<span class="prompt">{escape(visible(prompt))}</span>{between}'
         texts += f'<div class="text" dir="auto">{before}{"".join(map(_token, tokens))}</div>\n'
     return (
         f'<div class="traced">\n<style>{STYLE}</style>\n<p>{counts}</p>\n{table}'
@@ -69,36 +66,24 @@ def as_fragment(traced: "TracedText") -> str:
     )
 
 
-def as_text(traced: "TracedText") -> str:
-    """Return a traced text with marks, and its counts."""
-    between = " → " if traced.is_encoder_decoder else "|"
-    texts = [row.prompt.translate(CONTROLS) + between + "".join(map(_marked, row.tokens)) for row in traced.rows]
-    rows = _sources(traced)
-    counts = [f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in rows]
-    return "\n\n".join([*texts, "\n".join(counts)])
-
-
-def _sources(traced: "TracedText") -> Iterator[tuple[int, str, str, str, str, str]]:
-    """Yield each source of tokens and drafts: its number, name, tokens, their share, drafts, acceptance rate."""
+def _sources(traced: "TracedText") -> Iterator[list[str]]:
+    """Yield a row of the legend for each source: its name, tokens, their share, drafts, acceptance rate."""
     counts, num_tokens = traced.counts, len(traced.tokens)
     for source, drafts in {MODEL_SOURCE: 0, **traced.num_drafts}.items():
         count = counts.get(source, 0)
         accepted = f"{count / drafts:.0%}" if drafts else ""
-        yield source, _name(source), f"{count:,}", f"{count / num_tokens:.0%}", f"{drafts:,}", accepted
+        yield [_span(source, _name(source)), f"{count:,}", f"{count / num_tokens:.0%}", f"{drafts:,}", accepted]
 
 
 def _token(token: "TracedToken") -> str:
-    text = token.text.translate(CONTROLS) or PART
-    body = text.rstrip("\n")
+    text = visible(token.text)
     # Line breaks at the end come after the mark.
-    line_breaks = text[len(body) :]
-    shown = escape(body).replace("\n", "⏎\n") + "⏎" * len(line_breaks)
+    line_breaks = text[len(text.rstrip("\n")) :]
+    shown = escape(text.rstrip("\n")).replace("\n", "⏎\n") + "⏎" * len(line_breaks)
     if not token.rejected:
         return _span(token.source, shown) + line_breaks
-    drafts = ", ".join(
-        f"“{_visible(draft)}” by {_name(source)}" for draft, source in (*token.rejected, *token.dropped)
-    )
-    title = escape(f"Rejected: {drafts}")
+    drafts = [f"{_quoted(draft)} by {_name(source)}" for draft, source in (*token.rejected, *token.dropped)]
+    title = escape(f"Rejected: {', '.join(drafts)}")
     return f'<span class="token replaced" data-mark="×" title="{title}">{shown}</span>{line_breaks}'
 
 
@@ -112,12 +97,20 @@ def _span(source: int, shown: str) -> str:
     return f'<span class="token {kind}" {attributes}>{shown}</span>'
 
 
-def _marked(token: "TracedToken") -> str:
-    text = token.text.translate(CONTROLS) or PART
-    if token.source != MODEL_SOURCE:
-        text += f"[{_mark(token.source)}]"
-    drafts = [f"[{_mark(source)}]“{_visible(draft)}”" for draft, source in (*token.rejected, *token.dropped)]
-    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
+def marked(token: "TracedToken") -> str:
+    """Return a token with the mark of its source and the rejected drafts."""
+    mark = "" if token.source == MODEL_SOURCE else f"[{_mark(token.source)}]"
+    drafts = [f"[{_mark(source)}]{_quoted(draft)}" for draft, source in (*token.rejected, *token.dropped)]
+    return f"{visible(token.text)}{mark}" + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
+
+
+def visible(text: str) -> str:
+    """Return a text with pictures of control characters, and a sign for a part of a character."""
+    return text.translate(CONTROLS) or "◌"
+
+
+def _quoted(draft: str) -> str:
+    return f"“{visible(draft.translate(LINE_MARKS))}”"
 
 
 def _name(source: int) -> str:
@@ -126,8 +119,3 @@ def _name(source: int) -> str:
 
 def _mark(source: int) -> str:
     return "c" if source == LOOKUP_SOURCE else str(source)
-
-
-def _visible(text: str) -> str:
-    """Return a short text in which line breaks, tabs and parts of characters can be seen."""
-    return text.translate(LINE_MARKS).translate(CONTROLS) or PART

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..data.errors import InputError
-from ..data.rows import pad_prompts
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
 from ..evaluation.models import max_positions
 from ..evaluation.modes import evaluating
 from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
-from .traced_html import as_fragment, as_page, as_text
+from .traced_html import as_fragment, as_page, marked, visible
 
 
 class Draft(NamedTuple):
@@ -54,8 +54,7 @@ class TracedText:
     Args:
         rows (`list[TracedRow]`): The prompts and what was generated for each.
         statistics ([`SpeculationStatistics`]): Counts of tokens, forward passes and drafts.
-        is_encoder_decoder (`bool`, *optional*, defaults to `False`):
-            Whether the prompts are source texts; otherwise, the generated text continues them.
+        is_encoder_decoder (`bool`): Whether the prompts are source texts; otherwise, the text continues them.
     """
 
     rows: list[TracedRow]
@@ -76,19 +75,12 @@ class TracedText:
     def num_drafts(self) -> dict[int, int]:
         """The number of drafts by source, accepted or not; without drafts for positions after the end of a row."""
         accepted = [token.source for token in self.tokens if token.source != MODEL_SOURCE]
-        rejected = [draft.source for token in self.tokens for draft in (*token.rejected, *token.dropped)]
-        return _count(accepted + rejected)
+        return _count(accepted + [source for token in self.tokens for _, source in (*token.rejected, *token.dropped)])
 
     @property
     def acceptance(self) -> dict[int, float]:
         """The share of accepted drafts by source. A draft after a rejected one is rejected."""
-        return {source: self.counts.get(source, 0) / drafts for source, drafts in self.num_drafts.items()}
-
-    def page(self, path: str | Path) -> Path:
-        """Write the coloured text to a self-contained HTML file, and return its path."""
-        path = Path(path)
-        path.write_text(as_page("Generated text by source", as_fragment(self)), encoding="utf-8")
-        return path
+        return {source: self.counts.get(source, 0) / number for source, number in self.num_drafts.items()}
 
     def fragment(self) -> str:
         """Return the coloured text with its legend and counts as an HTML fragment; a page can hold several."""
@@ -96,9 +88,16 @@ class TracedText:
 
     _repr_html_ = fragment
 
+    def page(self, path: str | Path) -> Path:
+        """Write the coloured text to a self-contained HTML file, and return its path."""
+        Path(path).write_text(as_page("Generated text by source", as_fragment(self)), encoding="utf-8")
+        return Path(path)
+
     def __str__(self) -> str:
-        """Return the text as `the cat[1] sat{✗[1]“ lay” [2]“ on”}`, with rejected drafts in braces, and counts."""
-        return as_text(self)
+        """Return the text with marks: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`."""
+        between = " → " if self.is_encoder_decoder else "|"
+        texts = (f"{visible(row.prompt)}{between}{''.join(map(marked, row.tokens))}" for row in self.rows)
+        return "\n\n".join(texts)
 
 
 def traced_text(
@@ -115,39 +114,33 @@ def traced_text(
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        prompt (`str`, `Sequence` or `torch.Tensor`):
-            A prompt, as text or as token ids, or a list of prompts; for an encoder-decoder model, source texts.
-        max_new_tokens (`int`, *optional*, defaults to 64):
-            Maximum number of new tokens per prompt, also limited by the model's positions.
+        prompt (`str`, `Sequence` or `torch.Tensor`): A prompt or a list of prompts, as text or as token ids; for an
+            encoder-decoder model, source texts.
+        max_new_tokens (`int`, *optional*, defaults to 64): Maximum number of new tokens per prompt, also limited by
+            the model's positions.
         generate_options: Options of `generate`, such as `draft_threshold=0`, with which the heads draft at every step.
     """
-    prompts = read_prompts(prompt, model, tokenizer)
     options = {"do_sample": False, "num_beams": 1, **generate_options}
     statistics, rows = SpeculationStatistics(), []
-    # Some models cannot draft for several rows at once.
-    for batch in [prompts] if model.ngram_rows_can_move else [[one] for one in prompts]:
-        output = generate_after(model, batch, max_new_tokens, use_mtp=True, **options)
+    for ids in read_prompts(prompt, model, tokenizer):
+        output = generate_after(model, [ids], max_new_tokens, use_mtp=True, **options)
         statistics += output.speculation
         num_read = output.sequences.shape[1] - max(map(len, output.speculation.trace))
+        text = "".join(token_texts(ids, tokenizer))
         # With `num_return_sequences`, a prompt has several rows.
-        num_copies = len(output.sequences) // len(batch)
-        for i, trace in enumerate(output.speculation.trace):
-            ids = batch[i // num_copies]
-            begin = output.sequences[i, :num_read].tolist() if model.config.is_encoder_decoder else ids
-            rows.append(TracedRow("".join(token_texts(ids, tokenizer)), traced_tokens(begin, trace, tokenizer)))
+        for begin, trace in zip(output.sequences[:, :num_read].tolist(), output.speculation.trace, strict=True):
+            rows.append(TracedRow(text, traced_tokens(begin, trace, tokenizer)))
     return TracedText(rows, statistics, model.config.is_encoder_decoder)
 
 
 def read_prompts(prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """Return the token ids of each prompt. Raise an `InputError` if one is empty, or too long for the model."""
     prompts = token_rows(prompt, tokenizer)
-    if not prompts or not all(prompts):
-        raise InputError("The prompt has no tokens: give a longer text.")
-    longest = max(map(len, prompts))
     # A decoder-only model also needs a position for what it generates.
     limit = (max_positions(model) or math.inf) - (not model.config.is_encoder_decoder)
-    if longest > limit:
-        raise InputError(f"The prompt has {longest} tokens, but the model reads at most {limit}: give a shorter text.")
+    for ids in prompts or [[]]:
+        if not 0 < len(ids) <= limit:
+            raise InputError(f"The prompt has {len(ids)} tokens: give a text of 1 to {limit} tokens.")
     return prompts
 
 
@@ -169,18 +162,18 @@ def traced_tokens(
 
 
 def generate_after(
-    model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: int, use_mtp: bool, **options: Any
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
 ) -> ModelOutput:
     """
-    Return the output of `generate` for a batch of prompts, in evaluation mode and within the model's positions. With
-    drafts, it has their statistics in `speculation`.
+    Return the output of `generate` for prompts of equal length, in evaluation mode and within the model's positions.
+    With drafts, it has their statistics in `speculation`.
     """
-    is_encoder_decoder = model.config.is_encoder_decoder
-    batch = pad_prompts(prompts, side="right" if is_encoder_decoder else "left")
-    num_read = 1 if is_encoder_decoder else batch["input_ids"].shape[1]
+    ids = torch.as_tensor(prompts, device=model.device)
+    num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
     with evaluating(model):
         return model.generate(
-            **{name: tensor.to(model.device) for name, tensor in batch.items()},
+            ids,
+            attention_mask=torch.ones_like(ids),
             # Avoids Transformers' warning about two limits.
             max_length=None,
             max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),

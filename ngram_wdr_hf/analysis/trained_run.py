@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,9 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.pair_batches import PairBatches
-from ..data.rows import EvaluationRows
-from ..data.token_stream import EvaluationWindows, TokenStream
+from ..data.token_stream import TokenStream
 from ..evaluation.models import max_positions
+from ..evaluation.scores import ScoredText
 from ..method.ensemble import ensemble_arguments
 from ..training import clm, mlm, nmt
 from ..training.frozen_model_data import OwnRows, own_rows
@@ -32,24 +33,16 @@ NUM_PROMPTS, PROMPT_TOKENS = 16, 32
 @dataclass
 class TrainedRun:
     """
-    A finished run, and a split of its data.
-
-    Args:
-        model (`PreTrainedModel`): The trained model.
-        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        result ([`RunResult`]): Its results.
-        text (`EvaluationWindows`, `EvaluationRows` or `PairBatches`, *optional*): The text to predict; `None` for a
-            masked language model.
-        documents (`list[list[int]]`): The token ids of the text: of a running text all, or of each target sentence.
-        prompts (`list[list[int]]`): Prompts for generation.
-        training_ids (`list[np.ndarray]`): The token ids of the training text; empty if it is streamed.
+    A finished run, and a split of its data: the text to predict (`None` for a masked language model), the token ids of
+    the text or of each of its rows, prompts for generation, and the token ids of the training text (empty if it is
+    streamed).
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     result: RunResult
-    text: EvaluationWindows | EvaluationRows | PairBatches | None
-    documents: list[list[int]]
+    text: ScoredText | None
+    documents: Sequence[Sequence[int]]
     prompts: list[list[int]]
     training_ids: list[np.ndarray]
 
@@ -61,12 +54,13 @@ class TrainedRun:
     @cached_property
     def diagnostics(self) -> HeadDiagnostics:
         """The diagnostics of the model on the text, with a usual λ if the run chose none."""
-        ids = self.training_ids or self.documents
         return head_diagnostics(
             self.model,
             self.text,
             sentence_ends=find_sentence_ends(self.tokenizer),
-            token_counts=np.bincount(np.concatenate(ids), minlength=self.model.config.vocab_size),
+            token_counts=np.bincount(
+                np.concatenate(self.training_ids or self.documents), minlength=self.model.config.vocab_size
+            ),
             **ensemble_arguments(self.result.ensemble or (clm.SAMPLE_LAMBDA if self.drafts else 0.0)),
         )
 
@@ -79,17 +73,22 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
     folder = RunFolder(path)
     if not (folder.path / METRICS).is_file():
         raise InputError(f"{path} has no {METRICS}: choose the folder of a finished run of clm, heads, nmt or mlm.")
+    metrics = json.loads((folder.path / METRICS).read_text(encoding="utf-8"))
+    splits, weights = metrics["splits"], metrics["ensemble_weights"]
+    if split not in splits:
+        raise InputError(f"The run in {path} has no {split} set: choose `--split {next(iter(splits))}`.")
     config = AutoConfig.from_pretrained(path)
     model = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained(path).eval()
-    metrics = json.loads((folder.path / METRICS).read_text(encoding="utf-8"))
-    if split not in metrics["splits"]:
-        raise InputError(f"The run in {path} has no {split} set: choose `--split {next(iter(metrics['splits']))}`.")
-    weights = metrics.pop("ensemble_weights")
+    figure = "bleu" if "bleu" in splits[split] else "token_perplexity"
+    curves = {name: found for name, found in splits.items() if isinstance(found.get(figure), list)}
     result = RunResult(
-        name=metrics.pop("model"),
+        name=metrics["model"],
         ngram_size=config.ngram_size,
         tables={},
         ensemble=tuple(weights) if weights else metrics["ensemble_lambda"],
+        over_lambda={name: dict(zip(found["lambda"], found[figure], strict=True)) for name, found in curves.items()},
+        with_weights={n: m["ensembles"]["fitted"][figure] for n, m in curves.items() if "fitted" in m["ensembles"]},
+        lambda_figure=figure.replace("_", " "),
         **{name: metrics[name] for name in ("num_parameters", "head_parameters", "settings", "history", "splits")},
     )
     load = _pairs if config.is_encoder_decoder else _running_text

@@ -18,14 +18,11 @@ from .token_text import TextOrIds, token_labels, token_rows
 
 class TargetDiversity(NamedTuple):
     r"""
-    How much the targets of a word differ from each other at one level. With `T` targets `y` of `W` different words,
-    `ȳ_w` the mean of word w's targets and `ȳ` the mean of all,
-
-        spread = (sum_w sum_{i in w} |y_i - ȳ_w|² / (T - W)) / (sum_i |y_i - ȳ|² / (T - 1)),
-
-    the variance of a word's targets relative to the variance of all targets. It is 0 if each word has one target, as
-    at level 0, and about 1 if targets do not depend on the word. `targets_per_word` is the average number of different
-    targets of a word.
+    How much the targets of a word differ from each other at one level. `spread` is the variance of a word's targets
+    relative to the variance of all targets: with `T` targets `y` of `W` different words, `ȳ_w` the mean of word w's
+    targets and `ȳ` the mean of all, `(sum_w sum_{i in w} |y_i - ȳ_w|² / (T - W)) / (sum_i |y_i - ȳ|² / (T - 1))`. It
+    is 0 if each word has one target, as at level 0, and about 1 if targets do not depend on the word.
+    `targets_per_word` is the average number of different targets of a word.
     """
 
     spread: float
@@ -59,8 +56,8 @@ class WDRMap:
 
     def frequent_words(self) -> list[str]:
         """Return all words, the most frequent first; but purely alphabetic ones come before the others."""
-        by_count = sorted(Counter(self.tokens).items(), key=lambda item: (not item[0].isalpha(), -item[1], item[0]))
-        return [word for word, _ in by_count]
+        counts = Counter(self.tokens)
+        return sorted(counts, key=lambda word: (not word.isalpha(), -counts[word], word))
 
     def formula(self, point: int) -> str:
         """Return the word difference of a point (given by its index) as text: `to − 2 want + we` at level 2."""
@@ -71,14 +68,11 @@ class WDRMap:
             text += f" {'−' if i % 2 else '+'} {factor}{self.tokens[position - i]}"
         return text
 
-    def figure(self, word: str | None = None) -> Figure:
-        """
-        Return the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of `word`, a label
-        in `tokens`; by default, the most frequent one with a 1-level target.
-        """
+    def figure(self) -> Figure:
+        """Return the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of one word."""
         from .wdr_map_figure import draw_map
 
-        return draw_map(self, word)
+        return draw_map(self)
 
 
 def wdr_map(
@@ -87,8 +81,6 @@ def wdr_map(
     tokenizer: PreTrainedTokenizerBase,
     levels: int = 2,
     max_tokens: int = 1270,
-    perplexity: float | None = None,
-    seed: int = 0,
 ) -> WDRMap:
     r"""
     Project the output embeddings of a text and its 1- to n-level word differences together to two dimensions with
@@ -102,9 +94,6 @@ def wdr_map(
         levels (`int`, *optional*, defaults to 2): The highest level n, at least 1.
         max_tokens (`int`, *optional*, defaults to 1270): The number of tokens to use, the first ones; the default is
             the paper's, of Penn Treebank's test set.
-        perplexity (`float`, *optional*): The perplexity of t-SNE; by default 30, or a third of the number of points if
-            that is less.
-        seed (`int`, *optional*, defaults to 0): The seed of t-SNE.
     """
     check_integer("levels", levels)
     weight = model.get_output_embeddings().weight.detach().float().cpu()
@@ -118,7 +107,7 @@ def wdr_map(
         levels=np.repeat(np.arange(levels + 1), [len(of_level) for of_level in positions]),
         positions=np.concatenate(positions),
         diversity=[_diversity(*target, ids, level) for level, target in enumerate(targets)],
-        coordinates=_project(np.concatenate(vectors), perplexity, seed),
+        coordinates=_project(np.concatenate(vectors)),
     )
 
 
@@ -148,7 +137,7 @@ def _diversity(vectors: np.ndarray, positions: np.ndarray, ids: np.ndarray, leve
     )
 
 
-def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.ndarray:
+def _project(vectors: np.ndarray) -> np.ndarray:
     """
     Project the targets `(P, d)` to two dimensions with t-SNE, `(P, 2)`. Equal targets get the same point, because
     t-SNE would separate copies.
@@ -159,8 +148,8 @@ def _project(vectors: np.ndarray, perplexity: float | None, seed: int) -> np.nda
 
     distinct, copies = np.unique(vectors, axis=0, return_inverse=True)
     # t-SNE considers about three neighbours per unit of perplexity. More iterations than 500 change little.
-    perplexity = perplexity or min(30.0, (len(distinct) - 1) / 3)
-    projection = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=seed)
+    perplexity = min(30.0, (len(distinct) - 1) / 3)
+    projection = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0)
     # With several threads, results are not reproducible.
     with threadpool_limits(1):
         return projection.fit_transform(distinct)[copies]

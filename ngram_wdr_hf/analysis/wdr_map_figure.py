@@ -17,19 +17,15 @@ MOST_LABELS = 40
 KEY = "spread: variance of a word's targets relative to the variance of all targets. Equal targets share one dot."
 
 
-def draw_map(found: WDRMap, word: str | None = None) -> Figure:
+def draw_map(found: WDRMap) -> Figure:
     """
     Return a figure with a panel per level, with target diversity in the title and frequent words in colour. The third
-    panel enlarges the 1-level targets of `word`, by default the most frequent one that has some.
+    panel enlarges the 1-level targets of the most frequent word that has some.
     """
     frequent = found.frequent_words()
     # A word that only begins documents has none.
-    with_target = [one for one in frequent if one in set(found.words[found.levels == 1])]
-    word = with_target[0] if word is None else word
-    if word not in with_target:
-        raise ValueError(
-            f"`word` {word!r} has no 1-level target in this text: choose another, such as {with_target[0]!r}."
-        )
+    with_target = set(found.words[found.levels == 1])
+    word = next(word for word in frequent if word in with_target)
     colors = dict(zip(dict.fromkeys([word, *frequent]), COLORS, strict=False))
     num_rows = len(found.diversity) // 2 + 1
     figure = Figure(figsize=(10, 5.4 * num_rows), layout="constrained")

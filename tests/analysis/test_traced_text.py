@@ -84,16 +84,13 @@ def test_page_and_marks(tmp_path):
     assert "1 &lt; 2 &amp;amp;" in html and "&lt;i&gt;" in html and "␀␛[2Jend" in html
     assert escape('Rejected: “" onfocus="x” by head 3, “</span>” by prompt lookup') in html
     assert not re.search(r"<link|<script|<i>|\x00|\x1b", html)
-    assert str(traced).startswith(
-        '1 < 2 &amp;|<i>[1] a\n[2]\n{✗[3]“" onfocus="x” [c]“</span>” [c]“⏎”}◌[c]🙂[12]␀␛[2Jend\n\nmodel: 2 tokens'
-    )
-    assert str(traced).endswith("prompt lookup: 1 tokens (17%), 3 drafts")
+    assert str(traced) == '1 < 2 &amp;|<i>[1] a\n[2]\n{✗[3]“" onfocus="x” [c]“</span>” [c]“⏎”}◌[c]🙂[12]␀␛[2Jend'
     assert traced.acceptance == {1: 1.0, 2: 1.0, 3: 0.0, 12: 1.0, -1: 1 / 3}
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}, {"ensemble_lambda": 0.4}])
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_what_is_generated(name, options, monkeypatch):
+def test_what_is_generated(name, options):
     """The text is that of `generate`, for prompts of different lengths; counts are those of its statistics."""
     model, tokenizer = model_of(name), word_tokenizer()
     prompts = ["w5 w6 w7 w8 w5 w6", "w9", "w3 w4 w3"]
@@ -115,13 +112,6 @@ def test_what_is_generated(name, options, monkeypatch):
         inputs = {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False, **NO_END, **options)[0, -12:]
         assert "".join(token.text for token in row.tokens).split() == tokenizer.decode(ids).split()
-    # A model whose rows cannot move gets one row at a time.
-    monkeypatch.setattr(type(model), "ngram_rows_can_move", False)
-    apart = traced_text(model, tokenizer, prompts, 12, **ALWAYS, **NO_END, **options)
-    texts = [["".join(token.text for token in row.tokens) for row in traced.rows] for traced in (found, apart)]
-    assert texts[0] == texts[1]
-    assert apart.statistics.num_tokens == 36 and len(apart.statistics.trace) == 3
-    assert apart.statistics.num_forwards == apart.statistics.num_row_forwards > statistics.num_forwards
 
 
 def test_prompts_as_ids_up_to_the_model_length():

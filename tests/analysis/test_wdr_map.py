@@ -107,7 +107,6 @@ def test_equal_targets_are_one_point_and_the_map_is_reproducible(found, tokenize
         points[tuple((target.round(decimals=4) + 0.0).tolist())].add(tuple(point))
     assert len(set().union(*points.values())) == len(points) < len(targets)
     assert (wdr_map(tiny_model(), DOCUMENTS, tokenizer).coordinates == found.coordinates).all()
-    assert not np.allclose(wdr_map(tiny_model(), DOCUMENTS, tokenizer, perplexity=5).coordinates, found.coordinates)
 
 
 def test_text_and_ids_are_the_same(tokenizer, monkeypatch):
@@ -163,8 +162,6 @@ def test_words_and_formulas(found):
     german = wdr_map(tiny_model(), documents, tokenizer)
     first, second = german.frequent_words()[:2]
     assert first == "die" and second in german.figure().axes[2].get_title()
-    with raises_naming(ValueError, "`word`", "'die'", repr(second)):
-        german.figure("die")
 
 
 @pytest.mark.parametrize("text", ["", [2, 3, 4], [2, 3, 4, 2]])
