@@ -33,6 +33,8 @@ from tests.support.trained import Language, trained_model, trained_seq2seq
 
 WINDOW = 12
 SENTENCE_ENDS = [END, 5, 9]
+# 100 tokens in 60 passes.
+GENERATED = SpeculationStatistics(100, 60, 60, [50, 40], [20, 4])
 
 
 def exact(model, **fields):
@@ -50,14 +52,9 @@ def windows(length: int = 70, stride: int | None = None, seed: int = 3) -> Evalu
 
 def pairs(count: int = 5) -> PairBatches:
     language = Language(seed=4)
-    sources, targets = zip(*[language.pair() for _ in range(count)], strict=True)
-    columns = {
-        "input_ids": [row.tolist() for row in sources],
-        "labels": [row.tolist() for row in targets],
-        "num_words": [len(row) for row in targets],
-        "is_truncated": [False] * count,
-    }
-    return PairBatches(Dataset.from_dict(columns, features=TOKENIZED), 48, PAD)
+    rows = [[side.tolist() for side in language.pair()] for _ in range(count)]
+    columns = zip(*((source, target, len(target), False) for source, target in rows), strict=True)
+    return PairBatches(Dataset.from_dict(dict(zip(TOKENIZED, columns, strict=True)), TOKENIZED), 48, PAD)
 
 
 def best_token(logits, vocabulary=None) -> int:
@@ -130,15 +127,13 @@ def check_heads(found, nlls, hits, drafted, accepted) -> None:
 
 def check_bins(bins, labelled_gains) -> None:
     """`labelled_gains`: pairs of label and gain."""
-    by_label = {}
-    for label, gain in labelled_gains:
-        by_label.setdefault(label, []).append(gain)
+    by_label = {label: [gain for name, gain in labelled_gains if name == label] for label, _ in labelled_gains}
     assert {gain.label: gain.num_tokens for gain in bins} == {name: len(gains) for name, gains in by_label.items()}
-    for gain in bins:
-        gains = by_label[gain.label]
-        assert gain.mean == pytest.approx(statistics.fmean(gains), abs=1e-12)
-        error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else math.nan
-        assert gain.standard_error == pytest.approx(error, abs=1e-9, nan_ok=True)
+    for label, _, mean, error in bins:
+        gains = by_label[label]
+        assert mean == pytest.approx(statistics.fmean(gains), abs=1e-12)
+        expected_error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else math.nan
+        assert error == pytest.approx(expected_error, abs=1e-9, nan_ok=True)
 
 
 def label_of(value: int, firsts: list[int]) -> str:
@@ -215,40 +210,19 @@ def test_acceptance_is_that_of_the_models_own_ensemble_and_draft_vocabulary():
 
 
 def test_drafts_in_generation():
-    """The counts of `generate`, replayed with a forward pass for every draft and summed over prompts."""
+    """The statistics of all prompts together, without copies, up to the last position of the model."""
     model = exact(trained_model(4, "wdr"))
     model.generation_config.eos_token_id = None
-    prompts = [Language(seed).prompt(10) for seed in (5, 6)]
-    length, drafted, accepted, num_passes = 14, [0] * 3, [0] * 3, 0
-    for prompt in prompts:
-        # The prefill gives the first token.
-        first = reference.ensembled_logits(model, prompt[None], 0)[0, -1].argmax()
-        text, num_new = torch.cat([prompt, first[None]]), 1
-        num_passes += 1
-        while num_new < length:
-            # A pass gives one token after the accepted drafts.
-            depth = min(3, length - num_new - 1)
-            drafts, num_accepted = accepted_drafts(model, text[:-1], text[-1])
-            num_accepted = min(num_accepted, depth)
-            for n in range(depth):
-                drafted[n] += 1
-                accepted[n] += n < num_accepted
-            text = torch.cat([text, torch.tensor(drafts[:num_accepted], dtype=torch.long)])
-            text = torch.cat([text, reference.ensembled_logits(model, text[None], 0)[0, -1].argmax()[None]])
-            num_new += num_accepted + 1
-            num_passes += 1
-    found = draft_statistics(model.train(), [{"input_ids": row[None]} for row in prompts], max_new_tokens=length)
-    assert (found.num_drafted, found.num_accepted) == (drafted, accepted)
-    assert (found.num_tokens, found.num_row_forwards) == (2 * length, num_passes)
-    assert sum(accepted) > 0 and model.training
-    rates, num_checked = acceptance_of(found)
-    assert rates[0] == pytest.approx(accepted[0] / drafted[0])
-    assert rates[1] == pytest.approx((accepted[1] / drafted[1]) / (accepted[0] / drafted[0]))
-    assert num_checked[0] == drafted[0]
-    # Drafts end at the last position.
     longest = model.config.n_positions
-    prompt = {"input_ids": windows(longest + 20).stream[: longest - 5][None]}
-    assert draft_statistics(model, [prompt]).num_tokens == 5
+    prompts = [{"input_ids": windows(longest + 20).stream[:length][None]} for length in (6, 9, longest - 5)]
+    each = [draft_statistics(model, [prompt], 14) for prompt in prompts]
+    found = draft_statistics(model.train(), prompts, 14)
+    assert model.training and [one.num_tokens for one in each] == [14, 14, 5]
+    for name in ("num_tokens", "num_forwards", "num_row_forwards"):
+        assert getattr(found, name) == sum(getattr(one, name) for one in each)
+    assert sum(found.num_accepted) > 0 == found.num_copied
+    assert found.num_tokens == found.num_row_forwards + sum(found.num_accepted)
+    assert acceptance_of(GENERATED) == (pytest.approx([0.4, 0.25]), [50, 16])
 
 
 def test_counts():
@@ -274,8 +248,7 @@ def test_plots():
     left, right = plot_heads(by_name).axes
     assert left.lines[1].get_ydata().tolist() == found.perplexities
     assert right.lines[1].get_ydata().tolist() == found.accuracies
-    generated = SpeculationStatistics(100, 60, 60, [50, 40], [20, 4])
-    on_text, in_generation = plot_acceptance(by_name, {"wdr": generated}).axes[0].containers
+    on_text, in_generation = plot_acceptance(by_name, {"wdr": GENERATED}).axes[0].containers
     assert on_text.lines[0].get_ydata().tolist() == found.acceptance
     assert in_generation.lines[0].get_ydata() == pytest.approx([0.4, 0.25])
     for by, bins in (("place", found.gain_by_place), ("frequency", found.gain_by_frequency)):
