@@ -1,11 +1,9 @@
 r"""
-Write an HTML page on finished runs of `ngram-wdr clm`, `heads`, `nmt` or `mlm`, side by side.
+Write an HTML page on finished runs of `ngram-wdr clm`, `heads`, `nmt` or `mlm`, side by side. Start it where the runs
+were started, so that relative paths of text files are valid.
 
     ngram-wdr report runs/clm                                  # writes runs/clm/analysis.html
     ngram-wdr report runs/clm runs/other --split test --output both.html
-    ngram-wdr report runs/clm --prompt "The value of" --new_tokens 100
-
-Start it in the directory where the runs were started, so that relative paths of text files are valid.
 """
 
 import sys

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.errors import Unavailable
-from ..method.configuration import check_integer
 from ..method.differences import wdr
 from .token_text import TextOrIds, token_labels, token_rows
 
@@ -95,7 +94,6 @@ def wdr_map(
         max_tokens (`int`, *optional*, defaults to 1270): The number of tokens to use, the first ones; the default is
             the paper's, of Penn Treebank's test set.
     """
-    check_integer("levels", levels)
     weight = model.get_output_embeddings().weight.detach().float().cpu()
     rows = token_rows(text_or_ids, tokenizer, add_special_tokens=False)
     document = np.repeat(np.arange(len(rows)), [len(row) for row in rows])[:max_tokens]

@@ -12,8 +12,6 @@ from .wdr_map import WDRMap
 
 # The colours of frequent words: matplotlib's, without grey.
 COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
-GREY = "0.8"
-MOST_LABELS = 40
 KEY = "spread: variance of a word's targets relative to the variance of all targets. Equal targets share one dot."
 
 
@@ -22,20 +20,21 @@ def draw_map(found: WDRMap) -> Figure:
     Return a figure with a panel per level, with target diversity in the title and frequent words in colour. The third
     panel enlarges the 1-level targets of the most frequent word that has some.
     """
-    frequent = found.frequent_words()
+    frequent, num_levels = found.frequent_words(), len(found.diversity)
     # A word that only begins documents has none.
     with_target = set(found.words[found.levels == 1])
     word = next(word for word in frequent if word in with_target)
     colors = dict(zip(dict.fromkeys([word, *frequent]), COLORS, strict=False))
-    num_rows = len(found.diversity) // 2 + 1
+    num_rows = num_levels // 2 + 1
     figure = Figure(figsize=(10, 5.4 * num_rows), layout="constrained")
+    figure.supxlabel(KEY, fontsize="medium")
     # The canvas measures text in pixels, to keep labels apart.
     FigureCanvasAgg(figure)
-    panels = list(figure.subplots(num_rows, 2).flat)
-    by_level, enlarged = [*panels[:2], *panels[3:]], panels[2]
-    for axes in by_level[len(found.diversity) :]:
+    first, second, enlarged, *others = figure.subplots(num_rows, 2).flat
+    by_level, left_over = [first, second, *others][:num_levels], others[num_levels - 2 :]
+    for axes in left_over:
         axes.remove()
-    for level, (axes, diversity) in enumerate(zip(by_level, found.diversity, strict=False)):
+    for level, (axes, diversity) in enumerate(zip(by_level, found.diversity, strict=True)):
         _draw_dots(axes, found, level, colors)
         name = f"{level}-level WDR" if level else "embeddings"
         axes.set_title(f"{name}: spread {diversity.spread:.2f}\n{diversity.targets_per_word:.1f} targets per word")
@@ -43,16 +42,11 @@ def draw_map(found: WDRMap) -> Figure:
     enlarged.set_title(f"1-level WDR: enlarged, “{word}”", parse_math=False)
     (left, bottom), (right, top) = _closest_half(found, word)
     enlarged.set(xlim=(left, right), ylim=(bottom, top))
-    by_level[1].indicate_inset((left, bottom, right - left, top - bottom), edgecolor=colors[word])
-    # Matplotlib drops labels that begin with `_` and parses `$`, so the words are set after the legend is made.
-    handles, numbers = by_level[0].collections[1:], [str(i) for i in range(len(colors))]
-    legend = figure.legend(handles, numbers, loc="outside lower center", ncols=len(colors), title=KEY, frameon=False)
-    for text, label in zip(legend.get_texts(), colors, strict=True):
-        text.set(parse_math=False, text=label)
+    second.indicate_inset((left, bottom, right - left, top - bottom), edgecolor=colors[word])
     # Fix the layout, so that labels can be fitted into the panels.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for level, axes in enumerate(by_level[: len(found.diversity)]):
+    for level, axes in enumerate(by_level):
         points = (_dots(found, level, [one]) for one in dict.fromkeys([*colors, *frequent]))
         _add_labels(axes, found, [(dots[0], found.words[dots[0]]) for dots in points if len(dots)], colors)
     points = [*_dots(found, 1, [word]), *_dots(found, 1, set(frequent) - {word})]
@@ -70,11 +64,12 @@ def _dots(found: WDRMap, level: int, words: Iterable[str]) -> np.ndarray:
 
 def _draw_dots(axes: Axes, found: WDRMap, level: int, colors: dict[str, str]) -> None:
     rare = set(found.tokens) - set(colors)
-    for words, color, area in [(rare, GREY, 10), *(([word], color, 30) for word, color in colors.items())]:
+    for words, color, area in [(rare, "0.8", 10), *(([word], color, 30) for word, color in colors.items())]:
         axes.scatter(*found.coordinates[_dots(found, level, words)].T, area, color=color)
-    low, high = found.coordinates.min(0), found.coordinates.max(0)
-    (left, bottom), (right, top) = low - 0.08 * (high - low), high + 0.08 * (high - low)
-    axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
+    axes.set(xticks=[], yticks=[])
+    # All panels have the same limits.
+    axes.update_datalim(found.coordinates)
+    axes.autoscale_view()
 
 
 def _closest_half(found: WDRMap, word: str) -> np.ndarray:
@@ -87,17 +82,17 @@ def _closest_half(found: WDRMap, word: str) -> np.ndarray:
 
 
 def _add_labels(axes: Axes, found: WDRMap, labels: list[tuple[int, str]], colors: dict[str, str]) -> None:
-    """Label points in their order, up to `MOST_LABELS`. A label without room beside its point is left out."""
+    """Label points in their order. A label without room beside its point is left out, and those after the first 40."""
     panel, written = axes.get_window_extent(), []
-    style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "parse_math": False}
-    # Legible on dots of the same colour.
-    style["path_effects"] = [withStroke(linewidth=2, foreground="white")]
-    for point, label in labels[: 3 * MOST_LABELS]:
+    # The halo makes labels legible on dots of the same colour.
+    halo = [withStroke(linewidth=2, foreground="white")]
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "parse_math": False, "path_effects": halo}
+    for point, label in labels[:120]:
         color = colors.get(found.words[point], "0.4")
         text = axes.annotate(label, found.coordinates[point], (5, 0), color=color, **style)
         box = text.get_window_extent().padded(3, 0)
         has_room = panel.contains(*box.min) and panel.contains(*box.max) and not box.count_overlaps(written)
-        if has_room and len(written) < MOST_LABELS:
+        if has_room and len(written) < 40:
             written.append(box)
         else:
             text.remove()

@@ -148,7 +148,7 @@ def test_figure(levels, tokenizer):
     for level, axes in enumerate([*figure.axes[:2], *figure.axes[3:]]):
         dots = np.unique(found.coordinates[found.levels == level], axis=0)
         assert sum(len(drawn.get_offsets()) for drawn in axes.collections) == len(dots)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == found.frequent_words()[:9]
+        assert found.frequent_words()[0] in [text.get_text() for text in axes.texts]
 
 
 def test_words_and_formulas(found, tokenizer):
