@@ -23,7 +23,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--split", choices=("validation", "test"), default="validation", help="text to measure on")
     parser.add_argument("--max_tokens", type=int, default=30_000, help="measure on this many tokens (default: 30000)")
     parser.add_argument("--prompt", metavar="TEXT", help="prompt of the text by source (default: pieces of the split)")
-    parser.add_argument("--new_tokens", type=int, default=64, help="tokens to generate after it (default: 64)")
     print(f"Wrote {write_report(**vars(parser.parse_args(arguments)))}")
 
 

@@ -200,7 +200,7 @@ def draft_statistics(
 ) -> SpeculationStatistics:
     """
     Generate greedily after each prompt, `{"input_ids": ids}` with one row, with drafts by all heads at every step and
-    without prompt lookup. Return the statistics of all prompts together. The model's positions limit the new tokens.
+    without prompt lookup. Return the statistics of all prompts together.
     """
     options = {"do_sample": False, "num_beams": 1, "draft_threshold": 0.0, "prompt_lookup_num_tokens": 0}
     outputs = (

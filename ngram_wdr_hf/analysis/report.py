@@ -43,7 +43,6 @@ def write_report(
     split: str = "validation",
     max_tokens: int = 30_000,
     prompt: str | None = None,
-    new_tokens: int = 64,
 ) -> Path:
     """
     Write a self-contained HTML page on finished runs and those of their `--compare`, measured on the first
@@ -63,7 +62,7 @@ def write_report(
         "Results": results(loaded),
         "Training": training(loaded),
         "Predictions of the heads": heads(loaded, split),
-        "Generated text by source": generated_text(drafting, prompt, new_tokens),
+        "Generated text by source": generated_text(drafting, prompt),
         "Where the ensemble helps": gains(drafting),
         "Map of the targets": targets(loaded),
     }
@@ -134,10 +133,10 @@ def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
         yield picture(plot_acceptance(by_name, drafts), "Acceptance rate of each head's drafts")
 
 
-def generated_text(runs: dict[str, TrainedRun], prompt: str | None, new_tokens: int) -> Iterator[str]:
+def generated_text(runs: dict[str, TrainedRun], prompt: str | None) -> Iterator[str]:
     for name, run in runs.items():
         start = run.prompts[:3] if prompt is None else prompt
-        found = traced_text(run.model, run.tokenizer, start, new_tokens, draft_threshold=0.0)
+        found = traced_text(run.model, run.tokenizer, start, draft_threshold=0.0)
         yield f"<h3>{escape(name)}</h3>\n{found.fragment()}"
 
 

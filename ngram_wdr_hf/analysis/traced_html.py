@@ -82,7 +82,7 @@ def _token(token: "TracedToken") -> str:
     shown = escape(text.rstrip("\n")).replace("\n", "⏎\n") + "⏎" * len(line_breaks)
     if not token.rejected:
         return _span(token.source, shown) + line_breaks
-    drafts = [f"{_quoted(draft)} by {_name(source)}" for draft, source in (*token.rejected, *token.dropped)]
+    drafts = [f"{_quoted(draft)} by {_name(source)}" for draft, source in token.rejected]
     title = escape(f"Rejected: {', '.join(drafts)}")
     return f'<span class="token replaced" data-mark="×" title="{title}">{shown}</span>{line_breaks}'
 
@@ -100,7 +100,7 @@ def _span(source: int, shown: str) -> str:
 def marked(token: "TracedToken") -> str:
     """Return a token with the mark of its source and the rejected drafts."""
     mark = "" if token.source == MODEL_SOURCE else f"[{_mark(token.source)}]"
-    drafts = [f"[{_mark(source)}]{_quoted(draft)}" for draft, source in (*token.rejected, *token.dropped)]
+    drafts = [f"[{_mark(source)}]{_quoted(draft)}" for draft, source in token.rejected]
     return f"{visible(token.text)}{mark}" + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
 
 

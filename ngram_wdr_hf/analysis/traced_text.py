@@ -29,14 +29,13 @@ class Draft(NamedTuple):
 class TracedToken(NamedTuple):
     """
     A generated token: what it adds to the text (`""` for a part of a character that a later token completes), its
-    source (0 for the model itself, n for head n, -1 for prompt lookup), the draft for its position that was rejected,
-    if there was one, and the drafts after that.
+    source (0 for the model itself, n for head n, -1 for prompt lookup), and the rejected drafts for its position and
+    the next ones.
     """
 
     text: str
     source: int
     rejected: tuple[Draft, ...] = ()
-    dropped: tuple[Draft, ...] = ()
 
 
 class TracedRow(NamedTuple):
@@ -75,7 +74,7 @@ class TracedText:
     def num_drafts(self) -> dict[int, int]:
         """The number of drafts by source, accepted or not; without drafts for positions after the end of a row."""
         accepted = [token.source for token in self.tokens if token.source != MODEL_SOURCE]
-        return _count(accepted + [source for token in self.tokens for _, source in (*token.rejected, *token.dropped)])
+        return _count(accepted + [draft.source for token in self.tokens for draft in token.rejected])
 
     @property
     def acceptance(self) -> dict[int, float]:
@@ -108,16 +107,13 @@ def traced_text(
     **generate_options: Any,
 ) -> TracedText:
     r"""
-    Generate with drafts, greedily by default, and return the text with the source of each token and the drafts that
-    were rejected.
+    Generate with drafts, greedily by default, and return the text with the source of each token.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        prompt (`str`, `Sequence` or `torch.Tensor`): A prompt or a list of prompts, as text or as token ids; for an
-            encoder-decoder model, source texts.
-        max_new_tokens (`int`, *optional*, defaults to 64): Maximum number of new tokens per prompt, also limited by
-            the model's positions.
+        prompt (`str`, `Sequence` or `torch.Tensor`): A prompt or a list of prompts, as text or as token ids.
+        max_new_tokens (`int`, *optional*, defaults to 64): New tokens per prompt, at most as the model has positions.
         generate_options: Options of `generate`, such as `draft_threshold=0`, with which the heads draft at every step.
     """
     options = {"do_sample": False, "num_beams": 1, **generate_options}
@@ -149,15 +145,13 @@ def traced_tokens(
 ) -> list[TracedToken]:
     """Return the tokens of a trace with their texts, in a text that begins with the tokens `begin`."""
     ids = [*begin, *(one.token for one in trace)]
-    texts = token_texts(ids, tokenizer)[len(begin) :]
-    tokens = []
+    texts, tokens = token_texts(ids, tokenizer)[len(begin) :], []
     for position, (one, text) in enumerate(zip(trace, texts, strict=True), start=len(begin)):
-        pairs = (*one.rejected, *one.dropped)
+        drafts, sources = zip(*one.rejected, *one.dropped, strict=True) if one.rejected else ((), ())
         # The last tokens before the drafts may begin a character.
         before = ids[max(0, position - 2 * MAX_TOKENS_OF_CHARACTER) : position]
-        draft_texts = token_texts([*before, *(token for token, _ in pairs)], tokenizer)[len(before) :]
-        drafts = tuple(Draft(text, source) for text, (_, source) in zip(draft_texts, pairs, strict=True))
-        tokens.append(TracedToken(text, one.source, drafts[: len(one.rejected)], drafts[len(one.rejected) :]))
+        draft_texts = token_texts([*before, *drafts], tokenizer)[len(before) :]
+        tokens.append(TracedToken(text, one.source, tuple(map(Draft, draft_texts, sources))))
     return tokens
 
 

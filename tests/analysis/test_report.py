@@ -72,7 +72,7 @@ def compared(files, checkpoint, tmp_path_factory) -> Path:
 
 
 def test_language_models_side_by_side(compared, tmp_path):
-    page = report(compared, "--split", "test", "--new_tokens", 5, tmp_path / "report.html")
+    page = report(compared, "--split", "test", tmp_path / "report.html")
     assert page.titles == SECTIONS and "Not available" not in page.text
     # λ, training, gradient diversity, heads, drafts, two gains, the map.
     assert page.pictures == 8
@@ -96,7 +96,7 @@ def test_language_models_side_by_side(compared, tmp_path):
                 assert float(row[2]) == pytest.approx(math.log(plain / fitted), rel=1e-3)
     assert [row[0] for row in gains[1:]] == ["wdr N=3", "simple N=3"]
     run = load_run(compared, "test")
-    expected = traced_text(run.model, run.tokenizer, run.prompts[:3], 5, draft_threshold=0.0).fragment()
+    expected = traced_text(run.model, run.tokenizer, run.prompts[:3], draft_threshold=0.0).fragment()
     assert expected in page.text
 
 

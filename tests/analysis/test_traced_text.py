@@ -61,17 +61,17 @@ def test_tokens_of_a_trace():
     found = traced_tokens([hello], trace, tokenizer)
     assert [token.text for token in found] == [" the", "", "", "", "🙂", " cat", "hello"]
     assert [token.source for token in found] == [1, 0, 2, 2, 0, -1, 0]
-    assert found[1].rejected == (Draft(" cat", 2),) and found[1].dropped == (Draft("hello", 3), Draft(" the", -1))
+    assert found[1].rejected == (Draft(" cat", 2), Draft("hello", 3), Draft(" the", -1))
     assert found[4].rejected == (Draft("🙃", 1),)
-    assert found[6].rejected == (Draft("", 1),) and found[6].dropped == (Draft("", 2), Draft("☃", 3))
-    assert all(not token.rejected and not token.dropped for token in (found[0], found[2], found[5]))
+    assert found[6].rejected == (Draft("", 1), Draft("", 2), Draft("☃", 3))
+    assert not any(token.rejected for token in (found[0], found[2], found[5]))
 
 
 def test_page_and_marks(tmp_path):
     tokens = [
         TracedToken("<i>", 1),
         TracedToken(" a\n", 2),
-        TracedToken("\n", 0, (Draft('" onfocus="x', 3),), (Draft("</span>", -1), Draft("\n", -1))),
+        TracedToken("\n", 0, (Draft('" onfocus="x', 3), Draft("</span>", -1), Draft("\n", -1))),
         TracedToken("", -1),
         TracedToken("🙂", 12),
         TracedToken("\x00\x1b[2Jend", 0),
