@@ -23,16 +23,9 @@ MAX_STEPS, MAX_HALVINGS = 50, 10
 
 @dataclass(frozen=True)
 class EnsembleFit:
-    r"""
-    The fitted weights of an ensemble, and what they gain on the text that they were fitted on.
-
-    Args:
-        weights (`list[float]`): The N weights of the ensemble `w_0 h + sum_n w_n ê_n`.
-        nll (`float`): The mean NLL with these weights.
-        temperature_weight (`float`): The best `w_0` without heads: the inverse of a temperature.
-        temperature_nll (`float`): The mean NLL with it.
-        plain_nll (`float`): The mean NLL of the model's own prediction.
-        num_tokens (`int`): Number of targets.
+    """
+    The fitted weights of the ensemble `w_0 h + sum_n w_n ê_n`, and the mean NLL of the text with them, with the best
+    `w_0` alone (the inverse of a temperature), and of the model's own prediction.
     """
 
     weights: list[float]
@@ -54,21 +47,15 @@ class EnsembleFit:
 
 
 def fit_ensemble(model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 20_000) -> EnsembleFit:
-    r"""
+    """
     Find the weights `w` of the ensemble `w_0 h + sum_n w_n ê_n` with the lowest NLL on a text, usually the validation
     text. The logits are linear in the weights, so the NLL is convex, and Newton's method finds its minimum. A logit
     bias is not weighted. With a soft cap the NLL is not convex: the steps then use the Gauss-Newton matrix, and the
     result is a local minimum no worse than the model's own prediction.
 
     The model is not changed. To use the weights, set `model.config.ensemble_weights = fit.weights`. In a distributed
-    run, every process must call this: it reads its share of the text, and all return the fit to the whole.
-
-    Args:
-        model ([`NgramMixin`]): A model with N-gram heads.
-        text (`EvaluationWindows` or `PairBatches`): The text.
-        batch_size (`int`, *optional*, defaults to 8): Windows per batch; ignored for `PairBatches`.
-        max_tokens (`int`, *optional*, defaults to 20,000):
-            The number of targets, a random sample of a longer text, since all their predictions are kept in memory.
+    run, every process must call this: it reads its share of the text, and all return the fit to the whole. All
+    predictions are kept in memory, so a random sample of `max_tokens` stands for a longer text.
     """
     predictions, targets = _read(model, text, batch_size, max_tokens)
     layer = LogitLayer.of(model)
@@ -89,18 +76,13 @@ def fit_ensemble(model: "NgramMixin", text: ScoredText, batch_size: int = 8, max
 def _read(
     model: "NgramMixin", text: ScoredText, batch_size: int, max_tokens: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """
-    Return the predictions of each depth for this process's share of the text, N of shape `(num_tokens, d)`, and their
-    targets `(num_tokens,)`.
-    """
+    """Return this process's predictions of each depth, N of shape `(num_tokens, d)`, and targets `(num_tokens,)`."""
     rows, targets = [], []
     for predictions in sample_predictions(model, text, batch_size, max_tokens):
         is_target = predictions.targets[0] != IGNORE_INDEX
         depths = [predictions.main, *map(predictions.past, range(1, len(predictions.embeddings)))]
         rows.append([depth[is_target] for depth in depths])
         targets.append(predictions.targets[0][is_target])
-    if not rows:
-        raise ValueError(NO_TARGETS)
     share = -(-max_tokens // processes()[1])
     return [torch.cat(parts)[:share] for parts in zip(*rows, strict=True)], torch.cat(targets)[:share]
 
@@ -109,16 +91,11 @@ def _read(
 def _derivatives(
     predictions: Sequence[torch.Tensor], targets: torch.Tensor, layer: LogitLayer, weights: torch.Tensor
 ) -> torch.Tensor:
-    """
-    Return the NLL sum for the given weights of the first depths, then its gradient, then its Hessian row by row, as
-    one vector of `1 + K + K^2` numbers for K weights. With a soft cap, the Hessian is the Gauss-Newton matrix.
-    """
+    """Return NLL sum, gradient and Hessian for K weights of the first depths as one vector, `(1 + K + K^2,)`."""
     depths = predictions[: len(weights)]
-    precision = sum_dtype(layer.weight.device)
     dtype = torch.promote_types(layer.weight.dtype, torch.float32)
-    weights = weights.to(layer.weight.device, precision)
-    nll = weights.new_zeros(())
-    gradient, hessian = torch.zeros_like(weights), weights.new_zeros(len(weights), len(weights))
+    weights = weights.to(layer.weight.device, sum_dtype(layer.weight.device))
+    nll, gradient, hessian = weights.new_zeros(()), torch.zeros_like(weights), weights.new_zeros(2 * weights.shape)
     size = max(1, chunk_rows(layer.weight) // (1 + len(weights)))
     for target, *rows in zip(targets.split(size), *(depth.split(size) for depth in depths), strict=True):
         # (K, rows, vocab_size)
@@ -128,35 +105,35 @@ def _derivatives(
             logits += layer.scaled_bias
         if layer.shape.soft_cap is not None:
             logits = layer.shape.cap(logits)
+            # With the slope of the cap, the Hessian is the Gauss-Newton matrix.
             parts *= 1 - (logits / layer.shape.soft_cap) ** 2
         log_probabilities = logits.log_softmax(-1)
         nll += F.nll_loss(log_probabilities, target, reduction="sum")
         probabilities = log_probabilities.exp_()
         means = torch.einsum("rv,krv->kr", probabilities, parts)
         of_targets = parts.gather(2, target[None, :, None].expand(len(parts), -1, 1))[..., 0]
-        gradient += (means - of_targets).sum(1, dtype=precision)
+        gradient += (means - of_targets).sum(1, dtype=weights.dtype)
         parts -= means[..., None]
-        weighted = parts * probabilities
-        hessian += torch.einsum("krv,lrv->kl", weighted, parts).to(precision)
+        hessian += torch.einsum("krv,lrv->kl", parts * probabilities, parts)
     return torch.cat([nll[None], gradient, hessian.flatten()])
 
 
 def _minimize(derivatives: Callable[[torch.Tensor], torch.Tensor], num_weights: int) -> tuple[torch.Tensor, float]:
     """
-    Minimize a function of `num_weights` weights, from weight 1 for the first and 0 for the others, by Newton's method
-    with step halving. `derivatives` returns what `_derivatives` does. Return the weights and the minimum.
+    Minimize a function of weights, from weight 1 for the first and 0 for the others, by Newton's method with step
+    halving. `derivatives` returns what `_derivatives` does. Return the weights and the minimum.
     """
-    weights = torch.zeros(num_weights, dtype=torch.float64)
-    weights[0] = 1.0
 
     def parts_of(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         value, gradient, hessian = derivatives(weights).cpu().double().split([1, num_weights, num_weights**2])
         return value[0], gradient, hessian.view(num_weights, num_weights)
 
+    identity = torch.eye(num_weights, dtype=torch.float64)
+    weights = identity[0]
     value, gradient, hessian = parts_of(weights)
     for _ in range(MAX_STEPS):
         # Depths with equal predictions make the Hessian singular.
-        ridge = 1e-10 * hessian.diagonal().mean().clamp(min=1e-30) * torch.eye(num_weights, dtype=torch.float64)
+        ridge = 1e-10 * hessian.diagonal().mean().clamp(min=1e-30) * identity
         step = torch.linalg.solve(hessian + ridge, -gradient)
         if -(gradient @ step) / 2 < TOLERANCE * value.abs():
             break

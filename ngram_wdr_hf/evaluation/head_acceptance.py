@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 def head_acceptance(
     model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 5_000
 ) -> list[float]:
-    r"""
+    """
     Return the acceptance rate of each head's greedy drafts on a random sample of a text: how often head n's draft is
     the model's own choice, where the drafts of the heads before it were accepted and equal the text. 0 for a head
     without such drafts. In a distributed run, every process must call this, for its share of the text.
-
-    Args:
-        model ([`NgramMixin`]): A model with N-gram heads.
-        text (`EvaluationWindows`, `EvaluationRows` or `PairBatches`): The text.
-        batch_size (`int`, *optional*, defaults to 8): Items per batch; ignored for `PairBatches`.
-        max_tokens (`int`, *optional*, defaults to 5,000): The number of targets to stop after.
     """
     counts = torch.zeros(2, len(model.ngram_heads), dtype=torch.long)
     vocabulary, layer = model.ngram_draft_vocabulary(), LogitLayer.of(model)
@@ -54,7 +48,7 @@ def count_accepted(
 ) -> tuple[list[int], list[int]]:
     """
     For each head, count the drafts whose earlier drafts were accepted and equal the text, and those of them that are
-    accepted. `model_choices` are the model's own next tokens, `(batch_size, T)`; `targets` begins with depth 0.
+    accepted: equal to `model_choices`, the model's own next tokens `(batch_size, T)`. `targets` begins with depth 0.
     """
     num_drafts, num_accepted = [], []
     is_prefix_accepted = torch.ones_like(model_choices, dtype=torch.bool)

@@ -46,17 +46,10 @@ def load_checkpoint(
     new_heads: Mapping[str, Any] = MappingProxyType({"ngram_size": 1}),
     **fields: Any,
 ) -> NgramHeadsMixin:
-    r"""
+    """
     Load a checkpoint with N-gram heads, or a plain one and add new heads. Raise an `InputError` if it is of another
-    kind, lacks weights, or has fewer embeddings than the tokenizer has tokens.
-
-    Args:
-        name_or_path (`str`): A folder or a name on the Hub.
-        kind (`str`): The expected kind of model: `causal`, `seq2seq` or `masked`.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer to be used with it.
-        new_heads (`Mapping[str, Any]`, *optional*): Configuration fields of a plain checkpoint, unless `fields` has
-            them. By default it gets no heads (`ngram_size=1`).
-        fields: Configuration fields that replace the checkpoint's.
+    kind, lacks weights, or has fewer embeddings than the tokenizer has tokens. `fields` are configuration fields that
+    replace the checkpoint's; `new_heads` are those of a plain checkpoint, unless `fields` has them.
     """
     config = load_config(name_or_path, kind)
     if isinstance(config, NgramConfigMixin):
@@ -67,10 +60,7 @@ def load_checkpoint(
     parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
     missing = sorted(parameters & info["missing_keys"])
     if missing:
-        raise InputError(
-            f"{name_or_path} is incomplete, as `{missing[0]}` and {len(missing) - 1} more weights are missing: use a "
-            "complete checkpoint."
-        )
+        raise InputError(f"{name_or_path} lacks {len(missing)} weights, as `{missing[0]}`: use a complete checkpoint.")
     if len(tokenizer) > model.config.vocab_size:
         raise InputError(
             f"The tokenizer has {len(tokenizer)} tokens, but {name_or_path} only {model.config.vocab_size} "

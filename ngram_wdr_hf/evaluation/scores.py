@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import distributed, nn
@@ -23,9 +23,8 @@ NO_TARGETS = "`text` has no targets, so it has no perplexity: give a longer text
 
 class ScoredText(Protocol):
     """
-    A text to score, such as `EvaluationWindows`, `EvaluationRows`, `PairBatches` or `MaskedText`. An item is a
-    dictionary of the model's inputs, with the labels under `labels_name`. If `is_batched` is true, an item is a whole
-    batch; a text without this attribute has single items. `score` also reads `num_words`.
+    A text to score, such as `EvaluationWindows`, `PairBatches` or `MaskedText`. An item has the model's inputs, with
+    the labels under `labels_name`; it is a whole batch if the text has a true `is_batched`. `score` reads `num_words`.
     """
 
     labels_name: str
@@ -43,15 +42,8 @@ def by_kind(ensembles: Iterable[Ensemble]) -> list[Ensemble]:
 @dataclass
 class Scores:
     """
-    The NLL of a text under a model.
-
-    Args:
-        ensembles (`list[Ensemble]`): The ensembles: values of λ, then weights.
-        nll_sums (`list[float]`): For each ensemble, the sum of its next-token NLLs over the text.
-        head_nlls (`list[float]`): The mean NLL of each depth over its own targets; depth 0 is the next-token
-            prediction with λ = 0.
-        num_tokens (`int`): Number of next-token targets.
-        num_words (`int`): Number of words and line breaks, equal to `num_tokens` for a word tokenizer.
+    The NLL of a text: for each ensemble (values of λ, then weights) the sum over the next-token targets, and for each
+    depth without ensemble the mean over its own targets. `num_words` counts words and line breaks.
     """
 
     ensembles: list[Ensemble]
@@ -70,43 +62,37 @@ class Scores:
         return [ensemble for ensemble in self.ensembles if is_lambda(ensemble)]
 
     def nll(self, ensemble: Ensemble, unit: str = "token") -> float:
-        """Return the mean NLL of an ensemble by `unit`. Raise a `ValueError` if it was not evaluated."""
-        return _mean(self.nll_sums[self.ensembles.index(ensemble)], self.count(unit))
+        """Return the mean NLL of an ensemble by `unit`."""
+        return self.nll_sums[self.ensembles.index(ensemble)] / self.count(unit)
 
     def perplexity(self, ensemble: Ensemble, unit: str = "token") -> float:
         """Return the perplexity of an ensemble by `"token"` or, as in the paper, by `"word"`; infinity on overflow."""
         return _exp(self.nll(ensemble, unit))
 
+    def by_lambda(self, unit: str = "token") -> dict[float, float]:
+        """Return the perplexity of each λ by `unit`."""
+        return {value: self.perplexity(value, unit) for value in self.lambdas}
+
     def perplexities(self, unit: str = "token") -> list[float]:
         """Return the perplexity of each λ by `unit`, in the order of `lambdas`."""
-        return [self.perplexity(value, unit) for value in self.lambdas]
-
-    def by_lambda(self, unit: str = "token") -> dict[float, float]:
-        """Return the perplexities by `unit` as a dictionary, with λ as the key."""
-        return dict(zip(self.lambdas, self.perplexities(unit), strict=True))
+        return list(self.by_lambda(unit).values())
 
     @property
     def best_lambda(self) -> float:
-        """The λ with the lowest perplexity; of equal ones, the first in `lambdas`."""
+        """The λ with the lowest perplexity."""
         return min(self.lambdas, key=self.nll)
 
     @property
     def best(self) -> Ensemble:
-        """The ensemble with the lowest perplexity; of equal ones, the first in `ensembles`."""
+        """The ensemble with the lowest perplexity."""
         return min(self.ensembles, key=self.nll)
 
 
 @dataclass
 class MaskedScores:
     """
-    The NLL of the masked tokens of a text under a masked language model.
-
-    Args:
-        nll_sum (`float`): The sum of the masked tokens' NLLs.
-        num_correct (`int`): Number of masked tokens that are the model's most likely prediction.
-        head_nlls (`list[float | None]`):
-            The mean NLL of each depth over its own targets; `None` if it has none.
-        head_counts (`list[int]`): Number of targets of each depth; those of depth 0 are the masked tokens.
+    The NLL of the masked tokens of a text, how many of them are the model's most likely prediction, and for each depth
+    the mean NLL (`None` without targets) and the number of its targets; those of depth 0 are the masked tokens.
     """
 
     nll_sum: float
@@ -120,8 +106,7 @@ class MaskedScores:
 
     @property
     def nll(self) -> float:
-        """The mean NLL of the masked tokens."""
-        return _mean(self.nll_sum, self.num_masked)
+        return self.nll_sum / self.num_masked
 
     @property
     def perplexity(self) -> float:
@@ -129,7 +114,7 @@ class MaskedScores:
 
     @property
     def accuracy(self) -> float:
-        return _mean(self.num_correct, self.num_masked)
+        return self.num_correct / self.num_masked
 
 
 def processes() -> tuple[int, int]:
@@ -152,10 +137,7 @@ def sum_dtype(device: torch.device) -> torch.dtype:
 
 
 class _Share(Dataset):
-    """
-    This process's share of a text, every n-th item with n processes. Items without targets fill it up, so that all
-    shares have the same length.
-    """
+    """This process's share of a text. Items without targets fill it up, so that all shares have the same length."""
 
     def __init__(self, text: ScoredText):
         self.text = text
@@ -173,10 +155,9 @@ class _Share(Dataset):
 
 
 def batches_of(text: ScoredText, batch_size: int, shuffles: bool = False) -> Iterable[dict[str, torch.Tensor]]:
-    """
-    Return the batches of this process's share of a text, in order, or with `shuffles` in a random order, always the
-    same. The items of a text with `is_batched`, such as `PairBatches`, are batches already.
-    """
+    """Return the batches of this process's share of a text, in order, or in a random order that is always the same."""
+    if not len(text):
+        raise ValueError(NO_TARGETS)
     generator = torch.Generator().manual_seed(0) if shuffles else None
     size = None if getattr(text, "is_batched", False) else batch_size
     return DataLoader(_Share(text), size, shuffle=shuffles, generator=generator)
@@ -186,10 +167,7 @@ def batches_of(text: ScoredText, batch_size: int, shuffles: bool = False) -> Ite
 def sample_predictions(
     model: "NgramMixin", text: ScoredText, batch_size: int, max_tokens: int
 ) -> Iterator["NgramPredictions"]:
-    """
-    Iterate over the predictions for random batches of this process's share of a text, in evaluation mode, until they
-    have its share of `max_tokens` targets.
-    """
+    """Yield the predictions for random batches, until those of all processes have `max_tokens` targets."""
     num_tokens, num_processes = 0, processes()[1]
     with evaluating(model):
         for batch in batches_of(text, batch_size, shuffles=True):
@@ -207,34 +185,18 @@ def score(
     batch_size: int,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
-    r"""
-    Compute the exact NLL of a text for several ensembles in one pass, in evaluation mode. In a distributed run, every
-    process must call this: it scores its share of the items, and all return the scores of the whole text.
-
-    Args:
-        model (`nn.Module`): A model with N-gram heads, possibly wrapped for several processes.
-        text (`EvaluationWindows` or `PairBatches`): The text.
-        ensembles (`Sequence[Ensemble]`): The ensembles, values of λ or tuples of N weights.
-        batch_size (`int`): Windows per batch; ignored for `PairBatches`, whose items are batches.
-        on_batch (`Callable`, *optional*): Function called after each batch, such as for a progress bar.
+    """
+    Compute the exact NLL of a text for several ensembles, values of λ or tuples of N weights, in one pass and in
+    evaluation mode. In a distributed run, every process must call this: it scores its share of the items, and all
+    return the scores of the whole text. `batch_size` does not matter to a text of batches; `on_batch` is called after
+    each batch, such as for a progress bar.
     """
     lambdas = [ensemble for ensemble in ensembles if is_lambda(ensemble)]
     weights = [ensemble for ensemble in ensembles if not is_lambda(ensemble)]
-    options = {"ensemble_lambda": lambdas or None, "ensemble_weights": weights or None}
-
-    def sums_of(batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        # `num_items_in_batch=1` makes the loss a sum.
-        output = model(**batch, **options, num_items_in_batch=1, use_cache=False)
-        return [output.loss, *_head_sums(output)]
-
-    sums, head_sums, head_counts = _sum_over_batches(model, text, batch_size, sums_of, on_batch)
-    return Scores(
-        ensembles=[*lambdas, *weights],
-        nll_sums=sums.tolist(),
-        head_nlls=(head_sums / head_counts.clamp(min=1)).tolist(),
-        num_tokens=int(head_counts[0]),
-        num_words=text.num_words,
-    )
+    options = {"ensemble_lambda": lambdas or None, "ensemble_weights": weights or None, "use_cache": False}
+    nll_sums, head_nlls, counts = _sums(model, text, batch_size, on_batch, **options)
+    means = [total / max(count, 1) for total, count in zip(head_nlls, counts, strict=True)]
+    return Scores([*lambdas, *weights], nll_sums, means, int(counts[0]), text.num_words)
 
 
 def score_masked(
@@ -242,56 +204,42 @@ def score_masked(
 ) -> MaskedScores:
     """Compute NLL and accuracy at the masked tokens of a text, with the arguments of `score`."""
 
-    def sums_of(batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        output = model(**batch, num_items_in_batch=1)
+    def num_correct(batch: dict[str, torch.Tensor], output) -> list[torch.Tensor]:
         is_target = batch["labels"] != IGNORE_INDEX
         # Some backbones return logits of the masked tokens only.
         logits = output.logits if output.logits.ndim == 2 else output.logits[is_target]
-        num_correct = (logits.argmax(-1) == batch["labels"][is_target]).sum()
-        return [output.loss, num_correct, *_head_sums(output)]
+        return [(logits.argmax(-1) == batch["labels"][is_target]).sum()]
 
-    sums = _sum_over_batches(model, text, batch_size, sums_of, on_batch)
-    nll_sum, num_correct, head_sums, head_counts = (total.tolist() for total in sums)
-    return MaskedScores(
-        nll_sum=nll_sum,
-        num_correct=int(num_correct),
-        head_nlls=[total / count if count else None for total, count in zip(head_sums, head_counts, strict=True)],
-        head_counts=[int(count) for count in head_counts],
-    )
-
-
-def _head_sums(output) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the NLL sum of each depth, and its number of targets."""
-    counts = output.head_counts.to(sum_dtype(output.head_counts.device))
-    return output.head_losses.to(counts.dtype) * counts, counts
+    nll_sum, head_nlls, counts, correct = _sums(model, text, batch_size, on_batch, num_correct)
+    means = [total / count if count else None for total, count in zip(head_nlls, counts, strict=True)]
+    return MaskedScores(nll_sum, int(correct), means, [int(count) for count in counts])
 
 
 @torch.no_grad()
-def _sum_over_batches(
+def _sums(
     model: nn.Module,
     text: ScoredText,
     batch_size: int,
-    sums_of: Callable[[dict[str, torch.Tensor]], list[torch.Tensor]],
     on_batch: Callable[[], None],
-) -> list[torch.Tensor]:
-    """Sum each tensor that `sums_of` returns for a batch, over all batches and processes, in evaluation mode."""
-    device = next(model.parameters()).device
-    totals = None
+    also: Callable[[dict[str, torch.Tensor], Any], list[torch.Tensor]] = lambda batch, output: [],
+    **options: Any,
+) -> list[Any]:
+    """Return the sums over a text of losses, each depth's NLL, its targets, and `also(batch, output)`."""
+    totals, device = None, next(model.parameters()).device
     with evaluating(model):
         for batch in batches_of(text, batch_size):
-            values = sums_of({name: tensor.to(device) for name, tensor in batch.items()})
-            sums = [value.to(sum_dtype(device)) for value in values]
-            totals = sums if totals is None else [total + value for total, value in zip(totals, sums, strict=True)]
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            # `num_items_in_batch=1` makes the loss a sum.
+            output = model(**batch, **options, num_items_in_batch=1)
+            counts = output.head_counts.to(sum_dtype(device))
+            values = [output.loss, output.head_losses.to(counts.dtype) * counts, counts, *also(batch, output)]
+            values = [value.to(counts.dtype) for value in values]
+            totals = values if totals is None else [total + value for total, value in zip(totals, values, strict=True)]
             on_batch()
-    if totals is None:
+    sums = [sum_over_processes(total).tolist() for total in totals]
+    if not sums[2][0]:
         raise ValueError(NO_TARGETS)
-    return [sum_over_processes(total).cpu() for total in totals]
-
-
-def _mean(total: float, count: int) -> float:
-    if not count:
-        raise ValueError(NO_TARGETS)
-    return total / count
+    return sums
 
 
 def _exp(value: float) -> float:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-GLUE = str(Path(__file__).parent / "glue")
-PERPLEXITY = str(Path(__file__).parent / "perplexity")
-TRANSLATION = str(Path(__file__).parent / "translation")
+GLUE, PERPLEXITY, TRANSLATION = (str(Path(__file__).parent / name) for name in ("glue", "perplexity", "translation"))
 
 __all__ = ["GLUE", "PERPLEXITY", "TRANSLATION"]

@@ -282,7 +282,9 @@ def sample_texts(
     samples, room = {}, (max_positions(model) or math.inf) - len(prompt)
     inputs = prompt[None].to(model.device)
     model.eval()
-    ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if model.ngram_heads else (0.0,)
+    # Heads for drafts alone know no probabilities.
+    has_ensemble = model.ngram_heads and model.config.head_loss_tokens != "draft"
+    ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if has_ensemble else (0.0,)
     for ensemble in ensembles if options.sample_tokens else ():
         torch.manual_seed(training.seed)
         output = model.generate(

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import Conv1D, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import (
     WDRNgramBertForMaskedLM,
@@ -49,17 +48,10 @@ def make_model(
     block_size: int | None = None,
     do_train: bool = True,
 ) -> PreTrainedModel:
-    r"""
-    Return the checkpoint of `--model_name_or_path` with heads, or a new model by preset. A plain checkpoint gets new
-    heads if it is to be trained, else none.
-
-    Args:
-        options (`ModelOptions`): The options.
-        kind (`str`): The kind of model: `"causal"`, `"seq2seq"` or `"masked"`.
-        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-        block_size (`int`, *optional*): The longest input of a new model, unless its preset gives one.
-        do_train (`bool`, *optional*, defaults to `True`): Whether it will be trained. If so, it has no ensemble, as
-            that of a checkpoint does not suit the new weights.
+    """
+    Return the checkpoint of `--model_name_or_path` with heads, of a kind (`"causal"`, `"seq2seq"` or `"masked"`), or a
+    new model by preset, for up to `block_size` tokens. A plain checkpoint gets new heads if it is to be trained, else
+    none. A model to be trained has no ensemble, as that of a checkpoint does not suit the new weights.
     """
     fields = {} if options.recipe is None else dict(RECIPES[options.recipe].fields)
     if do_train:
@@ -97,18 +89,14 @@ def _check_overrides(overrides: dict[str, Any], config_class: type[PreTrainedCon
 
 def _token_fields(preset: Preset, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return the configuration fields of a new model for special tokens."""
+    end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
     if preset.backbone == "marian":
-        end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
-        return {
-            "pad_token_id": padding,
-            "eos_token_id": end,
-            "decoder_start_token_id": padding,
-            "forced_eos_token_id": end,
-        }
+        ends = {"eos_token_id": end, "forced_eos_token_id": end}
+        return {"pad_token_id": padding, "decoder_start_token_id": padding, **ends}
     if preset.backbone in ("bert", "modernbert"):
         names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         return {name: getattr(tokenizer, name) for name in names}
-    return {"bos_token_id": start_token_id(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    return {"bos_token_id": start_token_id(tokenizer), "eos_token_id": end}
 
 
 def _length_fields(
@@ -157,38 +145,9 @@ def restrict_drafts(
         model._ngram_match_draft_tokens()
 
 
-def choose_weights(model: PreTrainedModel, options: ModelOptions) -> nn.Module:
-    """
-    Freeze the weights that `--train_mode` does not train, in place. Return the model to train: `model` itself, or for
-    LoRA a PEFT model around it.
-    """
+def choose_weights(model: PreTrainedModel, options: ModelOptions) -> PreTrainedModel:
+    """Freeze the weights that `--train_mode` does not train, in place, and return the model."""
     if options.train_mode == "heads":
         model.requires_grad_(False)
         model.ngram_heads.requires_grad_(True)
-    if options.train_mode != "lora":
-        return model
-    from peft import LoraConfig, get_peft_model
-
-    others = {model.get_output_embeddings(), *model.ngram_heads.modules()}
-    layers = {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, (nn.Linear, Conv1D)) and layer not in others
-    }
-    adapters = LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=2 * options.lora_rank,
-        target_modules=sorted({name.split(".")[-1] for name in layers}),
-        # One entry per head: PEFT cannot wrap a `ModuleList`.
-        modules_to_save=[f"ngram_heads.{n}" for n in range(len(model.ngram_heads))],
-        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
-    )
-    return get_peft_model(model, adapters)
-
-
-def save_trained(trainer: Trainer) -> None:
-    """Save the model of a finished training, with its adapters merged into it."""
-    if not hasattr(trainer.model, "merge_and_unload"):
-        trainer.save_model()
-    elif trainer.args.should_save:
-        trainer.model.merge_and_unload().save_pretrained(trainer.args.output_dir)
+    return model

@@ -98,11 +98,9 @@ class ModelOptions:
     )
     train_mode: str = choice(
         "full",
-        ("full", "heads", "lora"),
-        "What to train: `full`, all weights; `heads`, the heads of a frozen checkpoint; `lora`, PEFT adapters, merged "
-        "after training, and the heads.",
+        ("full", "heads"),
+        "What to train: `full`, all weights; `heads`, the heads of a frozen checkpoint.",
     )
-    lora_rank: int = HfArg(default=16, help="Rank of the LoRA adapters.")
     patience: int | None = HfArg(
         default=None,
         help="Stop after this many evaluations without improvement of `--metric_for_best_model`. Default: the "
@@ -116,7 +114,7 @@ class ModelOptions:
     )
 
     def __post_init__(self):
-        check_at_least(self, 1, "ngram_size", "lora_rank", "patience", "gradient_diversity_steps")
+        check_at_least(self, 1, "ngram_size", "patience", "gradient_diversity_steps")
         if self.train_mode != "full" and self.model_name_or_path is None:
             raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
         if self.train_mode == "heads" and (self.kind == "plain" or self.compare):

@@ -87,23 +87,6 @@ def _steps(max_steps: int, eval_steps: int) -> dict[str, Any]:
     return {"max_steps": max_steps, "eval_strategy": "steps", "eval_steps": eval_steps}
 
 
-def _gpt2(description: str, layers: int, heads: int, width: int) -> Preset:
-    return Preset(
-        description,
-        # GPT-2's `gelu_new`, computed in one operation.
-        {"n_layer": layers, "n_head": heads, "n_embd": width, "activation_function": "gelu_pytorch_tanh"},
-        {
-            **_blocks(1024, 8),
-            "learning_rate": 6e-4,
-            "lr_scheduler_type": "cosine",
-            "warmup_steps": 0.01,
-            "weight_decay": 0.1,
-            "adam_beta2": 0.95,
-            "patience": 5,
-        },
-    )
-
-
 def _tensorized(
     dataset: str, ngram_size: int, simple: float, wdr: float, config: dict[str, Any], **arguments: Any
 ) -> Preset:
@@ -166,15 +149,8 @@ CLM_PRESETS = {
     ),
     "paper-tf-small": Preset(
         "the paper's small Transformer: 6 layers, width 256, d_ff 2100, dropout 0.3, label smoothing 0.1",
-        {
-            "n_embd": 256,
-            "n_layer": 6,
-            "n_head": 4,
-            "n_inner": 2100,
-            "activation_function": "relu",
-            **_dropout(0.3),
-            "label_smoothing": 0.1,
-        },
+        {"n_embd": 256, "n_layer": 6, "n_head": 4, "n_inner": 2100, "activation_function": "relu"}
+        | {**_dropout(0.3), "label_smoothing": 0.1},
         {
             # 32 * 128: the paper's 4K tokens per batch.
             **_blocks(128, 32),
@@ -217,10 +193,20 @@ CLM_PRESETS = {
         subword_vocab_size=2048,
         backbone="reformer",
     ),
-    "gpt2": _gpt2("GPT-2: 12 layers, width 768", 12, 12, 768),
-    "gpt2-medium": _gpt2("GPT-2 medium: 24 layers, width 1024", 24, 16, 1024),
-    "gpt2-large": _gpt2("GPT-2 large: 36 layers, width 1280", 36, 20, 1280),
-    "gpt2-xl": _gpt2("GPT-2 XL: 48 layers, width 1600", 48, 25, 1600),
+    "gpt2": Preset(
+        "GPT-2: 12 layers, width 768",
+        # GPT-2's `gelu_new`, computed in one operation.
+        {"activation_function": "gelu_pytorch_tanh"},
+        {
+            **_blocks(1024, 8),
+            "learning_rate": 6e-4,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0.01,
+            "weight_decay": 0.1,
+            "adam_beta2": 0.95,
+            "patience": 5,
+        },
+    ),
 }
 
 
@@ -315,17 +301,6 @@ def _modernbert(description: str, layers: int, heads: int, width: int, gated: in
     return Preset(description, config, arguments, subwords, backbone="modernbert")
 
 
-def _bert(description: str, config: dict[str, Any], subwords: int, **run) -> Preset:
-    arguments = {
-        "lr_scheduler_type": "linear",
-        "weight_decay": 0.01,
-        "per_device_eval_batch_size": 32,
-        "load_best_model_at_end": False,
-        **run,
-    }
-    return Preset(description, {"ngram_size": 3, **config}, arguments, subwords, backbone="bert")
-
-
 _CRAMMED = (16, 12, 768, 1536, 32_768)
 _CRAMMED_RUN = {
     "per_device_train_batch_size": 128,
@@ -354,9 +329,10 @@ MLM_PRESETS = {
         **_CRAMMED_RUN,
     ),
     "crammed-15": _modernbert("like `crammed` with 15%% masked", *_CRAMMED, mlm_probability=0.15, **_CRAMMED_RUN),
-    "tiny-bert": _bert(
+    "tiny-bert": Preset(
         "a small BERT that trains in minutes on a CPU: 4 layers, width 128",
         {
+            "ngram_size": 3,
             "hidden_size": 128,
             "num_hidden_layers": 4,
             "num_attention_heads": 4,
@@ -364,20 +340,16 @@ MLM_PRESETS = {
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
         },
-        2048,
-        block_size=128,
-        learning_rate=1e-3,
-        warmup_steps=0.25,
-        per_device_train_batch_size=16,
-        num_train_epochs=5,
-    ),
-    "bert-base": _bert(
-        "BERT base: 12 layers, width 768, 30,522 subwords",
-        {},
-        30_522,
-        block_size=512,
-        learning_rate=1e-4,
-        warmup_steps=0.01,
-        per_device_train_batch_size=32,
+        {
+            **_blocks(128, 16, 32),
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.25,
+            "weight_decay": 0.01,
+            "num_train_epochs": 5,
+            "load_best_model_at_end": False,
+        },
+        subword_vocab_size=2048,
+        backbone="bert",
     ),
 }

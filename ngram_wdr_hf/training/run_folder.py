@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArgument
 
 from ..data.errors import InputError
 from ..data.tokenizers import load_tokenizer
-from .new_models import save_trained
 from .parsing import SETTINGS
 from .presets import Preset
 from .report import METRICS
@@ -161,7 +160,7 @@ class RunFolder:
         else:
             start = checkpoint or trainer.args.resume_from_checkpoint
             trainer.train(resume_from_checkpoint=None if start is None else str(start))
-        save_trained(trainer)
+        trainer.save_model()
         trainer.save_state()
         trainer.accelerator.wait_for_everyone()
 

@@ -30,8 +30,7 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
     >>> from datasets import Dataset
     >>> from transformers import AutoTokenizer
     >>> from trl import SFTConfig
-    >>> from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
-    >>> from ngram_wdr_hf.training.sft import NgramSFTTrainer
+    >>> from ngram_wdr_hf import NgramSFTTrainer, WDRNgramGPT2LMHeadModel
 
     >>> trainer = NgramSFTTrainer(
     ...     WDRNgramGPT2LMHeadModel.from_pretrained("gpt2", ngram_size=4),
@@ -97,23 +96,17 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
 def _check_model(model: PreTrainedModel) -> None:
     # Not `isinstance`: a checkpoint loaded with `trust_remote_code` has its own copy of the class.
     if not hasattr(model, "ngram_heads"):
-        raise ValueError(
-            f"`model` must have N-gram heads, got `{type(model).__name__}`: add them with `with_ngram_heads(model)`, "
-            "or use TRL's `SFTTrainer`."
-        )
+        raise ValueError("`model` must have N-gram heads: add them with `with_ngram_heads`, or use `SFTTrainer`.")
 
 
 def _check_settings(args: SFTConfig | None, compute_loss_func) -> None:
     """Raise a `ValueError` if a setting would replace the model's own loss. `None` means that it is not given."""
-    problem = None
-    if compute_loss_func is not None:
-        problem = "`compute_loss_func` must be `None`"
-    elif args is not None and args.label_smoothing_factor:
-        problem = "`label_smoothing_factor` must be 0 (use `model.config.label_smoothing` instead)"
-    elif args is not None and args.use_liger_kernel:
-        problem = "`use_liger_kernel` must be `False`"
     # TRL also accepts plain `TrainingArguments`, which have no `loss_type`.
-    elif isinstance(args, SFTConfig) and args.loss_type != "nll":
-        problem = f"`loss_type` must be 'nll', got {args.loss_type!r}"
-    if problem is not None:
-        raise ValueError(f"{problem}: `NgramSFTTrainer` trains with the model's own N-gram loss.")
+    required = {"label_smoothing_factor": 0, "use_liger_kernel": False, "loss_type": "nll"}
+    wrong = [name for name, value in required.items() if getattr(args, name, value) != value]
+    if compute_loss_func is not None or wrong:
+        name = wrong[0] if wrong else "compute_loss_func"
+        raise ValueError(
+            f"`{name}` must be {required.get(name)!r}: `NgramSFTTrainer` trains with the model's own N-gram loss "
+            "(for label smoothing, set `model.config.label_smoothing`)."
+        )

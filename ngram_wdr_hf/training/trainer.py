@@ -63,8 +63,7 @@ class NgramTrainer(SeparateClippingMixin, Trainer):
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
-            drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, because it takes all
-            weights in one process.
+            drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, which shards the model.
         head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
             The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
@@ -189,45 +188,30 @@ class NgramTrainer(SeparateClippingMixin, Trainer):
         self._load_from_checkpoint(str(checkpoint if best is None else checkpoint.with_name(Path(best).name)))
 
 
+# What the lines of the log show, in this order.
+LOG_FORMATS = {
+    "loss": "loss {:.3f}",
+    "eval_perplexity": "validation perplexity {:.2f}",
+    "eval_fitted_perplexity": "fitted ensemble {:.2f}",
+    "eval_best_perplexity": "best λ {:.2f}",
+    "eval_accuracy": "accuracy {:.1%}",
+    "eval_bleu": "BLEU {:.2f}",
+    "learning_rate": "lr {:.2e}",
+}
+
+
 class LogLines(TrainerCallback):
     """Callback that prints a line for each log of the training loss and for each evaluation, in the first process."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        line = _describe(state.global_step, logs)
-        if state.is_world_process_zero and line:
-            tqdm.write(line)
+        if not state.is_world_process_zero or not {"loss", "eval_loss"} & logs.keys():
+            return
+        parts = [text.format(logs[name]) for name, text in LOG_FORMATS.items() if name in logs]
+        for label, pattern in (("by depth", r"(\w+_word|(eval_)?head_\d+)_loss"), ("accepted", r".*_acceptance")):
+            if values := [f"{value:.3f}" for name, value in logs.items() if re.fullmatch(pattern, name)]:
+                parts.append(f"{label} {' '.join(values)}")
+        tqdm.write(f"step {state.global_step:>6}  {'  '.join(parts)}")
 
 
 class ProgressWithLogLines(LogLines, ProgressCallback):
     """Callback that prints the lines of `LogLines` above Trainer's progress bars."""
-
-
-def _describe(step: int, logs: dict[str, float]) -> str | None:
-    """
-    Return the line to print for a log entry with a training or evaluation loss; `None` for other entries, such as the
-    summary at the end of the training.
-    """
-    prefix = "eval_" if "eval_loss" in logs else ""
-    if f"{prefix}loss" not in logs or "train_runtime" in logs:
-        return None
-    heads = [value for name, value in logs.items() if re.fullmatch(rf"{prefix}head_\d+_loss", name)]
-    main_name = next((name for name in logs if name.endswith("_word_loss")), None)
-    by_head = ""
-    if heads and main_name is not None:
-        label = main_name.removeprefix(prefix).removesuffix("_loss").replace("_", " ")
-        by_head = f"  {label} {logs[main_name]:.3f}"
-    if heads:
-        by_head += f"  heads {' '.join(f'{value:.3f}' for value in heads)}"
-    if not prefix:
-        rate = f"  lr {logs['learning_rate']:.2e}" if "learning_rate" in logs else ""
-        return f"step {step:>6}  loss {logs['loss']:.3f}{by_head}{rate}"
-    more = ""
-    if "eval_accuracy" in logs:
-        more = f"  accuracy {logs['eval_accuracy']:.1%}"
-    elif heads and "eval_fitted_perplexity" in logs:
-        more = f"  (fitted ensemble: {logs['eval_fitted_perplexity']:.2f})"
-    elif heads:
-        more = f"  (λ={logs['eval_best_lambda']:g}: {logs['eval_best_perplexity']:.2f})"
-    accepted = [value for name, value in logs.items() if name.endswith("_acceptance")]
-    drafts = f"  accepted {' '.join(f'{value:.2f}' for value in accepted)}" if accepted else ""
-    return f"step {step:>6}  validation perplexity {logs['eval_perplexity']:.2f}{more}{by_head}{drafts}"

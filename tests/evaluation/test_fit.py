@@ -10,26 +10,13 @@ from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation import ensemble_fit as fit_module
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.processes import run_python
+from tests.support.texts import stream_of
 from tests.support.tiny import random_ids, tiny_model
-
-
-class Tokens:
-    """A stream of given tokens."""
-
-    def __init__(self, ids):
-        self.ids = ids
-        self.num_words = len(ids)
-
-    def __len__(self):
-        return len(self.ids)
-
-    def __getitem__(self, item):
-        return self.ids[item]
 
 
 @pytest.fixture(scope="module")
 def text():
-    return EvaluationWindows(Tokens(random_ids(1, 60)[0]), 16, 8)
+    return EvaluationWindows(stream_of(random_ids(1, 60)[0]), 16, 8)
 
 
 def nll(model, text, weights):
@@ -66,18 +53,10 @@ def test_fit_is_the_minimum(text, target):
     assert fit.nll < min(score(model, text, lambdas, 4).nll_sums) / fit.num_tokens
 
 
-def test_processes_and_limit(text):
-    """Shares of two processes that add up their sums have the same minimum; fewer tokens have another."""
-    model = tiny_model(torch.float64, ngram_size=3)
-    parts = [fit_module._read(model, text, 2, 100, i, 2) for i in range(2)]
-    merged = [torch.cat(rows) for rows in zip(*(rows for rows, _ in parts), strict=True)]
-    assert len(merged) == 3 and sum(len(targets) for _, targets in parts) == 59
-    fit = fit_ensemble(model, text)
-    assert fit_ensemble(model, text, max_tokens=20).num_tokens == 20
-    layer = fit_module.LogitLayer.of(model)
-    weights = torch.tensor(fit.weights)
-    sums = [fit_module._derivatives(rows, targets, layer, weights) for rows, targets in parts]
-    torch.testing.assert_close((sums[0] + sums[1])[0] / 59, torch.tensor(fit.nll, dtype=torch.float64))
+def test_limit_and_model_without_heads(text):
+    assert fit_ensemble(tiny_model(), text, max_tokens=20).num_tokens == 20
+    fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
+    assert fit.weights == pytest.approx([fit.temperature_weight])
 
 
 @pytest.mark.parametrize("fields", [{}, {"soft_cap": 3.0}])
@@ -101,12 +80,6 @@ def test_derivatives(text, fields):
         torch.testing.assert_close(hessian.view(3, 3), torch.func.hessian(total)(weights))
 
 
-def test_model_without_past(text):
-    """Without heads, only a temperature is fitted."""
-    fit = fit_ensemble(tiny_model(torch.float64, ngram_size=1), text)
-    assert fit.weights == pytest.approx([fit.temperature_weight])
-
-
 BARE = """
 import sys
 
@@ -114,7 +87,11 @@ for name in ("datasets", "pyarrow", "matplotlib"):
     sys.modules[name] = None
 
 import torch
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel, fit_ensemble
+from ngram_wdr_hf import fit_ensemble
+import ngram_wdr_hf.evaluation.head_acceptance
+
+assert not any(name.startswith(("ngram_wdr_hf.backbones", "ngram_wdr_hf.modeling")) for name in sys.modules)
+from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.evaluation.gradient_diversity import gradient_diversity
 
 

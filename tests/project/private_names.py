@@ -247,7 +247,7 @@ transformers.models.marian.modeling_marian:MarianMTModel.final_logits_bias
     method/logits.py: add the logit bias, which is not part of the output embedding
     set by transformers.models.marian.modeling_marian:MarianMTModel
 transformers.models.marian.modeling_marian:MarianSinusoidalPositionalEmbedding
-    evaluation/checkpoint.py: freeze Marian's sinusoidal positions
+    evaluation/models.py: freeze Marian's sinusoidal positions
 transformers.models.mixtral.modeling_mixtral:load_balancing_loss_func
     takes gate_logits, num_experts, top_k, attention_mask
     modeling/routers.py: add the load-balancing loss of a mixture of experts
@@ -290,9 +290,6 @@ transformers.integrations:get_reporting_integration_callbacks
 transformers.trainer:Trainer._clip_grad_norm
     takes model
     training/head_schedule.py: clip free heads apart
-transformers.trainer:Trainer._get_collator_with_removed_columns
-    takes data_collator
-    evaluation/gradients.py: create a training batch like Trainer
 transformers.trainer:Trainer._issue_warnings_after_load
     takes load_result
     training/trainer.py: not report tied weights as missing when a run resumes
@@ -307,10 +304,10 @@ transformers.trainer:Trainer.current_gradient_accumulation_steps
     training/trainer.py: average the bag-of-words loss over the steps since the last log
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.is_deepspeed_enabled
-    evaluation/gradients.py: raise an error for sharded weights
+    evaluation/gradient_diversity.py: raise an error for sharded weights
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.is_fsdp_enabled
-    evaluation/gradients.py: raise an error for sharded weights
+    evaluation/gradient_diversity.py: raise an error for sharded weights
     set by transformers.trainer:Trainer
 transformers.trainer:Trainer.model_accepts_loss_kwargs
     training/glue/run.py: average a classifier's loss over gradient accumulation

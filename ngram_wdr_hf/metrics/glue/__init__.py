@@ -1,1 +1,0 @@
-"""GLUE's own metrics, as a metric of the library `evaluate`."""

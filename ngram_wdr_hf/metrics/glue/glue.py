@@ -4,60 +4,28 @@ import datasets
 import evaluate
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-# Absolute imports, because `evaluate` copies this file to its cache.
-from ngram_wdr_hf.data.glue import GLUE_TASKS
-
-_DESCRIPTION = """
-The metrics of GLUE tasks: accuracy, from 0 to 1, for SST-2 and RTE; Matthews correlation, from -1 to 1, for CoLA,
-where predictions that ignore the sentence score 0.
-"""
-
-_KWARGS_DESCRIPTION = r"""
-Args:
-    predictions (`list[int]`): The predicted labels.
-    references (`list[int]`): The true labels.
-Returns:
-    accuracy (`float`): For `sst2` and `rte`, the share of correct labels.
-    matthews_correlation (`float`): For `cola`, the correlation of predictions and references.
-Examples:
-    >>> import evaluate
-    >>> from ngram_wdr_hf.metrics import GLUE
-    >>> metric = evaluate.load(GLUE, "cola")
-    >>> results = metric.compute(predictions=[1, 0, 1], references=[1, 0, 0])
-"""
-
-_CITATION = """
-@inproceedings{wang2019glue,
-    title = {{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
-    author = {Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel},
-    booktitle = {International Conference on Learning Representations},
-    year = {2019}
+_METRICS = {
+    "sst2": ("accuracy", accuracy_score),
+    "cola": ("matthews_correlation", matthews_corrcoef),
+    "rte": ("accuracy", accuracy_score),
 }
-"""
-_METRICS = {"accuracy": accuracy_score, "matthews_correlation": matthews_corrcoef}
 
 
-@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Glue(evaluate.Metric):
-    """GLUE's metric of the task given as `config_name`. `compute` returns a dictionary with this one score."""
+    """
+    The metric of a GLUE task, its configuration name: `accuracy`, from 0 to 1, for `sst2` and `rte`;
+    `matthews_correlation`, from -1 to 1, for `cola`, where predictions that ignore the sentence score 0.
+    """
 
     def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in GLUE_TASKS:
-            raise ValueError(
-                f"`config_name` must be one of {', '.join(GLUE_TASKS)}, got {self.config_name!r}: load the metric as "
-                'in `evaluate.load(GLUE, "cola")`.'
-            )
+        if self.config_name not in _METRICS:
+            raise ValueError(f"`config_name` must be one of {', '.join(_METRICS)}, got {self.config_name!r}.")
         return evaluate.MetricInfo(
-            module_type="metric",
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_KWARGS_DESCRIPTION,
-            features=datasets.Features(
-                {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
-            ),
-            reference_urls=["https://gluebenchmark.com"],
+            description=self.__doc__,
+            citation="https://gluebenchmark.com",
+            features=datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("int64"))),
         )
 
     def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
-        name = GLUE_TASKS[self.config_name].metric
-        return {name: float(_METRICS[name](references, predictions))}
+        name, metric = _METRICS[self.config_name]
+        return {name: float(metric(references, predictions))}

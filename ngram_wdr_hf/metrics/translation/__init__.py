@@ -1,1 +1,0 @@
-"""BLEU and chrF of translations, as a metric of the library `evaluate`."""

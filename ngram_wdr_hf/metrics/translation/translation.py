@@ -8,69 +8,31 @@ import evaluate
 # Absolute imports, because `evaluate` copies this file to its cache.
 from ngram_wdr_hf.evaluation.translation_scores import as_texts, score_translations
 
-_DESCRIPTION = """
-BLEU, on words, and chrF, on characters, of translations, from 0 to 100, with the defaults of the package `sacrebleu`.
-The texts are raw and detokenized.
-"""
 
-_KWARGS_DESCRIPTION = r"""
-Args:
-    predictions (`list[str]`): The translations, one per sentence.
-    references (`list[str]` or `list[list[str]]`): One reference per sentence, or a list of several, the same number
-        for every sentence.
-Returns:
-    bleu (`float`): Corpus BLEU.
-    chrf (`float`): Corpus chrF.
-    bleu_signature (`str`): Settings and version for `bleu`, to be reported with it.
-    chrf_signature (`str`): The same for `chrf`.
-Examples:
-    >>> import evaluate
-    >>> from ngram_wdr_hf.metrics import TRANSLATION
-    >>> metric = evaluate.load(TRANSLATION)
-    >>> results = metric.compute(predictions=["Guten Morgen, Welt!"], references=["Guten Morgen, Welt!"])
-"""
-
-_CITATION = """
-@inproceedings{post2018call,
-    title = {A Call for Clarity in Reporting {BLEU} Scores},
-    author = {Post, Matt},
-    booktitle = {Proceedings of the Third Conference on Machine Translation: Research Papers},
-    year = {2018},
-    pages = {186--191}
-}
-"""
-
-
-@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class Translation(evaluate.Metric):
-    """BLEU and chrF of translations, from 0 to 100. `compute` returns them with sacrebleu's signatures."""
+    """
+    BLEU, on words, and chrF, on characters, of raw, detokenized translations, from 0 to 100, with the defaults of the
+    package `sacrebleu`: `bleu`, `chrf`, and their settings and versions, `bleu_signature` and `chrf_signature`. Each
+    sentence has one reference, or a list of several, the same number for every sentence.
+    """
 
     def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
         return evaluate.MetricInfo(
-            module_type="metric",
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_KWARGS_DESCRIPTION,
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.List(datasets.Value("string"))}
-            ),
-            reference_urls=["https://aclanthology.org/W18-6319", "https://aclanthology.org/W15-3049"],
+            description=self.__doc__,
+            citation="https://aclanthology.org/W18-6319",
+            features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
         )
 
     # With several schemas, `evaluate` would take the first sentence's and turn later lists into strings.
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Add translations and, for each, a reference or a list of them. `compute` scores all that were added."""
+        """Add translations and, for each, a reference or a list of them."""
         super().add_batch(predictions=predictions, references=[as_texts(texts) for texts in references])
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Add a translation and its reference or a list of them. `compute` scores all that were added."""
+        """Add a translation and its reference or a list of them."""
         super().add(prediction=prediction, reference=as_texts(reference))
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float | str]:
-        scores = score_translations(predictions, references)
-        return {
-            "bleu": scores.bleu,
-            "chrf": scores.chrf,
-            "bleu_signature": scores.bleu_signature,
-            "chrf_signature": scores.chrf_signature,
-        }
+        scores = vars(score_translations(predictions, references))
+        return {name: value for name, value in scores.items() if name != "num_sentences"}

@@ -1,16 +1,22 @@
-"""Evaluation windows: every token is a target once, and the perplexity equals a slow loop."""
+"""Exact scores: every token of a text is a target once, and the perplexity equals a slow loop."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from ngram_wdr_hf import fit_ensemble
+from ngram_wdr_hf.data.pair_batches import PairBatches
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, evaluation_windows
 from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
+from tests.support.errors import raises_naming
+from tests.support.pairs import PAD, pairs_of, random_lengths, tokens_of
 from tests.support.reference import ensembled_logits, head_prediction
 from tests.support.texts import START, TEXT, stream_of
-from tests.support.tiny import random_ids, tiny_model
+from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
 
 
 @pytest.mark.parametrize("start", [None, START])
@@ -93,13 +99,13 @@ def slow_scores(model, text: list[int], window_size: int, stride: int):
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
 @pytest.mark.parametrize(
-    ("window_size", "stride", "start"), [(6, 1, START), (6, 4, None), (6, 6, START), (2, 1, START)]
+    ("length", "window_size", "stride", "start"),
+    [(17, 6, 1, START), (17, 6, 4, None), (17, 6, 6, START), (17, 2, 1, START), (1, 50, 7, START), (9, 50, 7, START)],
 )
-def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, stride, start):
+def test_perplexity_by_windows_equals_a_loop_over_targets(target, length, window_size, stride, start):
     model = tiny_model(torch.float64, ngram_target=target)
-    tokens = random_ids(1, 17)[0].tolist()
-    windows = EvaluationWindows(stream_of(tokens), window_size, stride, start)
-    scores = score(model, windows, LAMBDAS, batch_size=3)
+    tokens = random_ids(1, length)[0].tolist()
+    scores = score(model, EvaluationWindows(stream_of(tokens), window_size, stride, start), LAMBDAS, batch_size=3)
     text = [start, *tokens] if start is not None else tokens
     sums, head_nlls = slow_scores(model, text, window_size, stride)
     torch.testing.assert_close(torch.tensor(scores.nll_sums, dtype=torch.double), sums.double())
@@ -108,86 +114,34 @@ def test_perplexity_by_windows_equals_a_loop_over_targets(target, window_size, s
     torch.testing.assert_close(torch.tensor(scores.perplexities("word")).double(), (sums.double() / len(tokens)).exp())
 
 
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_short_text_fits_one_window(length):
-    model, tokens = tiny_model(torch.float64), random_ids(1, length)
-    scores = score(model, EvaluationWindows(stream_of(tokens[0]), 50, 7, START), LAMBDAS, batch_size=4)
-    text = torch.cat([torch.tensor([[START]]), tokens], 1)
-    for value, nll in zip(LAMBDAS, scores.nll_sums, strict=True):
-        logits = ensembled_logits(model, text[:, :-1], value)[0]
-        assert nll == pytest.approx(F.cross_entropy(logits, tokens[0], reduction="sum").item())
-    assert scores.num_tokens == length
+@pytest.mark.parametrize("batch_tokens", [1, 20, 100_000])
+def test_batches_of_pairs_equal_single_pairs(batch_tokens):
+    model = tiny_seq2seq("marian", torch.float64, ngram_size=3).train()
+    # Some targets have a single token, and heads no targets there.
+    pairs = tokens_of([*random_lengths(25, 9), (3, 1), (1, 1), (1, 2), (14, 3)])
+    batches, calls = PairBatches(pairs, batch_tokens, PAD), []
+    # `batch_size` has no effect here.
+    scores = score(model, batches, LAMBDAS, batch_size=7, on_batch=lambda: calls.append(None))
+    assert len(calls) == len(batches) and model.training
+    sums, head_sums, counts = [0.0] * 3, torch.zeros(3), torch.zeros(3)
+    for source, target in pairs_of(pairs):
+        for i, value in enumerate(LAMBDAS):
+            with torch.no_grad():
+                output = model.eval()(torch.tensor([source]), labels=torch.tensor([target]), ensemble_lambda=value)
+            sums[i] += float(output.loss) * len(target)
+        count = torch.tensor([max(len(target) - n, 0) for n in range(3)])
+        head_sums, counts = head_sums + output.head_losses * count, counts + count
+    assert scores.nll_sums == pytest.approx(sums, rel=1e-9) and max(sums) - min(sums) > 1
+    assert scores.head_nlls == pytest.approx((head_sums / counts).tolist(), rel=1e-6)
+    assert (scores.num_tokens, scores.num_words) == (counts[0], batches.num_words)
+    perplexities = [math.exp(total / counts[0]) for total in sums]
+    assert scores.perplexities() == pytest.approx(perplexities)
+    assert scores.best_lambda == LAMBDAS[perplexities.index(min(perplexities))]
 
 
-@pytest.mark.parametrize("num_processes", [2, 3, 5])
-def test_shares_of_processes_add_up(num_processes):
-    model = tiny_model(torch.float64)
-    windows = EvaluationWindows(stream_of(random_ids(1, 21)[0]), 8, 5, START)
-    assert len(windows) == 4
-    one = score(model, windows, LAMBDAS, batch_size=2)
-
-    shares, batches = [], []
-    for index in range(num_processes):
-        sums = []
-        batches.append(0)
-
-        def count(index=index):
-            batches[index] += 1
-
-        score(
-            model,
-            windows,
-            LAMBDAS,
-            2,
-            index,
-            num_processes,
-            lambda value, sums=sums: sums.append(value) or value,
-            count,
-        )
-        shares.append(sums)
-    # The same number of batches in every process.
-    assert len(set(batches)) == 1
-    totals = iter([sum(values) for values in zip(*shares, strict=True)])
-    together = score(model, windows, LAMBDAS, 2, 0, num_processes, lambda value: next(totals))
-    assert together.num_tokens == one.num_tokens == 21
-    assert together.nll_sums == pytest.approx(one.nll_sums)
-    assert together.head_nlls == pytest.approx(one.head_nlls)
-
-
-class Packed:
-    """Rows of packed documents, whose positions begin again at 0."""
-
-    labels_name = "labels"
-    num_words = 1
-
-    def __init__(self, rows: list[list[torch.Tensor]]):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, i):
-        ids = torch.cat(self.rows[i])
-        return {
-            "input_ids": ids,
-            "labels": ids,
-            "position_ids": torch.cat([torch.arange(len(d)) for d in self.rows[i]]),
-        }
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_packed_documents_are_scored_one_by_one(batch_size):
-    model = tiny_model(torch.float64)
-    rows = [
-        list(random_ids(1, 12, seed=i)[0].split(lengths)) for i, lengths in enumerate([[4, 2, 6], [1, 8, 3], [12]])
-    ]
-    scores = score(model, Packed(rows), LAMBDAS, batch_size)
-    documents = [document.tolist() for row in rows for document in row]
-    sums, head_sums, counts = torch.zeros(3), torch.zeros(4, dtype=torch.double), torch.zeros(4, dtype=torch.double)
-    for document in documents:
-        nlls, head_nlls = slow_scores(model, document, len(document), 1)
-        count = torch.tensor([max(len(document) - 1 - n, 0) for n in range(4)])
-        sums, head_sums, counts = sums + nlls, head_sums + head_nlls * count, counts + count
-    assert scores.num_tokens == counts[0] == sum(len(document) - 1 for document in documents)
-    assert scores.nll_sums == pytest.approx(sums.tolist())
-    assert scores.head_nlls == pytest.approx((head_sums / counts).tolist())
+@pytest.mark.parametrize("tokens", [[], [3]])
+def test_text_without_targets(tokens):
+    """No perplexity of 1."""
+    for measure in (lambda *text: score(*text, [0.0], 2), fit_ensemble):
+        with raises_naming(ValueError, "`text`", "targets"):
+            measure(tiny_model(), EvaluationWindows(stream_of(tokens), 8))
