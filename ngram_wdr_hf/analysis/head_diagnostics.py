@@ -47,19 +47,11 @@ class GainBin(NamedTuple):
 
 @dataclass
 class HeadDiagnostics:
-    r"""
-    Measurements of a model on a text. Depth 0 is the next-token prediction, depth n the prediction of head n.
-
-    Args:
-        ensemble (`Ensemble`): The ensemble of the gains, λ or weights.
-        num_targets (`list[int]`): For each depth, the number of targets.
-        nlls (`list[float]`): For each depth, the mean NLL.
-        accuracies (`list[float]`): For each depth, the share of targets that are its most likely token.
-        num_drafts (`list[int]`): For each head, the number of positions where all earlier drafts were accepted.
-        num_accepted (`list[int]`): For each head, the number of these where its own draft was accepted, too.
-        gain ([`GainBin`]): The ensemble's gain on all tokens.
-        gain_by_place (`list[GainBin]`): The gain by position in the sentence, from 1; without empty bins.
-        gain_by_frequency (`list[GainBin]`): The gain by training count of the token; without empty bins.
+    """
+    Measurements of a model on a text: targets, mean NLL and accuracy by depth (0 is the next-token prediction, n the
+    prediction of head n); by head, the number of positions where all earlier drafts were accepted, and where its own
+    draft was accepted, too; the gain of an ensemble on all tokens, by position in the sentence from 1, and by training
+    count of the token.
     """
 
     ensemble: Ensemble
@@ -108,8 +100,8 @@ def head_diagnostics(
         model (`PreTrainedModel`): A model of this package; without heads, it has depth 0 only.
         text (`EvaluationWindows`, `EvaluationRows` or `PairBatches`): The text, or pairs for an encoder-decoder model.
         ensemble_lambda (`float`, *optional*): The λ to measure the gain of; the model's own ensemble by default.
-        sentence_ends (`Collection[int]`, *optional*): In running text, the tokens that end a sentence, see
-            [`find_sentence_ends`]. A row or the target of a pair is one sentence.
+        sentence_ends (`Collection[int]`, *optional*): In running text, the tokens that end a sentence. Of rows and
+            pairs, each is one sentence.
         token_counts (`Sequence[int]`, *optional*): Count of each token in training, by default in `text`.
         batch_size (`int`, *optional*, defaults to 8): Windows or rows per batch.
         ensemble_weights (`Sequence[float]`, *optional*): The N weights to measure the gain of, instead of a λ.

@@ -9,16 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from matplotlib.figure import Figure
 
 from ..data.errors import Unavailable
 from ..decoding.obstacles import CannotDraft
-from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
 from ..method.ensemble import describe_ensemble
 from ..training.report import METRICS, save_lambda_plot, save_training_plot
 from ..training.trainer import loss_names
-from .head_diagnostics import draft_statistics
 from .head_figures import plot_acceptance, plot_gain, plot_heads
 from .traced_html import as_page, as_table
 from .traced_text import traced_text
@@ -106,9 +103,6 @@ def results(runs: dict[str, TrainedRun]) -> Iterator[str]:
 def training(runs: dict[str, TrainedRun]) -> Iterator[str]:
     found = [run.result for run in runs.values()]
     yield picture(partial(save_training_plot, found), "Training losses and validation perplexity over the steps")
-    logged = {r.name: r.history for r in found if any(GRADIENT_DIVERSITY in entry for entry in r.history)}
-    if logged:
-        yield picture(plot_gradient_diversity(logged), "Gradient diversity over the steps")
 
 
 def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
@@ -128,9 +122,7 @@ def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
     yield table(rows)
     if by_name:
         yield picture(plot_heads(by_name), "Perplexity and accuracy by depth")
-        prompts = {name: [{"input_ids": torch.tensor([ids])} for ids in run.prompts] for name, run in runs.items()}
-        drafts = {name: draft_statistics(run.model, prompts[name]) for name, run in runs.items() if run.drafts}
-        yield picture(plot_acceptance(by_name, drafts), "Acceptance rate of each head's drafts")
+        yield picture(plot_acceptance(by_name), "Acceptance rate of each head's drafts")
 
 
 def generated_text(runs: dict[str, TrainedRun], prompt: str | None) -> Iterator[str]:

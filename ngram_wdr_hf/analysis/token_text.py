@@ -22,7 +22,7 @@ def token_rows(text_or_ids: TextOrIds, tokenizer: PreTrainedTokenizerBase, **opt
     if isinstance(rows, str) or all(isinstance(token, int) for token in rows):
         rows = [rows]
     return [
-        tokenizer(row, verbose=False, **options).input_ids if isinstance(row, str) else [int(token) for token in row]
+        tokenizer(row, verbose=False, **options).input_ids if isinstance(row, str) else [*map(int, row)]
         for row in rows
     ]
 
@@ -52,20 +52,13 @@ def token_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list
     Return a label for each token of a text: `to` for `Ġto` and `▁to`, `⏎` for a line break, and `·ing` for a piece
     inside a word. Different tokens have different labels, if need be with their id: `to#42`.
     """
-    texts = token_texts(ids, tokenizer)
-    inside_words = {
-        token
-        for before, token, text in zip(texts, ids[1:], texts[1:], strict=False)
-        if before[-1:].isalnum() and text[:1].isalnum()
-    }
-    names: dict[int, str] = {}
-    for token in dict.fromkeys(ids):
-        text = _decode([token], tokenizer)
-        label = f"{REPLACEMENT}{token}" if REPLACEMENT in text else text.strip(" ").translate(LINE_MARKS) or "␣"
-        if token in inside_words:
-            label = f"·{label.removeprefix('##')}"
-        names[token] = f"{label}#{token}" if label in names.values() else label
-    return [names[token] for token in ids]
+    texts, labels = token_texts(ids, tokenizer), {}
+    for before, token, text in zip(["", *texts], ids, texts, strict=False):
+        if token not in labels:
+            label = text.strip(" ").translate(LINE_MARKS) or ("␣" if text else REPLACEMENT)
+            label = f"·{label}" if before[-1:].isalnum() and text[:1].isalnum() else label
+            labels[token] = f"{label}#{token}" if label in labels.values() else label
+    return [labels[token] for token in ids]
 
 
 def _decode(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 # Control characters as pictures, because terminals and pages do not show them.
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-HELP = (
-    "A raised number is the depth of the head that drafted the token, a raised c marks a copy by prompt lookup. At a "
-    "raised ×, drafts were rejected: hover over it to see them."
-)
+HELP = "Raised: the head that drafted the token; c, a copy by prompt lookup; ×, rejected drafts, shown on hovering."
 # Every text has a contrast of at least 4.5 to its background, in light and dark mode.
 STYLE = """
 .traced { --head: light-dark(#56a5ee, #2f7fd0); --red: light-dark(#b3261e, #ff8a80); --back: light-dark(#fff, #16181c);

@@ -47,13 +47,9 @@ class TracedRow(NamedTuple):
 
 @dataclass(repr=False)
 class TracedText:
-    r"""
-    Texts of one generation with the source of each token. A notebook shows it in colours, `print` with marks.
-
-    Args:
-        rows (`list[TracedRow]`): The prompts and what was generated for each.
-        statistics ([`SpeculationStatistics`]): Counts of tokens, forward passes and drafts.
-        is_encoder_decoder (`bool`): Whether the prompts are source texts; otherwise, the text continues them.
+    """
+    Texts of one generation with the source of each token, and counts of tokens, forward passes and drafts. A notebook
+    shows it in colours, `print` with marks.
     """
 
     rows: list[TracedRow]

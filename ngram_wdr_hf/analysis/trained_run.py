@@ -27,7 +27,7 @@ from ..training.run_folder import RunFolder
 from ..training.text_data import find_block_size, load_splits, tokenize_splits
 from .head_diagnostics import HeadDiagnostics, find_sentence_ends, head_diagnostics
 
-NUM_PROMPTS, PROMPT_TOKENS = 16, 32
+NUM_PROMPTS = 16
 
 
 @dataclass
@@ -54,14 +54,12 @@ class TrainedRun:
     @cached_property
     def diagnostics(self) -> HeadDiagnostics:
         """The diagnostics of the model on the text, with a usual λ if the run chose none."""
+        ensemble = self.result.ensemble or (clm.SAMPLE_LAMBDA if self.drafts else 0.0)
+        ids = np.concatenate(self.training_ids or self.documents)
+        counts = np.bincount(ids, minlength=self.model.config.vocab_size)
+        ends = find_sentence_ends(self.tokenizer)
         return head_diagnostics(
-            self.model,
-            self.text,
-            sentence_ends=find_sentence_ends(self.tokenizer),
-            token_counts=np.bincount(
-                np.concatenate(self.training_ids or self.documents), minlength=self.model.config.vocab_size
-            ),
-            **ensemble_arguments(self.result.ensemble or (clm.SAMPLE_LAMBDA if self.drafts else 0.0)),
+            self.model, self.text, sentence_ends=ends, token_counts=counts, **ensemble_arguments(ensemble)
         )
 
 
@@ -107,6 +105,8 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
     options, _, training = _options(folder, *classes)
     splits = load_splits(options, training, needs_text=masked or options.self_generated is None)
     data = tokenize_splits(splits, tokenizer, options, training.seed)
+    # Without training, nothing is written.
+    training.do_train = False
     own = OwnRows() if masked else own_rows(model, tokenizer, options, folder, training)
     if split in data.streams:
         data.streams[split] = TokenStream(data.streams[split].ids[:max_tokens], num_words=0)
@@ -116,7 +116,7 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
     block_size = find_block_size(model, options.block_size)
     text = clm.evaluation_texts(data, own, tokenizer, block_size, options.stride)[split]
     ids = np.concatenate(documents)
-    length = max(1, min(PROMPT_TOKENS, (max_positions(model) or math.inf) // 2, len(ids)))
+    length = max(1, min(32, (max_positions(model) or math.inf) // 2, len(ids)))
     begins = np.unique(np.linspace(0, len(ids) - length, NUM_PROMPTS).astype(int))
     return text, documents, [ids[begin : begin + length].tolist() for begin in begins], clm.training_ids(data, own)
 

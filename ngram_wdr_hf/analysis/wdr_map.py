@@ -30,16 +30,11 @@ class TargetDiversity(NamedTuple):
 
 @dataclass
 class WDRMap:
-    r"""
-    Output embeddings and word differences of a text, projected to two dimensions by t-SNE. Each point is a target of
-    one word: at level n, the target of word i is `Δ_n e[i-n]`, computed from that word and the n words before it.
-
-    Args:
-        tokens (`list[str]`): Readable labels of the tokens, different for different tokens.
-        levels (`np.ndarray` of shape `(P,)`): The level of each point.
-        positions (`np.ndarray` of shape `(P,)`): The index of the token that each point is a target of.
-        coordinates (`np.ndarray` of shape `(P, 2)`): The points; all levels share one projection.
-        diversity (`list[TargetDiversity]`): How much the targets of a word differ from each other, by level.
+    """
+    Output embeddings and word differences of a text, projected to two dimensions by t-SNE. Each of the P points is a
+    target of one word: at level n, the target of word i is `Δ_n e[i-n]`, computed from that word and the n words
+    before it. `tokens` are readable labels of the text's tokens; `levels`, `positions` (in the text) and `coordinates`
+    have an entry for each point, `diversity` for each level.
     """
 
     tokens: list[str]
@@ -63,8 +58,8 @@ class WDRMap:
         position, level = self.positions[point], int(self.levels[point])
         text = self.tokens[position]
         for i in range(1, level + 1):
-            factor = f"{comb(level, i)} " if i < level else ""
-            text += f" {'−' if i % 2 else '+'} {factor}{self.tokens[position - i]}"
+            sign, factor = "+−"[i % 2], f"{comb(level, i)} " if i < level else ""
+            text += f" {sign} {factor}{self.tokens[position - i]}"
         return text
 
     def figure(self) -> Figure:
@@ -81,18 +76,10 @@ def wdr_map(
     levels: int = 2,
     max_tokens: int = 1270,
 ) -> WDRMap:
-    r"""
-    Project the output embeddings of a text and its 1- to n-level word differences together to two dimensions with
-    t-SNE. Only differences inside a document are used, not the values carried over at its end. The same arguments give
-    the same map.
-
-    Args:
-        model (`PreTrainedModel`): Any model with an output embedding.
-        text_or_ids (`str`, `Sequence` or `torch.Tensor`): A text or its token ids, or a list of such documents.
-        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        levels (`int`, *optional*, defaults to 2): The highest level n, at least 1.
-        max_tokens (`int`, *optional*, defaults to 1270): The number of tokens to use, the first ones; the default is
-            the paper's, of Penn Treebank's test set.
+    """
+    Project the output embeddings of a text (or its token ids, or a list of such documents) and its 1- to n-level word
+    differences, n = `levels`, together to two dimensions with t-SNE. Only differences inside a document are used. Of
+    the text, the first `max_tokens` tokens are used, by default as many as in the paper.
     """
     weight = model.get_output_embeddings().weight.detach().float().cpu()
     rows = token_rows(text_or_ids, tokenizer, add_special_tokens=False)
@@ -110,11 +97,9 @@ def wdr_map(
 
 
 def _targets(embeddings: torch.Tensor, document: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Return the targets of a level, `(T, d)`, and for each the index in the text of its token, `(T,)`. The first `level`
-    tokens of a document have no target.
-    """
+    """Return the targets of a level, `(T, d)`, and the index in the text of the token of each, `(T,)`."""
     positions = np.arange(level, len(document))
+    # The first tokens of a document have no target.
     positions = positions[document[level:] == document[: len(positions)]]
     return wdr(embeddings, level)[positions - level].numpy(), positions
 
@@ -130,16 +115,11 @@ def _diversity(vectors: np.ndarray, positions: np.ndarray, ids: np.ndarray, leve
     within = np.square(vectors - (sums / count[:, None])[word]).sum() / (len(word) - len(count))
     total = np.square(vectors - vectors.mean(0)).sum() / (len(word) - 1)
     distinct = np.unique(np.stack([ids[positions - i] for i in range(level + 1)]), axis=1)
-    return TargetDiversity(
-        spread=float(within / total) if total else 0.0, targets_per_word=distinct.shape[1] / len(count)
-    )
+    return TargetDiversity(float(within / total) if total else 0.0, distinct.shape[1] / len(count))
 
 
 def _project(vectors: np.ndarray) -> np.ndarray:
-    """
-    Project the targets `(P, d)` to two dimensions with t-SNE, `(P, 2)`. Equal targets get the same point, because
-    t-SNE would separate copies.
-    """
+    """Project targets `(P, d)` with t-SNE, `(P, 2)`. Equal ones get the same point: t-SNE would separate copies."""
     # Imported here, because training does not need scikit-learn.
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -147,7 +127,6 @@ def _project(vectors: np.ndarray) -> np.ndarray:
     distinct, copies = np.unique(vectors, axis=0, return_inverse=True)
     # t-SNE considers about three neighbours per unit of perplexity. More iterations than 500 change little.
     perplexity = min(30.0, (len(distinct) - 1) / 3)
-    projection = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0)
     # With several threads, results are not reproducible.
     with threadpool_limits(1):
-        return projection.fit_transform(distinct)[copies]
+        return TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0).fit_transform(distinct)[copies]

@@ -67,15 +67,15 @@ def compared(files, checkpoint, tmp_path_factory) -> Path:
     """The run folder of three small language models after a few steps."""
     folder = tmp_path_factory.mktemp("compared") / "run"
     options = QUICK | {"model_name_or_path": checkpoint, "output_dir": folder, "block_size": 16, "sample_tokens": 0}
-    clm.main([*files, *as_arguments(**options, lambda_grid="0 0.2 0.5", gradient_diversity_steps=6), "--compare"])
+    clm.main([*files, *as_arguments(**options, lambda_grid="0 0.2 0.5"), "--compare"])
     return folder
 
 
 def test_language_models_side_by_side(compared, tmp_path):
     page = report(compared, "--split", "test", tmp_path / "report.html")
     assert page.titles == SECTIONS and "Not available" not in page.text
-    # λ, training, gradient diversity, heads, drafts, two gains, the map.
-    assert page.pictures == 8
+    # λ, training, heads, drafts, two gains, the map.
+    assert page.pictures == 7
     runs = {"wdr N=3": compared, "plain": compared / "plain", "simple N=3": compared / "simple"}
     sizes, settings, (head, *rows) = page.tables["Results"]
     assert [row[0] for row in sizes[1:]] == settings[0][1:] == [*runs]
