@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator, set_seed
@@ -45,16 +44,7 @@ from .options import (
 )
 from .parsing import parse
 from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
-from .report import (
-    Card,
-    RunResult,
-    describe_model,
-    ensemble_cells,
-    named_ensembles,
-    print_samples,
-    print_tables,
-    score_metrics,
-)
+from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles, score_metrics
 from .results import (
     EnsembleSearch,
     add_callbacks,
@@ -179,7 +169,8 @@ def main(
             limit_length(tokenizer, model)
             source = folder if training.do_train else RunFolder(model_options.model_name_or_path)
             own = own_rows(model, tokenizer, options, source, training)
-            restrict_drafts(model, model_options, options, training_ids(data, own) if training.do_train else ())
+            streams = [data.streams["train"].ids] if "train" in data.streams else []
+            restrict_drafts(model, model_options, options, [*streams, *own.train])
             if model.config.head_loss_tokens == "draft":
                 model.generation_config.use_mtp = True
         texts = evaluation_texts(data, own, tokenizer, block_size, options.stride)
@@ -213,11 +204,8 @@ def main(
 
         # 5. Save and report
         result = clm_result(model, fit, scores, samples, folder.settings, folder.history(training))
-        if training.should_save:
-            print_samples(result)
-            print_tables([result])
-            usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
-            save(result, model, folder, training, CARD, usage)
+        usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
+        save(result, model, folder, training, CARD, usage)
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
     return result
@@ -232,11 +220,6 @@ def clm_tokenizer(options: ClmOptions, model: ModelOptions, splits: Splits) -> P
     }
     default = model.model_name_or_path or ("word" if options.names_text else "bpe")
     return find_tokenizer(options.tokenizer or default, trainers, splits)
-
-
-def training_ids(data: TextData, own: OwnRows) -> list[np.ndarray]:
-    """Return the token ids of the training text, unless it is streamed."""
-    return [*(stream.ids for split, stream in data.streams.items() if split == "train"), *own.train]
 
 
 def training_set(data: TextData, own: OwnRows, block_size: int) -> Dataset | StreamedBlocks:

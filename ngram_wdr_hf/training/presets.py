@@ -8,19 +8,14 @@ DEFAULT_PRESET = "tiny"
 
 @dataclass(frozen=True)
 class Recipe:
-    """
-    How heads are trained beside the model, and which ensemble is saved with it.
+    """How heads are trained beside the model, and which ensemble is saved with it."""
 
-    Args:
-        description (`str`): Text for `--help`.
-        fields (`dict[str, Any]`): Fields of the model's configuration.
-        new_heads (`dict[str, Any]`): Further fields for new heads, which those of a checkpoint cannot change.
-        ensemble (`str`, *optional*): `"fitted"` weights, or `"lambda"`, the best λ of a grid; `None` for drafts only.
-    """
-
+    # Text for `--help`.
     description: str
+    # Fields of the model's configuration, and further ones for new heads, which those of a checkpoint cannot change.
     fields: dict[str, Any]
     new_heads: dict[str, Any]
+    # "fitted" weights, or "lambda", the best λ of a grid; `None` for drafts only.
     ensemble: str | None
 
 
@@ -51,25 +46,20 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Preset:
-    """
-    A model size with defaults for training.
+    """A model size with defaults for training."""
 
-    Args:
-        description (`str`): Text for `--help`.
-        config (`dict[str, Any]`): Fields of the model's configuration.
-        arguments (`dict[str, Any]`): Defaults of the script's options, such as `learning_rate`.
-        subword_vocab_size (`int`): Default of `--vocab_size` for a trained subword tokenizer.
-        backbone (`str`): A key of `new_models.BACKBONES`.
-        recipe (`str`, *optional*): Default of `--recipe`; `None` for the script's.
-        lambdas (`dict[str, float]`): The paper's λ by `ngram_target`; empty if it gives none.
-    """
-
+    # Text for `--help`.
     description: str
+    # Fields of the model's configuration, and defaults of the script's options.
     config: dict[str, Any]
     arguments: dict[str, Any] = field(default_factory=dict)
+    # Default of `--vocab_size` for a subword tokenizer that is trained.
     subword_vocab_size: int = 50_257
+    # A key of `new_models.BACKBONES`.
     backbone: str = "gpt2"
+    # Default of `--recipe`; `None` for the script's.
     recipe: str | None = None
+    # The paper's λ by `ngram_target`, if it gives any.
     lambdas: dict[str, float] = field(default_factory=dict)
 
 
@@ -87,51 +77,42 @@ def _steps(max_steps: int, eval_steps: int) -> dict[str, Any]:
     return {"max_steps": max_steps, "eval_strategy": "steps", "eval_steps": eval_steps}
 
 
-def _tensorized(
-    dataset: str, ngram_size: int, simple: float, wdr: float, config: dict[str, Any], **arguments: Any
-) -> Preset:
-    """
-    Return the preset of the paper's TT (Tensorized Transformer) for a dataset: sizes and steps of the original TT, all
-    else from the paper. `simple` and `wdr` are the paper's λ for these targets.
-    """
-    sizes = {"hidden_size": 256, "attention_rank": 40, "intermediate_size": 2100, "ngram_size": ngram_size, **config}
+# Sizes and steps of TT (Tensorized Transformer) from the original scripts for Penn Treebank and WikiText-103.
+_TT = {"hidden_size": 256, "attention_rank": 40, "intermediate_size": 2100}
+_SMALL_TT = {**_TT, "num_hidden_layers": 3, "dropout": 0.3}, {**_blocks(32, 120, 64), **_steps(20_000, 500)}
+_LARGE_TT = {**_TT, "num_hidden_layers": 6, "dropout": 0.1}, {**_blocks(80, 60, 64), **_steps(200_000, 4000)}
+# Of the size of RF (Reformer), the paper gives only the number of parameters, for another implementation: these are
+# Transformers' defaults, with heads of the paper's size. With larger initial position embeddings, it learned only
+# token frequencies.
+_RF = {"hidden_size": 256, "axial_pos_embds_dim": [64, 192], "axial_norm_std": 0.02}
+
+
+def _paper_tt(dataset: str, ngram_size: int, simple: float, wdr: float, sizes: tuple[dict, dict]) -> Preset:
+    """Return the preset of the paper's TT for a dataset. `simple` and `wdr` are the paper's λ for these targets."""
+    config, run = sizes
     return Preset(
         f"the paper's Tensorized Transformer for {dataset}, N = {ngram_size}",
-        sizes,
-        {"learning_rate": 2.5e-3, "lr_scheduler_type": "cosine", **arguments},
+        {**config, "ngram_size": ngram_size},
+        {**run, "learning_rate": 2.5e-3, "lr_scheduler_type": "cosine"},
         backbone="tensorized",
         recipe="paper",
         lambdas={"simple": simple, "wdr": wdr},
     )
 
 
-def _reformer(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
-    """
-    Return the preset of the paper's RF (Reformer) for a dataset. Of its size, the paper gives only the number of
-    parameters, for another implementation: these are the defaults of Transformers, with heads of the paper's size.
-    `simple` and `wdr` are the paper's λ for these targets.
-    """
+def _paper_rf(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
+    """Return the preset of the paper's RF for a dataset. `simple` and `wdr` are the paper's λ for these targets."""
+    run = {**_blocks(512, batch_size, 8), **_steps(100_000, 1000)}
     return Preset(
         f"the paper's Reformer for {dataset}, N = {ngram_size}",
-        # With larger initial position embeddings, it learned only token frequencies.
-        {"hidden_size": 256, "axial_pos_embds_dim": [64, 192], "axial_norm_std": 0.02, "ngram_size": ngram_size},
-        {
-            **_blocks(512, batch_size, 8),
-            **_steps(100_000, 1000),
-            "learning_rate": 1e-4,
-            "lr_scheduler_type": "constant",
-        },
+        {**_RF, "ngram_size": ngram_size},
+        {**run, "learning_rate": 1e-4, "lr_scheduler_type": "constant"},
         backbone="reformer",
         recipe="paper",
         lambdas={"simple": simple, "wdr": wdr},
     )
 
 
-# From the original TT's scripts for Penn Treebank (small) and WikiText-103 (large).
-_SMALL_TT = {"num_hidden_layers": 3, "dropout": 0.3}
-_LARGE_TT = {"num_hidden_layers": 6, "dropout": 0.1}
-_SMALL_TT_RUN = {**_blocks(32, 120, 64), **_steps(20_000, 500)}
-_LARGE_TT_RUN = {**_blocks(80, 60, 64), **_steps(200_000, 4000)}
 _TINY_RUN = {
     "learning_rate": 2e-3,
     "lr_scheduler_type": "cosine",
@@ -161,14 +142,14 @@ CLM_PRESETS = {
         },
         recipe="paper",
     ),
-    "paper-tt-ptb": _tensorized("Penn Treebank", 2, 0.2, 0.4, _SMALL_TT, **_SMALL_TT_RUN),
-    "paper-tt-wikitext2": _tensorized("WikiText-2", 4, 0.2, 0.3, _SMALL_TT, **_SMALL_TT_RUN),
-    "paper-tt-text8": _tensorized("Text8", 3, 0.2, 0.1, _LARGE_TT, **_LARGE_TT_RUN),
-    "paper-tt-wikitext103": _tensorized("WikiText-103", 2, 0.1, 0.1, _LARGE_TT, **_LARGE_TT_RUN),
-    "paper-rf-ptb": _reformer("Penn Treebank", 4, 0.2, 0.1, 32),
-    "paper-rf-wikitext2": _reformer("WikiText-2", 2, 0.2, 0.3, 16),
-    "paper-rf-text8": _reformer("Text8", 3, 0.1, 0.1, 1),
-    "paper-rf-wikitext103": _reformer("WikiText-103", 4, 0.1, 0.1, 1),
+    "paper-tt-ptb": _paper_tt("Penn Treebank", 2, 0.2, 0.4, _SMALL_TT),
+    "paper-tt-wikitext2": _paper_tt("WikiText-2", 4, 0.2, 0.3, _SMALL_TT),
+    "paper-tt-text8": _paper_tt("Text8", 3, 0.2, 0.1, _LARGE_TT),
+    "paper-tt-wikitext103": _paper_tt("WikiText-103", 2, 0.1, 0.1, _LARGE_TT),
+    "paper-rf-ptb": _paper_rf("Penn Treebank", 4, 0.2, 0.1, 32),
+    "paper-rf-wikitext2": _paper_rf("WikiText-2", 2, 0.2, 0.3, 16),
+    "paper-rf-text8": _paper_rf("Text8", 3, 0.1, 0.1, 1),
+    "paper-rf-wikitext103": _paper_rf("WikiText-103", 4, 0.1, 0.1, 1),
     "tiny-tt": Preset(
         "a small Tensorized Transformer for CPUs: 2 layers, width 128, 32 tokens of context",
         {"hidden_size": 128, "attention_rank": 24, "num_hidden_layers": 2, "intermediate_size": 512, "dropout": 0.1},

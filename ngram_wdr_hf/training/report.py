@@ -23,39 +23,27 @@ STAR = " ★"
 
 @dataclass
 class RunResult:
-    """
-    A finished run.
+    """A finished run. A masked language model has no ensemble."""
 
-    Args:
-        name (`str`): Short name of the model, such as "wdr N=4".
-        ngram_size (`int`): Its N.
-        num_parameters (`int`): Number of weights, including the heads'.
-        head_parameters (`int`): Number of weights of the heads.
-        settings (`dict[str, Any]`): The options that identify the run.
-        history (`list[dict[str, float]]`): Trainer's log; empty without training.
-        splits (`dict[str, dict[str, Any]]`): The metrics by split and name, for `metrics.json`.
-        tables (`dict[str, dict[str, dict[str, str]]]`): Cells by title, split and heading.
-        ensemble (`Ensemble`, *optional*): The saved ensemble, λ or weights; `None` for masked language models.
-        fit ([`EnsembleFit`], *optional*): The weights fitted on the validation set, if any.
-        over_lambda (`dict[str, dict[float, float]]`): The metric to plot over λ, by split.
-        with_weights (`dict[str, float]`): The same metric with weights instead of λ, by split.
-        lambda_figure (`str`): The name of that metric.
-        samples (`dict[str, str]`): Examples of the model's output by label, as Markdown.
-    """
-
+    # Such as "wdr N=4".
     name: str
     ngram_size: int
     num_parameters: int
     head_parameters: int
+    # The options that identify the run, and Trainer's log; empty without training.
     settings: dict[str, Any]
     history: list[dict[str, float]]
+    # The metrics by split and name, for `metrics.json`, and the cells of tables by title, split and heading.
     splits: dict[str, dict[str, Any]]
     tables: dict[str, dict[str, dict[str, str]]]
+    # The saved ensemble, and the weights fitted on the validation set, if any.
     ensemble: Ensemble | None = None
     fit: EnsembleFit | None = None
+    # The metric to plot over λ, by split, the same with weights, and its name.
     over_lambda: dict[str, dict[float, float]] = field(default_factory=dict)
     with_weights: dict[str, float] = field(default_factory=dict)
     lambda_figure: str = ""
+    # Examples of the model's output by label.
     samples: dict[str, str] = field(default_factory=dict)
 
 

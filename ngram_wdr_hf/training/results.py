@@ -18,6 +18,7 @@ from .report import (
     Card,
     RunResult,
     describe_model,
+    print_samples,
     print_tables,
     save_evaluation,
     save_lambda_plot,
@@ -151,9 +152,13 @@ def save(
     usage: Mapping[str, Any],
 ) -> None:
     """
-    Save the chosen ensemble in the model's configuration, and the results of a run; push them. Without training, save
-    the results only. `usage` has the values for the example code of the model card.
+    Print the results of a run in the first process. Save them, and the chosen ensemble in the model's configuration,
+    and push all. Without training, save the results only. `usage` has the values for the card's example code.
     """
+    if not training.should_save:
+        return
+    print_samples(result)
+    print_tables([result])
     if not training.do_train:
         save_evaluation(result, folder.path)
         return
