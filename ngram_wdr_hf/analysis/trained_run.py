@@ -111,14 +111,15 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
     if split in data.streams:
         data.streams[split] = TokenStream(data.streams[split].ids[:max_tokens], num_words=0)
     documents = [data.streams[split].ids] if split in data.streams else list(own.validation)
+    training_ids = [stream.ids for name, stream in data.streams.items() if name == "train"] + [*own.train]
     if masked:
-        return None, documents, [], clm.training_ids(data, own)
+        return None, documents, [], training_ids
     block_size = find_block_size(model, options.block_size)
     text = clm.evaluation_texts(data, own, tokenizer, block_size, options.stride)[split]
     ids = np.concatenate(documents)
     length = max(1, min(32, (max_positions(model) or math.inf) // 2, len(ids)))
     begins = np.unique(np.linspace(0, len(ids) - length, NUM_PROMPTS).astype(int))
-    return text, documents, [ids[begin : begin + length].tolist() for begin in begins], clm.training_ids(data, own)
+    return text, documents, [ids[begin : begin + length].tolist() for begin in begins], training_ids
 
 
 def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
