@@ -127,8 +127,7 @@ def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
 
 def generated_text(runs: dict[str, TrainedRun], prompt: str | None) -> Iterator[str]:
     for name, run in runs.items():
-        start = run.prompts[:3] if prompt is None else prompt
-        found = traced_text(run.model, run.tokenizer, start, draft_threshold=0.0)
+        found = traced_text(run.model, run.tokenizer, prompt or run.prompts, draft_threshold=0.0)
         yield f"<h3>{escape(name)}</h3>\n{found.fragment()}"
 
 

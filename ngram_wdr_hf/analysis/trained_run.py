@@ -27,7 +27,7 @@ from ..training.run_folder import RunFolder
 from ..training.text_data import find_block_size, load_splits, tokenize_splits
 from .head_diagnostics import HeadDiagnostics, find_sentence_ends, head_diagnostics
 
-NUM_PROMPTS = 16
+NUM_PROMPTS = 3
 
 
 @dataclass
@@ -114,12 +114,11 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
     training_ids = [stream.ids for name, stream in data.streams.items() if name == "train"] + [*own.train]
     if masked:
         return None, documents, [], training_ids
-    block_size = find_block_size(model, options.block_size)
-    text = clm.evaluation_texts(data, own, tokenizer, block_size, options.stride)[split]
-    ids = np.concatenate(documents)
-    length = max(1, min(32, (max_positions(model) or math.inf) // 2, len(ids)))
-    begins = np.unique(np.linspace(0, len(ids) - length, NUM_PROMPTS).astype(int))
-    return text, documents, [ids[begin : begin + length].tolist() for begin in begins], training_ids
+    text = clm.evaluation_texts(data, own, tokenizer, find_block_size(model, options.block_size), options.stride)[
+        split
+    ]
+    length = min(32, (max_positions(model) or math.inf) // 2)
+    return text, documents, [row[:length].tolist() for row in documents[:NUM_PROMPTS]], training_ids
 
 
 def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
