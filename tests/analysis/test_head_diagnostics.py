@@ -20,21 +20,18 @@ from ngram_wdr_hf.analysis.head_diagnostics import (
     find_sentence_ends,
     head_diagnostics,
 )
-from ngram_wdr_hf.analysis.head_figures import acceptance_of, plot_acceptance, plot_gain, plot_heads
+from ngram_wdr_hf.analysis.head_figures import acceptance_of
 from ngram_wdr_hf.data.pair_batches import TOKENIZED, PairBatches
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, TokenStream
 from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
-from ngram_wdr_hf.evaluation.scores import score
 from tests.support import reference
 from tests.support.options import END, PAD
-from tests.support.tiny import VOCAB_SIZE, tiny_model
+from tests.support.tiny import VOCAB_SIZE
 from tests.support.trained import Language, trained_model, trained_seq2seq
 
 WINDOW = 12
 SENTENCE_ENDS = [END, 5, 9]
-# 100 tokens in 60 passes.
-GENERATED = SpeculationStatistics(100, 60, 60, [50, 40], [20, 4])
 
 
 def exact(model, **fields):
@@ -180,20 +177,6 @@ def test_sentence_pairs():
     check_bins(found.gain_by_place, [(place_of(n), gain) for n, (_, gain) in zip(numbers, gains, strict=True)])
 
 
-def test_agrees_with_the_evaluation():
-    model, text = trained_model(4, "wdr"), windows(200, stride=7)
-    found = head_diagnostics(model, text, 0.2)
-    scores = score(model, text, [0.0, 0.2], batch_size=3)
-    assert found.nlls == pytest.approx(scores.head_nlls, rel=1e-5)
-    assert found.num_targets[0] == scores.num_tokens
-    difference = (scores.nll_sums[0] - scores.nll_sums[1]) / scores.num_tokens
-    assert found.gain.mean == pytest.approx(difference, abs=1e-5)
-    plain = tiny_model(ngram_size=1).double()
-    without_heads = head_diagnostics(plain, text, 0.5)
-    assert without_heads.nlls == pytest.approx(score(plain, text, [0.0], 4).head_nlls)
-    assert (without_heads.ensemble, without_heads.acceptance, without_heads.tokens_per_pass) == (0.0, [], 1.0)
-
-
 def test_acceptance_is_that_of_the_models_own_ensemble_and_draft_vocabulary():
     text = windows(60)
     plain, own = (exact(trained_model(4, "wdr"), ensemble_lambda=value) for value in (0.0, 0.9))
@@ -222,7 +205,8 @@ def test_drafts_in_generation():
         assert getattr(found, name) == sum(getattr(one, name) for one in each)
     assert sum(found.num_accepted) > 0 == found.num_copied
     assert found.num_tokens == found.num_row_forwards + sum(found.num_accepted)
-    assert acceptance_of(GENERATED) == (pytest.approx([0.4, 0.25]), [50, 16])
+    statistics = SpeculationStatistics(num_drafted=[50, 40], num_accepted=[20, 4])
+    assert acceptance_of(statistics) == (pytest.approx([0.4, 0.25]), [50, 16])
 
 
 def test_counts():
@@ -240,19 +224,3 @@ def test_sentence_ends():
     tokenizer = train_bpe_tokenizer(["One. Two. Three?\n\nFour. Five (six?). Seven."] * 20, 300)
     texts = [tokenizer.decode([token]) for token in find_sentence_ends(tokenizer)]
     assert {"<eos>", ".", "!", "?", "\n"} <= set(texts)
-
-
-def test_plots():
-    found = head_diagnostics(exact(trained_model(4, "wdr")), windows(90), 0.3, SENTENCE_ENDS)
-    by_name = {"plain": head_diagnostics(tiny_model(ngram_size=1), windows(90)), "wdr": found}
-    left, right = plot_heads(by_name).axes
-    assert left.lines[1].get_ydata().tolist() == found.perplexities
-    assert right.lines[1].get_ydata().tolist() == found.accuracies
-    on_text, in_generation = plot_acceptance(by_name, {"wdr": GENERATED}).axes[0].containers
-    assert on_text.lines[0].get_ydata().tolist() == found.acceptance
-    assert in_generation.lines[0].get_ydata() == pytest.approx([0.4, 0.25])
-    for by, bins in (("place", found.gain_by_place), ("frequency", found.gain_by_frequency)):
-        ((points, _, (bars,)),) = plot_gain(by_name, by).axes[0].containers
-        assert points.get_ydata().tolist() == [gain.mean for gain in bins]
-        ends = [gain.mean + 2 * gain.standard_error for gain in bins]
-        assert [segment[1, 1] for segment in bars.get_segments()] == pytest.approx(ends, nan_ok=True)
