@@ -12,7 +12,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from ..data.errors import InputError
-from .presets import DEFAULT_PRESET
+from .presets import DEFAULT_PRESET, HEADS_LEARNING_RATE
 
 SETTINGS = "run.yaml"
 USAGE = "%(prog)s [FILE.yaml] [--option value ...]"
@@ -67,6 +67,10 @@ def parse(
     chosen = parser.parse_known_args(words)[0]
     if not chosen.do_train:
         words = [*_data_words(classes[0], chosen), *words]
+        if Path(chosen.model_name_or_path).is_dir():
+            defaults = {**(defaults or {}), "output_dir": chosen.model_name_or_path}
+    if getattr(chosen, "train_mode", None) == "heads":
+        parser.set_defaults(learning_rate=HEADS_LEARNING_RATE)
     presets = classes[1].presets
     if presets and (chosen.preset or chosen.model_name_or_path is None):
         preset = presets[chosen.preset or DEFAULT_PRESET]

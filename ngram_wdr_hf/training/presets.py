@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DEFAULT_PRESET = "tiny"
+# For new heads alone; Trainer's default of 5e-5 is for trained weights.
+HEADS_LEARNING_RATE = 3e-3
 
 
 @dataclass(frozen=True)
