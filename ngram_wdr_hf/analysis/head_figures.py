@@ -12,8 +12,6 @@ from ..decoding.statistics import SpeculationStatistics
 from ..method.ensemble import describe_ensemble
 from .head_diagnostics import HeadDiagnostics
 
-NUM_STANDARD_ERRORS = 2.0
-
 
 def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
     """Plot perplexity and accuracy by depth, one curve per model, from diagnostics on the same text by model name."""
@@ -45,7 +43,7 @@ def plot_acceptance(
             kinds.append(("generation", generated[name].tokens_per_forward, *acceptance_of(generated[name]), "s:"))
         for kind, tokens, rates, counts, style in kinds if found.acceptance else ():
             variances = [rate * (1 - rate) / max(count, 1) for rate, count in zip(rates, counts, strict=True)]
-            errors = [NUM_STANDARD_ERRORS * math.sqrt(variance) for variance in variances]
+            errors = [2 * math.sqrt(variance) for variance in variances]
             label = f"{name}, {kind}: {tokens:.2f} tokens per pass"
             axes.errorbar(range(1, len(rates) + 1), rates, errors, fmt=f"C{i}{style}", capsize=4, label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -81,7 +79,7 @@ def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:
         sizes |= {gain.label: gain.num_tokens for gain in gains}
         # The bars of several models stand side by side.
         places = [list(sizes).index(gain.label) + 0.14 * i for gain in gains]
-        errors = [NUM_STANDARD_ERRORS * gain.standard_error for gain in gains]
+        errors = [2 * gain.standard_error for gain in gains]
         label = f"{name}, {describe_ensemble(found.ensemble)}"
         axes.errorbar(places, [gain.mean for gain in gains], errors, fmt="o", capsize=4, label=label)
     axes.set_xticks(range(len(sizes)), [f"{label}\n{count:,}" for label, count in sizes.items()], fontsize="small")

@@ -23,15 +23,6 @@ from .trained_run import TrainedRun, load_run
 from .wdr_map import wdr_map
 
 TABLE_METRICS = ("bleu", "chrf", "token_perplexity", "perplexity", "accuracy")
-STYLE = """
-:root { color-scheme: light dark; }
-body { max-width: 68rem; margin: 0 auto; padding: 1rem; font: 16px/1.55 system-ui, sans-serif;
-  color: light-dark(#1c1e21, #e6e7e9); background: light-dark(#fff, #16181c); }
-section { overflow-x: auto; border-top: 1px solid #8886; }
-table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem 1.25rem .3rem 0; border-bottom: 1px solid #8886; text-align: left; }
-img { max-width: 100%; background: #fff; margin: .5rem 0; }
-"""
 
 
 def write_report(
@@ -72,7 +63,7 @@ def write_report(
             content = f"<p>Not available: {escape(str(error))}</p>\n"
         body += f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
     path = folders[0] / "analysis.html" if output is None else Path(output)
-    path.write_text(as_page(" and ".join(loaded), body, STYLE), encoding="utf-8")
+    path.write_text(as_page(" and ".join(loaded), body), encoding="utf-8")
     return path
 
 

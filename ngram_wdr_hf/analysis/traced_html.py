@@ -18,24 +18,31 @@ STYLE = """
 .traced { --head: light-dark(#56a5ee, #2f7fd0); --red: light-dark(#b3261e, #ff8a80); --back: light-dark(#fff, #16181c);
   color: light-dark(#1c1e21, #e6e7e9); background: var(--back); font: 16px/1.55 system-ui, sans-serif; }
 .traced .help, .traced .prompt { color: light-dark(#5b616a, #a3a9b3); }
-.traced th, .traced td { padding: .2rem .5rem .2rem 0; text-align: left; background: none; }
 .traced .text { margin: .75rem 0; padding: .6rem .8rem; border: 1px solid #8886; border-radius: .5rem; line-height: 2;
   white-space: pre-wrap; overflow-wrap: anywhere; }
-.traced .token { border-radius: .25rem; }
 .traced .token[data-mark]::after { content: attr(data-mark) / ""; font-size: .65em; vertical-align: .55em;
   line-height: 0; padding: 0 .1em; }
 .traced .head { background: color-mix(in srgb, var(--head) var(--shade), var(--back)); }
 .traced .lookup { background: light-dark(#ffc46b, #8a5200); }
 .traced .replaced { text-decoration: underline wavy var(--red) 1px; cursor: help; }
 """
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+body { max-width: 68rem; margin: 0 auto; padding: 1rem; font: 16px/1.55 system-ui, sans-serif;
+  color: light-dark(#1c1e21, #e6e7e9); background: light-dark(#fff, #16181c); }
+section { overflow-x: auto; border-top: 1px solid #8886; }
+table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem 1.25rem .3rem 0; border-bottom: 1px solid #8886; text-align: left; }
+img { max-width: 100%; background: #fff; margin: .5rem 0; }
+"""
 
 
-def as_page(title: str, body: str, style: str = ":root { color-scheme: light dark; }") -> str:
+def as_page(title: str, body: str) -> str:
     """Return an HTML page with a heading."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n<h1>{escape(title)}</h1>\n{body}</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{PAGE_STYLE}</style>\n<h1>{escape(title)}</h1>\n{body}</html>\n"
     )
 
 

@@ -30,19 +30,19 @@ def draw_map(found: WDRMap) -> Figure:
     figure.supxlabel(KEY, fontsize="medium")
     # The canvas measures text in pixels, to keep labels apart.
     FigureCanvasAgg(figure)
-    first, second, enlarged, *others = figure.subplots(num_rows, 2).flat
-    by_level, left_over = [first, second, *others][:num_levels], others[num_levels - 2 :]
-    for axes in left_over:
-        axes.remove()
+    panels = [figure.add_subplot(num_rows, 2, i) for i in range(1, num_levels + 2)]
+    by_level, enlarged = [*panels[:2], *panels[3:]], panels[2]
     for level, (axes, diversity) in enumerate(zip(by_level, found.diversity, strict=True)):
         _draw_dots(axes, found, level, colors)
         name = f"{level}-level WDR" if level else "embeddings"
         axes.set_title(f"{name}: spread {diversity.spread:.2f}\n{diversity.targets_per_word:.1f} targets per word")
     _draw_dots(enlarged, found, 1, colors)
     enlarged.set_title(f"1-level WDR: enlarged, “{word}”", parse_math=False)
-    (left, bottom), (right, top) = _closest_half(found, word)
+    # Where half of the targets are in each direction, and a margin.
+    middle = np.quantile(found.coordinates[_dots(found, 1, [word])], (0.25, 0.75), axis=0)
+    (left, bottom), (right, top) = middle + np.outer((-0.05, 0.05), np.ptp(found.coordinates, axis=0))
     enlarged.set(xlim=(left, right), ylim=(bottom, top))
-    second.indicate_inset((left, bottom, right - left, top - bottom), edgecolor=colors[word])
+    by_level[1].indicate_inset((left, bottom, right - left, top - bottom), edgecolor=colors[word])
     # Fix the layout, so that labels can be fitted into the panels.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -70,15 +70,6 @@ def _draw_dots(axes: Axes, found: WDRMap, level: int, colors: dict[str, str]) ->
     # All panels have the same limits.
     axes.update_datalim(found.coordinates)
     axes.autoscale_view()
-
-
-def _closest_half(found: WDRMap, word: str) -> np.ndarray:
-    """Return two corners of the smallest square of the panel around a word's 1-level target with half of them."""
-    size = np.ptp(found.coordinates, axis=0)
-    targets = found.coordinates[_dots(found, 1, [word])] / size
-    reaches = np.median(np.abs(targets[:, None] - targets).max(-1), axis=1)
-    center, reach = targets[reaches.argmin()], max(reaches.min(), 0.05)
-    return np.stack([center - reach, center + reach]) * size
 
 
 def _add_labels(axes: Axes, found: WDRMap, labels: list[tuple[int, str]], colors: dict[str, str]) -> None:
