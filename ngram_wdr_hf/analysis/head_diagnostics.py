@@ -26,7 +26,7 @@ from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
 from .traced_text import generate_after
 
-# The end of a sentence, with closing quotation marks and brackets.
+# The end of a sentence, with closing quotation marks and brackets. `Mr.` is none.
 SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")
 # The lower bounds of the bins of gains: position in the sentence, and count in training.
 POSITIONS = (1, 2, 3, 4, 5, 9, 17, 33)
@@ -91,10 +91,9 @@ def head_diagnostics(
     ensemble_weights: Sequence[float] | None = None,
 ) -> HeadDiagnostics:
     r"""
-    Measure accuracy and acceptance rate of every depth and the gain of the ensemble, in one pass over a text. `nlls`
-    are the model's `head_losses`. A greedy draft is accepted if it equals the model's choice, with its own ensemble.
-    That is known only where the text continues as drafted, so head n is measured where all earlier drafts were
-    accepted and equal the text.
+    Measure accuracy and acceptance rate of every depth and the gain of an ensemble, in one pass over a text. A greedy
+    draft is accepted if it equals the model's choice, with its own ensemble. That is known only where the text
+    continues as drafted, so head n is measured where all earlier drafts were accepted and equal the text.
 
     Args:
         model (`PreTrainedModel`): A model of this package; without heads, it has depth 0 only.
@@ -211,11 +210,7 @@ def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size
 
 
 def find_sentence_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """
-    Return the ids of the tokens that end a sentence: the end of a document, tokens with a line break, and `.`, `!` or
-    `?`, also repeated or with closing quotation marks or brackets. (`Mr.` does not; the point in `3.5` does if it is a
-    token.)
-    """
+    """Return the ids of the tokens that end a sentence or a line, and of the end of a document."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     ends = [token for token, text in enumerate(texts) if "\n" in text or SENTENCE_END.fullmatch(text)]
     return sorted({*ends, end_token_id(tokenizer)} - {None})

@@ -54,10 +54,7 @@ def plot_acceptance(
 
 
 def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[int]]:
-    """
-    Return, for each head in generation, the acceptance rate of its drafts where all earlier drafts were accepted (0 if
-    there are none), and the number of such drafts.
-    """
+    """Return, for each head, the acceptance rate of its drafts after accepted ones, and the number of these."""
     # From rates, not counts, because fewer heads draft near the end of a text.
     before = [1.0, *statistics.acceptance]
     rates = [now / last if last else 0.0 for last, now in itertools.pairwise(before)]
@@ -67,8 +64,7 @@ def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:
     """
     Plot the ensemble's gain with error bars of two standard errors, by position in the sentence (`by="place"`) or by
-    count of the token (`by="frequency"`). Models without heads and groups of fewer than 0.5% of the tokens are left
-    out.
+    count of the token (`by="frequency"`), in groups of at least 0.5% of the tokens.
     """
     xlabel = {"place": "position in the sentence", "frequency": "count of the token"}[by]
     figure, (axes,) = _panels(1)

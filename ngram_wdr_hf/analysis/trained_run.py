@@ -27,8 +27,6 @@ from ..training.run_folder import RunFolder
 from ..training.text_data import find_block_size, load_splits, tokenize_splits
 from .head_diagnostics import HeadDiagnostics, find_sentence_ends, head_diagnostics
 
-NUM_PROMPTS = 3
-
 
 @dataclass
 class TrainedRun:
@@ -57,17 +55,12 @@ class TrainedRun:
         ensemble = self.result.ensemble or (clm.SAMPLE_LAMBDA if self.drafts else 0.0)
         ids = np.concatenate(self.training_ids or self.documents)
         counts = np.bincount(ids, minlength=self.model.config.vocab_size)
-        ends = find_sentence_ends(self.tokenizer)
-        return head_diagnostics(
-            self.model, self.text, sentence_ends=ends, token_counts=counts, **ensemble_arguments(ensemble)
-        )
+        options = {"sentence_ends": find_sentence_ends(self.tokenizer), "token_counts": counts}
+        return head_diagnostics(self.model, self.text, **options, **ensemble_arguments(ensemble))
 
 
 def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_000) -> TrainedRun:
-    """
-    Load a finished run, and the first `max_tokens` tokens of a split of its data. Relative paths in its settings start
-    at the current directory.
-    """
+    """Load a finished run, and the first `max_tokens` tokens of a split of its data."""
     folder = RunFolder(path)
     if not (folder.path / METRICS).is_file():
         raise InputError(f"{path} has no {METRICS}: choose the folder of a finished run of clm, heads, nmt or mlm.")
@@ -118,7 +111,7 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
         split
     ]
     length = min(32, (max_positions(model) or math.inf) // 2)
-    return text, documents, [row[:length].tolist() for row in documents[:NUM_PROMPTS]], training_ids
+    return text, documents, [row[:length].tolist() for row in documents[:3]], training_ids
 
 
 def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
@@ -128,4 +121,4 @@ def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: in
     lengths = [len(row) for row in batches[split].rows["labels"]]
     rows = batches[split].rows.select(range(max(1, np.searchsorted(np.cumsum(lengths), max_tokens, side="right"))))
     text = PairBatches(rows, options.batch_tokens, batches[split].pad_token_id)
-    return text, rows["labels"][:], rows[:NUM_PROMPTS]["input_ids"], batches["train"].target_tokens()
+    return text, rows["labels"][:], rows[:3]["input_ids"], batches["train"].target_tokens()
