@@ -1,7 +1,6 @@
-"""English-German pairs from Unicode's locale data (CLDR), as Babel ships it: nothing is downloaded.
+"""English-German lists of dates, times, amounts and names, from Unicode's locale data (CLDR), as Babel ships it.
 
-A pair is a list of dates, times, amounts and names. The languages differ in word order, number and case:
-"March 5 or 3 days ago" is "5. März oder vor 3 Tagen".
+The languages differ in word order, number and case: "March 5 or 3 days ago" is "5. März oder vor 3 Tagen".
 """
 
 import random
@@ -18,17 +17,12 @@ from datasets import Dataset
 ENGLISH, GERMAN = Locale("en"), Locale("de")
 NUM_PAIRS = {"train": 12_000, "validation": 300, "test": 500}
 QUANTITIES = ("area-", "duration-", "energy-", "length-", "mass-", "power-", "temperature-", "volume-")
+DISTANCES = ("length-kilometer", "length-mile", "length-meter", "volume-liter")
+DURATIONS = ("duration-second", "duration-minute", "duration-hour", "duration-day")
 PARTS_OF_DATES = ("MMMMd", "MMMMEEEEd", "yMMMM", "yMMMMd", "yMMMMEEEEd")
 # Units of relative times, with their seconds and the largest count that is not yet rounded to the next unit.
-RELATIVE_UNITS = {
-    "minute": (60, 50),
-    "hour": (3600, 20),
-    "day": (86_400, 5),
-    "week": (604_800, 3),
-    "month": (2_592_000, 10),
-    "year": (31_536_000, 50),
-}
-
+RELATIVE_UNITS = {"minute": (60, 50), "hour": (3600, 20), "day": (86_400, 5)}
+RELATIVE_UNITS |= {"week": (604_800, 3), "month": (2_592_000, 10), "year": (31_536_000, 50)}
 # A phrase: its text in any language.
 Phrase = Callable[[Locale], str]
 
@@ -42,92 +36,63 @@ def _shared(names: str) -> list[str]:
 UNITS = [unit for unit in _shared("unit_display_names") if unit.startswith(QUANTITIES)]
 CURRENCIES = _shared("currencies")
 NAMES = {table: _shared(table) for table in ("territories", "languages")}
+# A name is drawn twice as often as any other kind of phrase.
+KINDS = ("date", "day", "period", "time", "ago", "quantity", "speed", "price", "sum", "percentage", "name", "name")
+
+
+def _phrase(kind: str, rng: random.Random) -> Phrase:
+    match kind:
+        case "date":
+            day, length = _day(rng), rng.choice(["medium", "long", "full"])
+            return lambda locale: format_date(day, length, locale)
+        case "day":
+            day, skeleton = _day(rng), rng.choice(PARTS_OF_DATES)
+            return lambda locale: format_skeleton(skeleton, day, locale=locale)
+        case "period":
+            day = _day(rng)
+            last = day + timedelta(days=rng.randint(1, 60))
+            return lambda locale: format_interval(day, last, "yMMMMd", locale=locale)
+        case "time":
+            seconds = 60 * rng.randrange(24 * 60)
+            return lambda locale: format_time(seconds, "short", locale=locale)
+        case "ago":
+            unit = rng.choice(list(RELATIVE_UNITS))
+            seconds, most = RELATIVE_UNITS[unit]
+            delta = timedelta(seconds=rng.choice([-1, 1]) * rng.randint(1, most) * seconds)
+            return lambda locale: format_timedelta(delta, unit, add_direction=True, locale=locale)
+        case "quantity":
+            number, unit = _number(rng), rng.choice(UNITS)
+            return lambda locale: format_unit(number, unit, locale=locale)
+        case "speed":
+            number, unit, time = _number(rng), rng.choice(DISTANCES), rng.choice(DURATIONS)
+            return lambda locale: format_compound_unit(number, unit, denominator_unit=time, locale=locale)
+        case "price":
+            number, currency = _number(rng), rng.choice(CURRENCIES)
+            return lambda locale: format_currency(number, currency, locale=locale, format_type="name")
+        case "sum":
+            number = rng.randint(1, 999) * 10 ** rng.choice([4, 6, 7, 9])
+            return lambda locale: format_compact_decimal(number, format_type="long", locale=locale, fraction_digits=1)
+        case "percentage":
+            number = rng.randint(1, 1000) / 1000
+            return lambda locale: format_percent(number, "#,##0.# %" if locale is GERMAN else "#,##0.#%", locale)
+        case _:
+            table = rng.choice(list(NAMES))
+            code = rng.choice(NAMES[table])
+            return lambda locale: getattr(locale, table)[code]
 
 
 def _day(rng: random.Random) -> date:
     return date(1950, 1, 1) + timedelta(days=rng.randrange(36_500))
 
 
-def _date(rng: random.Random) -> Phrase:
-    day, length = _day(rng), rng.choice(["medium", "long", "full"])
-    return lambda locale: format_date(day, length, locale)
-
-
-def _part_of_date(rng: random.Random) -> Phrase:
-    day, skeleton = _day(rng), rng.choice(PARTS_OF_DATES)
-    return lambda locale: format_skeleton(skeleton, day, locale=locale)
-
-
-def _period(rng: random.Random) -> Phrase:
-    first = _day(rng)
-    last = first + timedelta(days=rng.randint(1, 60))
-    return lambda locale: format_interval(first, last, "yMMMMd", locale=locale)
-
-
-def _time(rng: random.Random) -> Phrase:
-    minutes = rng.randrange(24 * 60)
-    # A time of day as seconds since midnight, in UTC.
-    return lambda locale: format_time(60 * minutes, "short", locale=locale)
-
-
-def _relative_time(rng: random.Random) -> Phrase:
-    unit = rng.choice(list(RELATIVE_UNITS))
-    seconds, most = RELATIVE_UNITS[unit]
-    delta = timedelta(seconds=rng.choice([-1, 1]) * rng.randint(1, most) * seconds)
-    return lambda locale: format_timedelta(delta, unit, add_direction=True, locale=locale)
-
-
 def _number(rng: random.Random) -> float:
     return rng.choice([rng.randint(1, 20), rng.randint(1, 2000), rng.randint(1, 400) / 4])
 
 
-def _quantity(rng: random.Random) -> Phrase:
-    number, unit = _number(rng), rng.choice(UNITS)
-    return lambda locale: format_unit(number, unit, locale=locale)
-
-
-def _speed(rng: random.Random) -> Phrase:
-    number, unit = _number(rng), rng.choice(["length-kilometer", "length-mile", "length-meter", "volume-liter"])
-    time = rng.choice(["duration-second", "duration-minute", "duration-hour", "duration-day"])
-    return lambda locale: format_compound_unit(number, unit, denominator_unit=time, locale=locale)
-
-
-def _price(rng: random.Random) -> Phrase:
-    number, currency = _number(rng), rng.choice(CURRENCIES)
-    return lambda locale: format_currency(number, currency, locale=locale, format_type="name")
-
-
-def _large_number(rng: random.Random) -> Phrase:
-    number = rng.randint(1, 999) * 10 ** rng.choice([4, 6, 7, 9])
-    return lambda locale: format_compact_decimal(number, format_type="long", locale=locale, fraction_digits=1)
-
-
-def _percentage(rng: random.Random) -> Phrase:
-    number = rng.randint(1, 1000) / 1000
-    return lambda locale: format_percent(number, "#,##0.# %" if locale is GERMAN else "#,##0.#%", locale)
-
-
-def _name(rng: random.Random) -> Phrase:
-    table = rng.choice(list(NAMES))
-    code = rng.choice(NAMES[table])
-    return lambda locale: getattr(locale, table)[code]
-
-
-KINDS = (
-    *(_date, _part_of_date, _period, _time, _relative_time, _quantity, _speed, _price, _large_number, _percentage),
-    *(_name, _name),
-)
-
-
 def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
     """
-    Return splits of English texts (`source`) with their German translations (`target`). No text of either language
-    occurs twice, within a split or across splits. The texts depend on the version of Babel.
-
-    Args:
-        num_pairs (`dict[str, int]`, *optional*): Number of pairs per split, by default 12,000 for `train`, 300 for
-            `validation`, 500 for `test`.
-        seed (`int`, *optional*, defaults to 0): The same seed gives the same pairs.
+    Return splits of English texts (`source`) with their German translations (`target`), by default of `NUM_PAIRS`. No
+    text occurs twice, within a split or across splits. The texts depend on the seed and the version of Babel.
     """
     num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
     rng, seen, splits = random.Random(seed), set(), {}
@@ -135,7 +100,7 @@ def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> di
     for split, size in reversed(num_pairs.items()):
         rows = []
         while len(rows) < size:
-            phrases = [kind(rng) for kind in rng.choices(KINDS, k=rng.randint(1, 3))]
+            phrases = [_phrase(kind, rng) for kind in rng.choices(KINDS, k=rng.randint(1, 3))]
             style = rng.choice(["standard", "or"])
             source, target = (
                 format_list([phrase(locale) for phrase in phrases], style, locale) for locale in (ENGLISH, GERMAN)

@@ -2,10 +2,7 @@
 
 
 class InputError(ValueError):
-    """
-    Unusable input from the user: an option, a file, a dataset or a model. The message is one line that says what to
-    do.
-    """
+    """Unusable input from the user: an option, a file, a dataset or a model. The message says what to do."""
 
 
 class Unavailable(ValueError):

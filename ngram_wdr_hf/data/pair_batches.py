@@ -1,26 +1,21 @@
 """Tokenized sentence pairs, in batches with a token budget and little padding."""
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 
 from ..method.documents import IGNORE_INDEX
 from .tokenizers import map_tokenizer
 
-TOKENIZED = Features(
-    {
-        "input_ids": List(Value("int32")),
-        "labels": List(Value("int32")),
-        "num_words": Value("int32"),
-        "is_truncated": Value("bool"),
-    }
-)
+IDS = List(Value("int32"))
+TOKENIZED = Features(input_ids=IDS, labels=IDS, num_words=Value("int32"), is_truncated=Value("bool"))
 
 
 def tokenize_pairs(
@@ -31,37 +26,21 @@ def tokenize_pairs(
     num_workers: int = 1,
 ) -> Dataset:
     """
-    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`
-    (either side). The result is cached.
-
-    Args:
-        rows (`Dataset`): The pairs.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of both sides.
-        longest (`int`, *optional*): The number of tokens to which a side is truncated; unlimited by default.
-        prefix (`str`, *optional*, defaults to `""`): The text before each source.
-        num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on.
+    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`, with
+    `prefix` before each source. A side of more than `longest` tokens is truncated. The result is cached.
     """
-    encode = partial(_encode, tokenizer=tokenizer, longest=longest, prefix=prefix)
-    languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
-    return map_tokenizer(rows, encode, tokenizer, TOKENIZED, num_workers, languages, longest, prefix, "pairs-1")
+    return map_tokenizer(rows, _encode, TOKENIZED, tokenizer, num_workers, longest=longest, prefix=prefix)
 
 
 def encode_sources(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None, prefix: str = ""
 ) -> tuple[list[list[int]], int]:
-    """
-    Return the token ids of each sentence to translate, and how many sentences were truncated to `longest` tokens
-    (never, if `None`). `prefix` precedes each sentence.
-    """
-    if not texts:
-        return [], 0
-    sources, is_truncated = _tokens(tokenizer, longest, text=[prefix + text for text in texts])
+    """Return the ids of each sentence to translate, and how many sentences were truncated to `longest` tokens."""
+    sources, is_truncated = _tokens(tokenizer, longest, text=[prefix + text for text in texts]) if texts else ([], [])
     return sources, sum(is_truncated)
 
 
-def _encode(
-    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, longest: int | None, prefix: str
-) -> dict[str, list]:
+def _encode(batch: dict[str, list[str]], tokenizer: Any, longest: int | None, prefix: str) -> dict[str, list]:
     sources, is_source_cut = _tokens(tokenizer, longest, text=[prefix + text for text in batch["source"]])
     # Targets that the model is yet to write are `None`.
     texts = [text or "" for text in batch["target"]]
@@ -74,13 +53,8 @@ def _encode(
     }
 
 
-def _tokens(
-    tokenizer: PreTrainedTokenizerBase, longest: int | None, **texts: list[str]
-) -> tuple[list[list[int]], list[bool]]:
-    """
-    Return the token ids of each sentence, and whether it was truncated to `longest` tokens (never, if `None`). Pass
-    the sentences as `text` (sources) or `text_target` (targets).
-    """
+def _tokens(tokenizer: Any, longest: int | None, **texts: list[str]) -> tuple[list[list[int]], list[bool]]:
+    """Return the token ids of each `text` or `text_target`, and whether it was truncated to `longest` tokens."""
     ids = tokenizer(**texts, verbose=False)["input_ids"]
     is_truncated = [longest is not None and len(row) > longest for row in ids]
     if any(is_truncated):
@@ -93,16 +67,9 @@ def _tokens(
 
 
 def keep_lengths(rows: Dataset, longest: int | None, ratio: float | None) -> Dataset:
-    """
-    Return the pairs where no side has more than `longest` tokens or more than `ratio` times the other side's. `None`
-    means no limit.
-    """
-    lengths = side_lengths(rows)
-    is_kept = np.ones(len(rows), dtype=bool)
-    if longest is not None:
-        is_kept &= lengths.max(1) <= longest
-    if ratio is not None:
-        is_kept &= lengths.max(1) <= ratio * lengths.min(1)
+    """Return the pairs where no side has more than `longest` tokens or more than `ratio` times the other side's."""
+    shorter, longer = np.sort(side_lengths(rows)).T
+    is_kept = (longest is None or longer <= longest) & (longer <= (np.inf if ratio is None else ratio * shorter))
     return rows if is_kept.all() else rows.select(np.flatnonzero(is_kept))
 
 
@@ -113,11 +80,7 @@ def side_lengths(rows: Dataset) -> np.ndarray:
 
 
 def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) -> list[np.ndarray]:
-    """
-    Cut rows, taken in `order`, into batches of at most `batch_tokens` tokens, padding included: number of rows times
-    the longest row. A row longer than that is a batch of its own. Return the row indices of each batch. `lengths` has
-    the length of each row, `order` the row indices.
-    """
+    """Cut row indices, in this order, into batches of at most `batch_tokens` tokens with padding, or of one row."""
     batches, begin, longest = [], 0, 0
     for end, i in enumerate(order):
         longest = max(longest, lengths[i])
@@ -128,18 +91,10 @@ def cut_into_batches(lengths: np.ndarray, batch_tokens: int, order: np.ndarray) 
 
 
 class PairBatches(TorchDataset):
-    r"""
-    Batches of pairs of similar length. An item is a whole batch, padded, with `input_ids`, `attention_mask` and
-    `labels`: use a data loader of batch size 1 with `unwrap_batch`. A shuffling loader shuffles whole batches; which
-    pairs form a batch is the same in every epoch. `padding_share` is the share of padding in all batches, `num_words`
-    the number of target words.
-
-    Args:
-        rows (`Dataset`): The output of `tokenize_pairs`.
-        batch_tokens (`int`): Maximum number of pairs of a batch times the tokens of its longest side. A longer pair is
-            a batch of its own.
-        pad_token_id (`int`): Padding of the sources; targets are padded with -100.
-        seed (`int`, *optional*, defaults to 0): The seed of the order among pairs of the same length.
+    """
+    Batches of pairs of similar length, at most `batch_tokens` tokens: number of pairs times the longest side. A longer
+    pair is a batch of its own. `seed` decides the order among pairs of the same length. An item is a whole batch: use
+    a data loader of batch size 1 with `unwrap_batch`. Each epoch has the same batches, shuffled by the loader.
     """
 
     labels_name = "labels"
@@ -150,8 +105,8 @@ class PairBatches(TorchDataset):
         self.pad_token_id = pad_token_id
         self.num_words = pc.sum(rows.with_format("arrow")["num_words"][:]).as_py()
         lengths = side_lengths(rows)
-        shuffled = np.random.default_rng(seed).permutation(len(rows))
         longest = lengths.max(1)
+        shuffled = np.random.default_rng(seed).permutation(len(rows))
         # Alternating direction, so that both sides' lengths change little from one pair to the next.
         difference = (lengths[:, 0] - lengths[:, 1]) * np.where(longest % 2, 1, -1)
         order = shuffled[np.lexsort((difference[shuffled], longest[shuffled]))]
@@ -160,7 +115,7 @@ class PairBatches(TorchDataset):
         self.padding_share = 1 - lengths.sum() / padded
 
     def target_tokens(self) -> list[np.ndarray]:
-        """Return the token ids of all targets one after the other, without padding, as a list of flat arrays."""
+        """Return the token ids of all targets one after the other, as a list of flat arrays."""
         return [pc.list_flatten(chunk).to_numpy() for chunk in self.rows.with_format("arrow")["labels"][:].chunks]
 
     def __len__(self) -> int:
@@ -168,9 +123,11 @@ class PairBatches(TorchDataset):
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         rows = self.rows[self.batches[i]]
-        input_ids = pad(rows["input_ids"], self.pad_token_id)
-        is_real = pad([[1] * len(ids) for ids in rows["input_ids"]], 0)
-        return {"input_ids": input_ids, "attention_mask": is_real, "labels": pad(rows["labels"], IGNORE_INDEX)}
+        return {
+            "input_ids": pad(rows["input_ids"], self.pad_token_id),
+            "attention_mask": pad([[1] * len(ids) for ids in rows["input_ids"]], 0),
+            "labels": pad(rows["labels"], IGNORE_INDEX),
+        }
 
 
 def unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -181,7 +138,4 @@ def unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tens
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.LongTensor:
     """Return the rows padded with `value` on the right, `(num_rows, longest)`."""
-    padded = torch.full((len(rows), max(map(len, rows))), value)
-    for padded_row, row in zip(padded, rows, strict=True):
-        padded_row[: len(row)] = torch.tensor(row)
-    return padded
+    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=value)

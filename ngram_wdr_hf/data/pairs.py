@@ -1,48 +1,28 @@
 """Sentence pairs from parallel text files, JSON lines and datasets, as rows with `source` and `target`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from glob import escape
-from pathlib import Path
 
 from datasets import Dataset, Features, Value, load_dataset
-from datasets.exceptions import DatasetGenerationError
 
 from .errors import InputError
-from .text import known_splits
+from .text import hold_out, known_splits
 
+Splits = dict[str, Dataset]
 PAIRS = Features({"source": Value("string"), "target": Value("string")})
 
 
-def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> dict[str, Dataset]:
-    """
-    Load parallel text files, given as source files and target files of each split. Line i of the sources belongs to
-    line i of the targets; several files are joined. Without target files, the targets are `None`. The pairs are cached
-    until a file changes.
-    """
+def load_pair_files(files: dict[str, tuple[Sequence[str], Sequence[str]]]) -> Splits:
+    """Load the source files and target files of each split, joined. Without target files, the targets are `None`."""
     splits = {}
     for split, (sources, targets) in files.items():
-        stats = [Path(path).stat() for path in (*sources, *targets)]
-        # Part of the cache key. Tuples, because `datasets` splits lists into shards.
-        stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-        arguments = {"sources": tuple(sources), "targets": tuple(targets), "stamps": stamps}
-        try:
-            splits[split] = Dataset.from_generator(_read_pairs, features=PAIRS, gen_kwargs=arguments)
-        except DatasetGenerationError as error:
-            raise error.__cause__ or error from None
+        source = read_lines(sources)
+        target = read_lines(targets) if targets else [None] * len(source)
+        if len(source) != len(target):
+            counts = f"{', '.join(sources)} has {len(source)} lines, but {', '.join(targets)} has {len(target)}"
+            raise InputError(f"{counts}: align them, so that each line has its translation.")
+        splits[split] = Dataset.from_dict({"source": source, "target": target}, features=PAIRS)
     return splits
-
-
-def _read_pairs(
-    sources: tuple[str, ...], targets: tuple[str, ...], stamps: tuple[tuple[int, int], ...]
-) -> Iterator[dict[str, str | None]]:
-    source = read_lines(sources)
-    target = read_lines(targets) if targets else [None] * len(source)
-    if len(source) != len(target):
-        raise InputError(
-            f"Sources and targets must have the same number of lines, but {', '.join(sources)} has {len(source)} and "
-            f"{', '.join(targets)} has {len(target)}: align them."
-        )
-    yield from ({"source": line, "target": other} for line, other in zip(source, target, strict=True))
 
 
 def read_lines(paths: Sequence[str]) -> list[str]:
@@ -55,55 +35,37 @@ def read_lines(paths: Sequence[str]) -> list[str]:
     return lines
 
 
-def load_json_pairs(
-    files: dict[str, Sequence[str]], source_lang: str | None, target_lang: str | None
-) -> dict[str, Dataset]:
-    """
-    Load the JSON lines of each split, one pair per line: `{"en": ..., "de": ...}` or
-    `{"translation": {"en": ..., "de": ...}}`. The languages are the names of the fields.
-    """
+def load_json_pairs(files: dict[str, Sequence[str]], source_lang: str | None, target_lang: str | None) -> Splits:
+    """Load JSON lines such as `{"en": ..., "de": ...}` or `{"translation": {"en": ..., "de": ...}}`."""
     splits = {}
-    # Split by split, because their other fields may differ.
-    for split, paths in files.items():
+    for split, paths in files.items():  # one by one, because their other fields may differ
         rows = load_dataset("json", data_files=[escape(str(path)) for path in paths], split="train")
         splits[split] = _select_languages(rows, source_lang, target_lang, f"the {split} file")
     return splits
 
 
-def load_pair_dataset(
-    name: str, config: str | None, source_lang: str | None, target_lang: str | None
-) -> dict[str, Dataset]:
-    """
-    Load a translation dataset from the Hub or a folder: those of the splits `train`, `validation` and `test` that it
-    has. `config` is the dataset's configuration; the languages are the names of the fields.
-    """
-    return {
-        split: _select_languages(rows, source_lang, target_lang, f"the {split} split of the dataset {name}")
-        for split, rows in known_splits(name, load_dataset(name, config)).items()
-    }
+def load_pair_dataset(name: str, config: str | None, source_lang: str | None, target_lang: str | None) -> Splits:
+    """Load the splits `train`, `validation` and `test` of a dataset from the Hub or a folder, with the same fields."""
+    splits = known_splits(name, load_dataset(name, config)).items()
+    return {split: _select_languages(rows, source_lang, target_lang, f"{name}, {split}") for split, rows in splits}
 
 
 def _select_languages(rows: Dataset, source_lang: str | None, target_lang: str | None, where: str) -> Dataset:
     """Return the columns `source` and `target`: text fields of the row or of its field `translation`."""
     rows = rows.flatten()
-    fields = {
-        name.removeprefix("translation."): name
-        for name, feature in rows.features.items()
-        if getattr(feature, "dtype", None) in ("string", "large_string")
-    }
+    texts = [name for name, kind in rows.features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
+    fields = {name.removeprefix("translation."): name for name in texts}
     columns = {}
     for side, language in (("source", source_lang), ("target", target_lang)):
         if language not in fields:
-            raise InputError(
-                f"`{side}_lang` must be a text field of {where}, {' or '.join(fields) or 'which has none'}, got "
-                f"{language}."
-            )
+            known = ", ".join(fields) or "none"
+            raise InputError(f"`{side}_lang` is {language}, which is no text field of {where}: choose one of {known}.")
         columns[fields.pop(language)] = side
     rows = rows.select_columns(list(columns)).rename_columns(columns)
     return rows if rows.features == PAIRS else rows.cast(PAIRS)
 
 
-def reverse(splits: dict[str, Dataset]) -> dict[str, Dataset]:
+def reverse(splits: Splits) -> Splits:
     """Return new splits with source and target swapped."""
     swapped = {"source": "target", "target": "source"}
     return {split: rows.rename_columns(swapped).select_columns(list(PAIRS)) for split, rows in splits.items()}
@@ -114,41 +76,24 @@ def has_references(rows: Dataset) -> bool:
     return rows.with_format("arrow")["target"][:].null_count < len(rows)
 
 
-def drop_empty(splits: dict[str, Dataset], notify: Callable[[str], None]) -> dict[str, Dataset]:
-    """
-    Return the splits without the pairs that have an empty or blank side. Pass a message with their number to `notify`,
-    one per split that loses pairs. Without targets, only the sources count.
-    """
+def drop_empty(splits: Splits, notify: Callable[[str], None]) -> Splits:
+    """Return the splits without the pairs that have a blank side; `notify` gets a message with their number."""
     kept = {}
     for split, rows in splits.items():
-        sides = [rows["source"][:], *([rows["target"][:]] if has_references(rows) else [])]
-        complete = [
-            i for i, texts in enumerate(zip(*sides, strict=True)) if all(text and text.strip() for text in texts)
-        ]
+        sides = [rows["source"][:]] + ([rows["target"][:]] if has_references(rows) else [])
+        pairs = enumerate(zip(*sides, strict=True))
+        complete = [i for i, pair in pairs if all(text and text.strip() for text in pair)]
         if not complete:
             raise InputError(f"The {split} set has no pair with text on both sides: choose another.")
         if len(complete) < len(rows):
             notify(f"Dropped {len(rows) - len(complete)} of {len(rows)} {split} pairs with an empty side.")
-        kept[split] = rows if len(complete) == len(rows) else rows.select(complete)
+        kept[split] = rows.select(complete)
     return kept
 
 
-def hold_out_pairs(splits: dict[str, Dataset], percentage: float) -> dict[str, Dataset]:
-    """
-    Return the splits with a `validation` split. If there is none yet, it gets `percentage` percent of the training
-    pairs, chosen at random but the same every time. Without training pairs, nothing changes.
-    """
-    if "validation" in splits or "train" not in splits:
-        return splits
-    train = splits["train"]
-    held_out = round(len(train) * percentage / 100) if 0 < percentage < 100 else 0
-    if not 0 < held_out < len(train):
-        raise InputError(
-            f"{percentage} % of {len(train)} training pairs cannot be held out: choose another percentage, or give a "
-            "validation set."
-        )
-    parts = train.train_test_split(held_out, seed=0)
-    return {**splits, "train": parts["train"], "validation": parts["test"]}
+def hold_out_pairs(splits: Splits, percentage: float) -> Splits:
+    """Return the splits with a `validation` split: if there is none, random training pairs, always the same."""
+    return hold_out(splits, percentage, shuffle=True)
 
 
 def texts_of_pairs(rows: Dataset) -> list[str]:

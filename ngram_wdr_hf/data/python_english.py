@@ -11,20 +11,10 @@ from datasets import Dataset
 
 # Not library code, or not always installed.
 SKIPPED_FOLDERS = {
-    "__pycache__",
-    "dist-packages",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "test",
-    "tests",
-    "turtledemo",
+    *("__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test"),
+    *("tests", "turtledemo"),
 }
 MIN_WORDS = 5
-# Part of the cache key: raise it when the texts change.
-VERSION = 1
 # The last digits of the document numbers that belong to each split.
 SPLIT_DIGITS = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (9,)}
 
@@ -34,8 +24,8 @@ def python_english() -> dict[str, Dataset]:
     Return about 300,000 words as the splits `train`, `validation` and `test`, one document per row of the column
     `text`. Of every 10 documents, 8 are for training. The splits are cached, and differ between Python versions.
     """
-    key = {"python": platform.python_version(), "version": VERSION}
-    documents = Dataset.from_generator(_rows, gen_kwargs=key)
+    # The cache key: raise the version when the texts change.
+    documents = Dataset.from_generator(_rows, gen_kwargs={"python": platform.python_version(), "version": 1})
     return {
         split: documents.select([i for i in range(len(documents)) if i % 10 in digits])
         for split, digits in SPLIT_DIGITS.items()
@@ -43,21 +33,13 @@ def python_english() -> dict[str, Dataset]:
 
 
 def _rows(**key: str | int) -> Iterator[dict[str, str]]:
-    for text in _documents():
-        yield {"text": text}
-
-
-def _documents() -> Iterator[str]:
-    """
-    Yield the help topics, then the docstrings, in the same order on every machine. Repeated texts and texts of fewer
-    than `MIN_WORDS` words are left out.
-    """
+    """Yield topics and docstrings of at least `MIN_WORDS` words, once each, in the same order on every machine."""
     seen = set()
     for text in (*(topics[name] for name in sorted(topics)), *_docstrings()):
         text = text.strip()
         if len(text.split()) >= MIN_WORDS and text not in seen:
             seen.add(text)
-            yield text
+            yield {"text": text}
 
 
 def _docstrings() -> Iterator[str]:

@@ -11,56 +11,43 @@ SPLITS = ("train", "validation", "test")
 LINES = {"keep_linebreaks": True, "encoding": "utf-8-sig"}
 # Rows of a streamed training text that become the validation text if there is none.
 HELD_OUT_ROWS = 1000
+Splits = dict[str, Dataset | IterableDataset]
 
 
-def load_text_files(files: dict[str, list[str]], streaming: bool = False) -> dict[str, Dataset | IterableDataset]:
-    """
-    Load the UTF-8 files of each split, joined, one row per line, line breaks included. With `streaming`, the rows are
-    read when they are used.
-    """
+def load_text_files(files: dict[str, list[str]], streaming: bool = False) -> Splits:
+    """Load the UTF-8 files of each split, joined, as one row per line, with its line break."""
     # Without escaping, `datasets` reads characters such as `*` as patterns.
     patterns = {split: [escape(str(path)) for path in paths] for split, paths in files.items()}
     return dict(load_dataset("text", data_files=patterns, streaming=streaming, **LINES))
 
 
-def load_text_dataset(
-    name: str, config: str | None = None, column: str = "text", streaming: bool = False
-) -> dict[str, Dataset | IterableDataset]:
-    """
-    Load one text column of a dataset from the Hub or a folder: those of the splits `train`, `validation` and `test`
-    that it has. `config` is the dataset's configuration. With `streaming`, the rows are read when they are used.
-    """
+def load_text_dataset(name: str, config: str | None = None, column: str = "text", streaming: bool = False) -> Splits:
+    """Load one text column of the splits `train`, `validation` and `test` of a dataset from the Hub or a folder."""
     options = LINES if load_dataset_builder(name, config).name == "text" else {}
     splits = known_splits(name, load_dataset(name, config, streaming=streaming, **options))
     for split, rows in splits.items():
         # A streamed dataset shows its columns only when it is read.
         columns = [key for key, value in next(iter(rows), {}).items() if isinstance(value, str | None)]
         if column not in columns:
-            raise InputError(
-                f"The {split} split of the dataset {name} has no text column `{column}`: choose one of "
-                f"{', '.join(columns) or 'none'}."
-            )
+            known = ", ".join(columns) or "none"
+            raise InputError(f"The {split} split of {name} has no text column `{column}`: choose one of {known}.")
         rows = rows.select_columns(column)
         splits[split] = rows if column == "text" else rows.rename_column(column, "text")
     return splits
 
 
-def known_splits(name: str, splits: dict[str, Dataset | IterableDataset]) -> dict[str, Dataset | IterableDataset]:
-    """Return the splits of the dataset `name` that we use, in the order of `SPLITS`."""
+def known_splits(name: str, splits: Splits) -> Splits:
+    """Return the splits of a dataset that are in `SPLITS`."""
     known = {split: splits[split] for split in SPLITS if split in splits}
     if not known:
-        raise InputError(
-            f"The dataset {name} has none of the splits {', '.join(SPLITS)}, but {', '.join(splits)}: rename its "
-            "splits."
-        )
+        raise InputError(f"{name} has the splits {', '.join(splits)}, none of {', '.join(SPLITS)}: rename them.")
     return known
 
 
-def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) -> dict[str, Dataset | IterableDataset]:
+def hold_out(splits: Splits, percentage: float, shuffle: bool = False) -> Splits:
     """
-    Return the splits with a `validation` split. If there is none yet, it gets the last `percentage` percent of the
-    training rows; of a streamed text, whose length is unknown, the first 1,000 rows. Without training rows, nothing
-    changes.
+    If there is no `validation` split, hold out the last `percentage` percent of the training rows for it, at least
+    one, or with `shuffle` random rows, always the same; of a streamed text, whose length is unknown, the first rows.
     """
     if "validation" in splits or "train" not in splits:
         return splits
@@ -68,16 +55,10 @@ def hold_out(splits: dict[str, Dataset | IterableDataset], percentage: float) ->
     if isinstance(train, IterableDataset):
         parts = {"train": train.skip(HELD_OUT_ROWS), "validation": train.take(HELD_OUT_ROWS)}
         if next(iter(parts["train"]), None) is None:
-            raise InputError(
-                f"A streamed text of up to {HELD_OUT_ROWS:,} rows is too short to split: give a validation text."
-            )
+            raise InputError(f"A streamed text needs more than {HELD_OUT_ROWS:,} rows: give a validation text.")
         return {**splits, **parts}
     held_out = max(1, round(len(train) * percentage / 100)) if 0 < percentage < 100 else 0
     if not 0 < held_out < len(train):
-        raise InputError(
-            f"{percentage} % of a training text of {len(train)} rows cannot be held out: choose another percentage, "
-            "or give a validation text."
-        )
-    first = len(train) - held_out
-    parts = {"train": train.select(range(first)), "validation": train.select(range(first, len(train)))}
-    return {**splits, **parts}
+        raise InputError(f"{percentage} % of {len(train)} training rows cannot be held out: give a validation set.")
+    parts = train.train_test_split(held_out, shuffle=shuffle, seed=0)
+    return {**splits, "train": parts["train"], "validation": parts["test"]}

@@ -16,18 +16,13 @@ from transformers import PreTrainedTokenizerBase
 from ..method.documents import IGNORE_INDEX
 from .tokenizers import end_token_id, map_tokenizer, start_token_id
 
+Rows = Dataset | IterableDataset
 TOKENIZED = Features({"input_ids": List(Value("int32")), "num_words": Value("int32")})
 
 
 @dataclass(eq=False)
 class TokenStream:
-    """
-    All token ids of a split in order. The length is the number of tokens; a slice is a tensor.
-
-    Args:
-        ids (`np.ndarray`): The token ids, a flat array of 32-bit integers.
-        num_words (`int`): White-space-separated words plus one per line break or end of a document.
-    """
+    """The ids of a split, a flat 32-bit array, and its words: a line break or the end of a document is one, too."""
 
     ids: np.ndarray
     num_words: int
@@ -39,7 +34,7 @@ class TokenStream:
         return torch.from_numpy(self.ids[span].astype(np.int64))
 
     @classmethod
-    def from_rows(cls, rows: Dataset | IterableDataset) -> "TokenStream":
+    def from_rows(cls, rows: Rows) -> "TokenStream":
         """Make a stream of the output of `tokenize`, read to the end."""
         tables = list(rows.with_format("arrow").iter(1000))
         pieces = [chunk.flatten().to_numpy() for table in tables for chunk in table["input_ids"].chunks]
@@ -47,41 +42,31 @@ class TokenStream:
         return cls(np.concatenate([np.empty(0, dtype=np.int32), *pieces]), num_words)
 
 
-def tokenize(
-    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, num_workers: int = 1
-) -> Dataset | IterableDataset:
+def tokenize(rows: Rows, tokenizer: PreTrainedTokenizerBase, num_workers: int = 1) -> Rows:
     """
-    Tokenize rows of the column `text` to `input_ids` and `num_words`. The next row continues a row that ends in a line
-    break; any other row ends a document and gets the tokenizer's end token. An empty row is an empty line.
-
-    Args:
-        rows (`Dataset` or `IterableDataset`): The text. The result is cached, or streamed like the rows.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, used without its special tokens.
-        num_workers (`int`, *optional*, defaults to 1): Number of processes, used from 1,000 rows per process on;
-            ignored for streamed rows.
+    Tokenize rows of the column `text` to `input_ids` and `num_words`, cached, or streamed like the rows. The next row
+    continues a row that ends in a line break; any other row ends a document and gets the tokenizer's end token. An
+    empty row is an empty line. Other special tokens are not added.
     """
-    encode = partial(_encode, tokenizer=tokenizer)
     if isinstance(rows, IterableDataset):
+        encode = partial(_encode, tokenizer=tokenizer)
         return rows.map(encode, batched=True, remove_columns=["text"], features=TOKENIZED)
-    return map_tokenizer(rows, encode, tokenizer, TOKENIZED, num_workers, "tokenize-1")
+    return map_tokenizer(rows, _encode, TOKENIZED, tokenizer, num_workers)
 
 
 def _encode(batch: dict[str, list[str | None]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
     texts = [text or "\n" for text in batch["text"]]
-    is_line = [text.endswith("\n") for text in texts]
     ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    end = end_token_id(tokenizer)
-    if end is not None:
-        ids = [row if line else [*row, end] for row, line in zip(ids, is_line, strict=True)]
-    num_words = [len(text.split()) + text.count("\n") + (not line) for text, line in zip(texts, is_line, strict=True)]
-    return {"input_ids": ids, "num_words": num_words}
+    end = [] if end_token_id(tokenizer) is None else [end_token_id(tokenizer)]
+    is_last = [not text.endswith("\n") for text in texts]
+    return {
+        "input_ids": [row + end * last for row, last in zip(ids, is_last, strict=True)],
+        "num_words": [len(text.split()) + text.count("\n") + last for text, last in zip(texts, is_last, strict=True)],
+    }
 
 
 class TrainingBlocks(TorchDataset):
-    """
-    The stream in blocks of `block_size` tokens, without the remainder at the end. A text shorter than a block is one
-    shorter block. An item has `input_ids` and equal `labels`.
-    """
+    """The stream in blocks, without the remainder at the end. A text shorter than a block is one shorter block."""
 
     def __init__(self, stream: TokenStream, block_size: int):
         self.stream = stream
@@ -98,9 +83,8 @@ class TrainingBlocks(TorchDataset):
 
 class StreamedBlocks(TorchIterableDataset):
     """
-    Blocks of `block_size` tokens from streamed rows of `tokenize`, again and again: an iteration never ends, unless
-    the text has no tokens. So Trainer, which counts the batches of one iteration, resumes in any pass over the text.
-    An item has `input_ids` and equal `labels`.
+    The same blocks from streamed rows of `tokenize`, again and again, unless the text has no tokens: so Trainer, which
+    counts the batches of one iteration, resumes in any pass over the text.
     """
 
     def __init__(self, rows: IterableDataset, block_size: int):
@@ -109,42 +93,26 @@ class StreamedBlocks(TorchIterableDataset):
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         for number in itertools.count():
-            block = None
-            for block in self.read_once(number):
-                yield block
-            if block is None:
+            self.rows.set_epoch(number)  # rows are shuffled anew
+            rest, is_empty = torch.empty(0, dtype=torch.long), True
+            for row in self.rows:
+                *blocks, rest = torch.cat([rest, torch.tensor(row["input_ids"])]).long().split(self.block_size)
+                for ids in blocks:
+                    is_empty = False
+                    yield {"input_ids": ids, "labels": ids}
+            if len(rest) == self.block_size or (is_empty and len(rest)):
+                is_empty = False
+                yield {"input_ids": rest, "labels": rest}
+            if is_empty:
                 return
-
-    def read_once(self, number: int = 0) -> Iterator[dict[str, torch.Tensor]]:
-        """
-        Yield the blocks of the pass with this number, which decides how rows are shuffled, without the remainder at
-        the end. A text shorter than a block is one shorter block.
-        """
-        self.rows.set_epoch(number)
-        rest, is_first = torch.empty(0, dtype=torch.long), True
-        for row in self.rows:
-            *blocks, rest = torch.cat([rest, torch.tensor(row["input_ids"])]).long().split(self.block_size)
-            for ids in blocks:
-                is_first = False
-                yield {"input_ids": ids, "labels": ids}
-        if len(rest) == self.block_size or (is_first and len(rest)):
-            yield {"input_ids": rest, "labels": rest}
 
 
 class EvaluationWindows(TorchDataset):
-    r"""
+    """
     Windows of equal length in which every token of the stream is a target once. The first window scores all of its
-    tokens, every other window the last `stride` (the last window what is left); the tokens before them are context.
-
-    An item has `input_ids` and `shift_labels`: for each position the next token, -100 if it is context. `num_targets`
-    and `num_words` count the whole text.
-
-    Args:
-        stream (`TokenStream`): The tokens.
-        window_size (`int`): The length of a window; that of the text if it is shorter.
-        stride (`int`, *optional*): Number of new targets per window, by default `window_size`, the fastest.
-        start_token_id (`int`, *optional*): The token put before the first one. With `None`, the first token of the
-            text is context only.
+    tokens, every other window the last `stride` (the last window what is left), by default all; the tokens before them
+    are context. An item has `input_ids` and `shift_labels`: for each position the next token, -100 if it is context.
+    Without the `start_token_id` before the text, its first token is context only.
     """
 
     labels_name = "shift_labels"
@@ -155,10 +123,9 @@ class EvaluationWindows(TorchDataset):
     ):
         self.stream = stream
         self.num_words = stream.num_words
-        # With the start token: target k, counted from 0, is predicted at position k.
-        self.text = stream
-        if start_token_id is not None:
-            self.text = TokenStream(np.insert(stream.ids, 0, start_token_id), stream.num_words)
+        start = [] if start_token_id is None else [start_token_id]
+        # Target k, counted from 0, is predicted at position k.
+        self.text = TokenStream(np.insert(stream.ids, 0, start), stream.num_words)
         self.num_targets = max(0, len(self.text) - 1)
         self.window_size = max(1, min(window_size, self.num_targets))
         self.stride = self.window_size if stride is None else min(stride, self.window_size)
@@ -171,10 +138,9 @@ class EvaluationWindows(TorchDataset):
         end = min(self.window_size + i * self.stride, self.num_targets)
         begin = end - self.window_size
         num_scored_before = 0 if i == 0 else self.window_size + (i - 1) * self.stride
-        tokens = self.text[begin : end + 1]
-        next_tokens = tokens[1:].clone()
-        next_tokens[: num_scored_before - begin] = IGNORE_INDEX
-        return {"input_ids": tokens[:-1], "shift_labels": next_tokens}
+        targets = self.text[begin + 1 : end + 1]
+        targets[: num_scored_before - begin] = IGNORE_INDEX
+        return {"input_ids": self.text[begin:end], "shift_labels": targets}
 
 
 def evaluation_windows(

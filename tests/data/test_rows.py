@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch, pad_prompts, total_length
+from ngram_wdr_hf.data.rows import EvaluationRows, RowStore, TrainingRows, pad_batch, pad_prompts
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.checkpoints import tokenizer_of_words
 from tests.support.tiny import tiny_model
@@ -16,35 +16,31 @@ def as_arrays(rows):
     return [np.array(row, dtype=np.int32) for row in rows]
 
 
-def test_store_keeps_rows_in_order(tmp_path):
+def as_lists(store):
+    return [row.tolist() for row in store.rows]
+
+
+def test_store_keeps_rows_in_order_and_reads_no_unfinished_part(tmp_path):
     store = RowStore(tmp_path / "rows")
-    assert store.rows == [] and store.num_tokens == 0
+    assert store.rows == []
     store.append(ROWS[:2])
-    store.append(ROWS[2:])
-    for again in (store, RowStore(tmp_path / "rows")):
-        assert [row.tolist() for row in again.rows] == ROWS and again.num_tokens == 9
+    (tmp_path / "rows" / ".part-00001.npz").write_bytes(b"PK, interrupted")
+    again = RowStore(tmp_path / "rows")
+    assert as_lists(store) == as_lists(again) == ROWS[:2] and len(again.parts) == 1
+    again.append(ROWS[2:])
+    assert as_lists(again) == as_lists(RowStore(tmp_path / "rows")) == ROWS
     assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["part-00000.npz", "part-00001.npz"]
 
 
-def test_parts_up_to_an_amount(tmp_path):
+def test_parts_up_to_a_number_of_tokens(tmp_path):
     store = RowStore(tmp_path)
-    assert store.limit(5, total_length).rows == []
+    assert store.limit(5).rows == []
     for row in ROWS:
         store.append([row])
     lengths = np.cumsum([len(row) for row in ROWS])
     for amount in range(1, 12):
         count = next((i + 1 for i, length in enumerate(lengths) if length >= amount), len(ROWS))
-        assert [row.tolist() for row in RowStore(tmp_path).limit(amount, total_length).rows] == ROWS[:count]
-
-
-def test_unfinished_part_is_not_read(tmp_path):
-    store = RowStore(tmp_path)
-    store.append(ROWS)
-    (tmp_path / ".part-00001.npz").write_bytes(b"PK, interrupted")
-    again = RowStore(tmp_path)
-    assert len(again.parts) == 1
-    again.append(ROWS[:1])
-    assert [row.tolist() for row in RowStore(tmp_path).rows] == [*ROWS, ROWS[0]]
+        assert as_lists(RowStore(tmp_path).limit(amount)) == ROWS[:count]
 
 
 def test_batches_are_padded_on_the_right():
