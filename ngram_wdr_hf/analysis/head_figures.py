@@ -20,6 +20,8 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
         left.plot(found.perplexities, marker="o", label=name)
         right.plot(found.accuracies, marker="o", label=name)
     left.set(yscale="log", ylabel="perplexity by token")
+    # Labels like 200 instead of 2 x 10^2.
+    left.yaxis.set(major_formatter="{x:g}", minor_formatter="{x:g}")
     right.set(ylabel="accuracy", ylim=(0, None))
     right.yaxis.set_major_formatter(PercentFormatter(1))
     deepest = max(len(found.nlls) for found in by_name.values())

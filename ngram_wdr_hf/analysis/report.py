@@ -9,8 +9,6 @@ from html import escape
 from pathlib import Path
 from typing import IO, Any
 
-from matplotlib.figure import Figure
-
 from ..data.errors import Unavailable
 from ..decoding.obstacles import CannotDraft
 from ..method.ensemble import describe_ensemble
@@ -112,8 +110,8 @@ def heads(runs: dict[str, TrainedRun], split: str) -> Iterator[str]:
     yield "<p>Depth 0 is the next token or the masked word, depth n the prediction of head n.</p>\n"
     yield table(rows)
     if by_name:
-        yield picture(plot_heads(by_name), "Perplexity and accuracy by depth")
-        yield picture(plot_acceptance(by_name), "Acceptance rate of each head's drafts")
+        yield picture(plot_heads(by_name).savefig, "Perplexity and accuracy by depth")
+        yield picture(plot_acceptance(by_name).savefig, "Acceptance rate of each head's drafts")
 
 
 def generated_text(runs: dict[str, TrainedRun], prompt: str | None) -> Iterator[str]:
@@ -128,13 +126,13 @@ def gains(runs: dict[str, TrainedRun]) -> Iterator[str]:
     if runs:
         rows = [[name, describe_ensemble(found.ensemble), *found.gain[2:]] for name, found in by_name.items()]
         yield table([["model", "ensemble", "gain in nats per token", "standard error"], *rows])
-        yield picture(plot_gain(by_name, "place"), "Gain by position in the sentence")
-        yield picture(plot_gain(by_name, "frequency"), "Gain by count in the training text")
+        yield picture(plot_gain(by_name, "place").savefig, "Gain by position in the sentence")
+        yield picture(plot_gain(by_name, "frequency").savefig, "Gain by count in the training text")
 
 
 def targets(runs: dict[str, TrainedRun]) -> Iterator[str]:
     run = next(iter(runs.values()))
-    yield picture(wdr_map(run.model, run.documents, run.tokenizer).figure(), "Map of the targets by level")
+    yield picture(wdr_map(run.model, run.documents, run.tokenizer).figure().savefig, "Map of the targets by level")
 
 
 def table(rows: Sequence[Sequence[Any]]) -> str:
@@ -144,9 +142,9 @@ def table(rows: Sequence[Sequence[Any]]) -> str:
     )
 
 
-def picture(drawing: Figure | Callable[[IO[bytes]], object], description: str) -> str:
-    """Return the HTML of a plot, or of one that a function saves as PNG to a file."""
+def picture(save: Callable[[IO[bytes]], object], description: str) -> str:
+    """Return the HTML of a plot that a function saves to a file."""
     file = io.BytesIO()
-    (partial(drawing.savefig, dpi=120) if isinstance(drawing, Figure) else drawing)(file)
+    save(file)
     data = base64.b64encode(file.getvalue()).decode("ascii")
     return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">\n'
