@@ -2,7 +2,7 @@
 
 import sys
 
-from ngram_wdr_hf.command.main import main
+from ngram_wdr_hf.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["mlm", *sys.argv[1:]]))

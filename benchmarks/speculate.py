@@ -28,8 +28,7 @@ from transformers.utils import logging
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.python_english import python_english
-from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.clm.run import run_clm
+from ngram_wdr_hf.training import clm
 
 TARGETS = ("wdr", "simple")
 PROMPT_LENGTH = 32
@@ -43,9 +42,7 @@ def train(folder: Path) -> None:
     """Train the models of the benchmark that `folder` does not have yet."""
     for target in TARGETS:
         if not (folder / target / "metrics.json").exists():
-            run_clm(
-                parse_clm_arguments(["--ngram_target", target, "--output_dir", str(folder / target)], "train_clm.py")
-            )
+            clm.main(["--ngram_target", target, "--output_dir", str(folder / target)])
     if (folder / "small" / "metrics.json").exists():
         return
     tokenizer = AutoTokenizer.from_pretrained(folder / "wdr")
@@ -58,7 +55,7 @@ def train(folder: Path) -> None:
         "--learning_rate 2e-3 --lr_scheduler_type cosine --warmup_steps 0.1 --per_device_train_batch_size 8 "
         "--num_train_epochs 5"
     )
-    run_clm(parse_clm_arguments(options.split(), "train_clm.py"))
+    clm.main(options.split())
 
 
 def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:

@@ -9,15 +9,15 @@ this model gains over its own next-token prediction is capacity, not looking ahe
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.cli import run_script
 from ngram_wdr_hf.decoding.obstacles import CannotDraft
 from ngram_wdr_hf.method.logits import target_embeddings
-from ngram_wdr_hf.training.clm import model as clm_model
-from ngram_wdr_hf.training.clm.arguments import parse_clm_arguments
-from ngram_wdr_hf.training.clm.run import run_clm
-from ngram_wdr_hf.training.common.command_line import run_script
+from ngram_wdr_hf.training import clm
+from ngram_wdr_hf.training.new_models import BACKBONES
 
 
 class PresentHeadsGPT2LMHeadModel(WDRNgramGPT2LMHeadModel):
@@ -42,11 +42,10 @@ class PresentHeadsGPT2LMHeadModel(WDRNgramGPT2LMHeadModel):
         raise CannotDraft("Heads that predict the next token cannot draft: use them for training and evaluation only.")
 
 
-def main(arguments: list[str]) -> None:
-    clm_model.LANGUAGE_MODELS["gpt2"] = PresentHeadsGPT2LMHeadModel
+def main(arguments: Sequence[str]) -> None:
+    BACKBONES["gpt2"] = PresentHeadsGPT2LMHeadModel
     # It cannot generate, and its heads are trained at all positions.
-    arguments = [*arguments, "--sample_tokens", "0", "--head_sample_rate", "1"]
-    run_clm(parse_clm_arguments(arguments, __doc__))
+    clm.main([*arguments, "--sample_tokens", "0", "--head_sample_rate", "1"], description=__doc__)
 
 
 if __name__ == "__main__":

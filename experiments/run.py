@@ -12,7 +12,7 @@ paper's claims.
 """
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,15 +22,13 @@ from runner.page import write_page
 from runner.results import Results
 from runner.tables import ROOT, Experiment, load_experiment, table_names
 
+from ngram_wdr_hf.cli import run_script
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.training.common.checks import SEED, check_at_least, check_number
-from ngram_wdr_hf.training.common.command_line import run_script
-from ngram_wdr_hf.training.common.option_parser import OptionParser
 
 
 def parse(arguments: Sequence[str]) -> Namespace:
-    parser = OptionParser(description=__doc__)
-    parser.add_argument("table", help=f"One of {', '.join(table_names())}.")
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=table_names(), help="Name of the table.")
     parser.add_argument(
         "--scale",
         default="small",
@@ -46,10 +44,9 @@ def parse(arguments: Sequence[str]) -> Namespace:
         "--results", type=Path, default=ROOT / "experiments" / "results", help="Folder of the figures."
     )
     parser.add_argument("--pages", type=Path, default=ROOT / "docs" / "results", help="Folder of the pages.")
-    options = parser.parse_args(list(arguments))
-    check_at_least("jobs", options.jobs, 1)
-    for seed in options.seeds or ():
-        check_number("seeds", seed, SEED)
+    options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        raise InputError(f"`--jobs` must be at least 1, got {options.jobs}.")
     return options
 
 

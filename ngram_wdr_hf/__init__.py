@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     from .decoding.processor import NgramEnsembleLogitsProcessor
     from .evaluation.ensemble_fit import fit_ensemble
     from .method.differences import conjugate, wdr
+    from .training.sft import NgramSFTTrainer
+    from .training.trainer import NgramTrainer
 
 __all__ = [
     "NgramEnsembleLogitsProcessor",
+    "NgramSFTTrainer",
+    "NgramTrainer",
     "TensorizedTransformerConfig",
     "TensorizedTransformerLMHeadModel",
     "WDRNgramBartConfig",
@@ -81,6 +85,8 @@ __all__ = [
 # Where the names are; the others are in `backbones`.
 _MODULES = {
     "NgramEnsembleLogitsProcessor": ".decoding.processor",
+    "NgramSFTTrainer": ".training.sft",
+    "NgramTrainer": ".training.trainer",
     "conjugate": ".method.differences",
     "fit_ensemble": ".evaluation.ensemble_fit",
     "wdr": ".method.differences",

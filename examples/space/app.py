@@ -81,8 +81,6 @@ def answer(checkpoint: Checkpoint) -> Callable[..., tuple[str, str]]:
             found = generate(checkpoint, prompt, int(max_new_tokens), ensemble, wanted, seed, always_drafts)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        if found.note is not None:
-            gr.Warning(found.note)
         return found.traced.fragment(), found.speed_table()
 
     return respond
@@ -95,8 +93,9 @@ def build(name: str) -> gr.Blocks:
         try:
             checkpoint = load(name)
         except (ValueError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            gr.Markdown(f"**This page has no model to show.** {error}", elem_id="error")
+            reason = str(error).split("\n")[0]
+            print(f"error: {reason}", file=sys.stderr)
+            gr.Markdown(f"**This page has no model to show.** {reason}", elem_id="error")
         else:
             add_components(checkpoint)
     return page

@@ -6,20 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ngram_wdr_hf.analysis import TracedRow, TracedText
 from ngram_wdr_hf.analysis.token_text import token_texts
 from ngram_wdr_hf.analysis.traced_text import generate_after, read_prompts, traced_tokens
-from ngram_wdr_hf.backbones.registry import is_masked
-from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizers import load_tokenizer, start_token_id
-from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
-from ngram_wdr_hf.evaluation.models import load_checkpoint, max_positions
+from ngram_wdr_hf.evaluation.models import max_positions
 from ngram_wdr_hf.method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
-from ngram_wdr_hf.modeling.saved import naming_missing
-from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
-from ngram_wdr_hf.training.common.report import describe
 
 # Both ways of decoding take turns until this many seconds or rounds are over; a large model has one round.
 MIN_SECONDS, MAX_ROUNDS = 2.0, 5
@@ -37,39 +30,28 @@ class Checkpoint:
     @property
     def ensemble(self) -> float | tuple[float, ...]:
         """The ensemble of `generate` by default, λ or N weights: the generation config's, or else the model's."""
-        options = vars(self.model.generation_config)
-        return self.model.ngram_ensemble(**{name: options.get(name) for name in ENSEMBLE_ARGUMENTS})
+        options = self.model.generation_config.to_dict()
+        return self.model.ngram_ensemble(options.get("ensemble_lambda"), options.get("ensemble_weights"))
 
     def describe(self) -> str:
         """Return a line of Markdown on the model."""
-        facts, ensemble, longest = describe(self.model), self.ensemble, max_positions(self.model)
-        heads = f"{facts['head_parameters'] / 1e6:.2f} million of them in the heads"
+        config = self.model.config
+        sizes = [
+            sum(weights.numel() for weights in part.parameters()) for part in (self.model, self.model.ngram_heads)
+        ]
         return (
-            f"`{self.name}`: {self.model.config.model_type}, {facts['name']}, {facts['num_parameters'] / 1e6:.2f} "
-            f"million parameters, {heads}. It reads {longest or 'any number of'} tokens. Its own ensemble: "
-            f"{describe_ensemble(ensemble) if ensemble else 'none'}."
+            f"`{self.name}`: {config.model_type}, {config.ngram_target} heads, N = {config.ngram_size}, "
+            f"{sizes[0] / 1e6:.2f} million parameters, {sizes[1] / 1e6:.2f} million of them in the heads. It reads "
+            f"{max_positions(self.model) or 'any number of'} tokens. Its own ensemble: "
+            f"{describe_ensemble(self.ensemble) if self.ensemble else 'none'}."
         )
 
 
 def load(name: str) -> Checkpoint:
-    """
-    Load a checkpoint from a folder or the Hub. Raise an `InputError` if it is no causal language model with heads that
-    can draft.
-    """
-    with naming_missing(name):
-        config = AutoConfig.from_pretrained(name)
-    if config.is_encoder_decoder or is_masked(config):
-        raise InputError(
-            f"{name} is of type {config.model_type}, and this app shows causal language models: choose a model of "
-            "`train_clm.py`."
-        )
-    tokenizer = load_tokenizer(name)
-    model = load_checkpoint(name, "causal", tokenizer)
-    if not model.ngram_heads:
-        raise InputError(
-            f"{name} has no heads, and this app shows what heads predict: choose a model that was trained with "
-            "some, or train them with `ngram-wdr heads`."
-        )
+    """Load a causal language model with heads that can draft, from a folder or the Hub."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    if not getattr(model, "ngram_heads", None):
+        raise ValueError(f"{name} is no causal language model with heads: choose one of `ngram-wdr clm` or `heads`.")
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     # The first generation of a process is slow. A model that cannot draft raises an error here.
     for use_mtp in (False, True):
@@ -97,15 +79,24 @@ class Generation:
     plain: Way
     drafted: Way
     is_sampled: bool
-    note: str | None
-
-    @property
-    def speedup(self) -> float:
-        return self.drafted.tokens_per_second / self.plain.tokens_per_second
 
     def speed_table(self) -> str:
         """Return the comparison of both ways as Markdown: a table, and what it says in words."""
         plain, drafted = self.plain, self.drafted
+        speedup = drafted.tokens_per_second / plain.tokens_per_second
+        if speedup >= 1:
+            verdict = f"**With drafts, decoding is {speedup:.2f} times as fast.**"
+        else:
+            verdict = (
+                f"**With drafts, decoding is slower here: {speedup:.2f} times as fast as without.** The forward "
+                "passes they save cost less than making and checking them: common in small models and in sampling."
+            )
+        if self.is_sampled:
+            sameness = "Both texts are samples of the same distribution, so they differ by chance."
+        elif plain.tokens == drafted.tokens:
+            sameness = "Both texts are the same, token for token."
+        else:
+            sameness = "The texts differ: two tokens were equally likely up to rounding, and each way chose another."
         return f"""
 | | without drafts | with drafts |
 |---|--:|--:|
@@ -114,22 +105,7 @@ class Generation:
 | tokens | {len(plain.tokens)} | {len(drafted.tokens)} |
 | seconds | {plain.seconds:.2f} | {drafted.seconds:.2f} |
 
-{self._verdict()} {self._sameness()}"""
-
-    def _verdict(self) -> str:
-        if self.speedup >= 1:
-            return f"**With drafts, decoding is {self.speedup:.2f} times as fast.**"
-        return (
-            f"**With drafts, decoding is slower here: {self.speedup:.2f} times as fast as without.** The forward "
-            "passes they save cost less than making and checking them: common in small models and in sampling."
-        )
-
-    def _sameness(self) -> str:
-        if self.is_sampled:
-            return "Both texts are samples of the same distribution, so they differ by chance."
-        if self.plain.tokens == self.drafted.tokens:
-            return "Both texts are the same, token for token."
-        return "The texts differ: two tokens were equally likely up to rounding, and each way chose another."
+{verdict} {sameness}"""
 
 
 def generate(
@@ -142,19 +118,22 @@ def generate(
     always_drafts: bool = False,
 ) -> Generation:
     r"""
-    Continue a prompt with and without drafts. Raise a `ValueError` of one sentence for unusable input.
+    Continue a prompt with and without drafts, up to the end of the model's positions.
 
     Args:
         checkpoint ([`Checkpoint`]): The model.
         prompt (`str`): The prompt; if empty, the text begins with the tokenizer's first token, if it has one.
-        max_new_tokens (`int`): The maximum number of new tokens, also limited by the model's positions.
+        max_new_tokens (`int`): The maximum number of new tokens.
         ensemble (`Ensemble`): λ or the weights of the ensemble; 0 for none.
         temperature (`float`, *optional*): The temperature of sampling; `None` for greedy search.
         seed (`int`, *optional*, defaults to 0): The seed of sampling.
         always_drafts (`bool`, *optional*, defaults to `False`): Whether the heads draft even where it does not pay.
     """
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    ids = _read_prompt(checkpoint, prompt)
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if not prompt and start is None:
+        raise ValueError("The prompt is empty, and this model has no token that begins a text: type a prompt.")
+    (ids,) = read_prompts(prompt or [start], model, tokenizer)
     sampling = {"do_sample": False} if temperature is None else {"do_sample": True, "temperature": temperature}
     drafting = {"draft_threshold": 0.0} if always_drafts else {}
     options = {"num_beams": 1, **ensemble_arguments(ensemble), **sampling, **drafting}
@@ -163,43 +142,16 @@ def generate(
     while not outputs or (time.perf_counter() - begin < MIN_SECONDS and len(seconds[True]) < MAX_ROUNDS):
         for use_mtp, times in seconds.items():
             torch.manual_seed(seed)
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             output = generate_after(model, [ids], max_new_tokens, use_mtp, **options)
             outputs[use_mtp] = output, output.sequences[0, len(ids) :].tolist()
-            times.append(time.perf_counter() - start)
-    ways = {
-        use_mtp: Way(tokens, statistics.median(seconds[use_mtp]), _tokens_per_forward(output.get("speculation")))
-        for use_mtp, (output, tokens) in outputs.items()
-    }
-    drafts: SpeculationStatistics = outputs[True][0].speculation
+            times.append(time.perf_counter() - start_time)
+    (_, plain), (output, drafted) = outputs[False], outputs[True]
+    drafts = output.speculation
     row = TracedRow("".join(token_texts(ids, tokenizer)), traced_tokens(ids, drafts.trace[0], tokenizer))
     return Generation(
-        traced=TracedText([row], drafts),
-        plain=ways[False],
-        drafted=ways[True],
+        TracedText([row], drafts),
+        Way(plain, statistics.median(seconds[False]), 1.0),
+        Way(drafted, statistics.median(seconds[True]), drafts.tokens_per_forward),
         is_sampled=temperature is not None,
-        note=_note(checkpoint, len(ids), max_new_tokens),
-    )
-
-
-def _tokens_per_forward(drafts: SpeculationStatistics | None) -> float:
-    return 1.0 if drafts is None else drafts.tokens_per_forward
-
-
-def _read_prompt(checkpoint: Checkpoint, prompt: str) -> list[int]:
-    """Return the token ids of a prompt. Raise an `InputError` if there are none, or too many."""
-    start = start_token_id(checkpoint.tokenizer)
-    if not prompt and start is None:
-        raise InputError("The prompt is empty, and this model has no token that begins a text: type a prompt.")
-    return read_prompts(prompt or [start], checkpoint.model, checkpoint.tokenizer)[0]
-
-
-def _note(checkpoint: Checkpoint, prompt_length: int, max_new_tokens: int) -> str | None:
-    """Return a sentence if the model cannot write as many tokens as wanted."""
-    longest = max_positions(checkpoint.model)
-    if longest is None or prompt_length + max_new_tokens <= longest:
-        return None
-    return (
-        f"The model reads {longest} tokens, and the prompt has {prompt_length}: the text ends after "
-        f"{longest - prompt_length} new tokens."
     )

@@ -9,14 +9,12 @@ from typing import Any
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.glue import GLUE_TASKS
 from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
-from ngram_wdr_hf.training.common.checkpoints import weights_digest
-from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
-from ngram_wdr_hf.training.common.run_folder import METRICS, MODEL_WEIGHTS, TRANSLATIONS
+from ngram_wdr_hf.training.report import METRICS
 
-from .results import BEST_LAMBDA, GLUE, Results, is_current
+from .results import BEST_LAMBDA, GLUE, WITHOUT_HEADS, Results, is_current
 from .tables import Experiment, Run
 
-GLUE_METRICS = "glue_metrics.json"
+GLUE_METRICS, WEIGHTS, TRANSLATIONS = "glue_metrics.json", "model.safetensors", "test_translations.jsonl"
 # The option that continues a finished run if it is increased.
 LENGTH = "num_train_epochs"
 # The metric of each task in metrics.json.
@@ -48,11 +46,7 @@ def is_finished(run: Run) -> bool:
 def _has_current_glue(run: Run) -> bool:
     """Return whether a run has been fine-tuned on GLUE, with the weights that it has now."""
     path = run.glue_folder / GLUE_METRICS
-    if not path.exists():
-        return False
-    # Older figures do not say which weights they are of.
-    saved = json.loads(path.read_text(encoding="utf-8")).get(MODEL_WEIGHTS)
-    return saved in (None, weights_digest(run.folder))
+    return path.exists() and path.stat().st_mtime_ns >= (run.folder / WEIGHTS).stat().st_mtime_ns
 
 
 def differing_settings(run: Run, settings: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from .tables import ROOT, Run
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Imported once for all runs: the imports take longer than a short run.
-IMPORTS = ["__main__", *(f"ngram_wdr_hf.training.{task}.run" for task in ("clm", "nmt", "mlm", "glue"))]
+IMPORTS = ["__main__", *(f"ngram_wdr_hf.training.{task}" for task in ("clm", "nmt", "mlm", "glue"))]
 # Seconds between two progress lines of a run, and for a stopped run to end.
 PROGRESS_SECONDS, STOP_SECONDS = 60, 30
 

@@ -5,11 +5,10 @@ from pathlib import Path
 from statistics import mean
 
 from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
-from ngram_wdr_hf.training.common.model_card import as_markdown
-from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
+from ngram_wdr_hf.training.report import as_markdown
 
 from .plots import plot_diversity, plot_lambda
-from .results import GLUE, Results
+from .results import GLUE, WITHOUT_HEADS, Results
 from .stats import differences, paired, signed, summarize
 from .tables import Experiment
 

@@ -7,9 +7,8 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
-from ngram_wdr_hf.training.common.report import WITHOUT_HEADS
 
-from .results import Results
+from .results import WITHOUT_HEADS, Results
 from .stats import interval, summarize
 from .tables import Experiment
 

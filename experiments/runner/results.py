@@ -8,7 +8,7 @@ from ngram_wdr_hf.data.errors import InputError
 
 from .tables import Experiment, Run
 
-BEST_LAMBDA = "best λ"
+WITHOUT_HEADS, BEST_LAMBDA = "without heads", "best λ"
 # The split of figures after fine-tuning.
 GLUE = "GLUE"
 
@@ -22,14 +22,11 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> "Results":
-        """Read a results file. Raise an `InputError` if there is none, or it is damaged."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return cls(content["table"], content["scale"], content["runs"])
-        except FileNotFoundError as error:
-            raise InputError(f"There are no results in {path}: train first, without `--report`.") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"The results in {path} are damaged: delete the file, and collect them again.") from error
+        """Read a results file. Raise an `InputError` if there is none."""
+        if not path.exists():
+            raise InputError(f"There are no results in {path}: train first, without `--report`.")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(content["table"], content["scale"], content["runs"])
 
     def save(self, path: Path) -> None:
         content = {"table": self.table, "scale": self.scale, "runs": self.records}

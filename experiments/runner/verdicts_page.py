@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ngram_wdr_hf.training.common.model_card import as_markdown
+from ngram_wdr_hf.training.report import as_markdown
 
 from .claims import CONFIRMED, NOT_TESTED, Judgement, judgements, together
 from .tables import load_experiment, table_names

@@ -40,6 +40,7 @@ from .options import (
     RunTrainingArguments,
     TextOptions,
     check_at_least,
+    optional,
     preset_choice,
 )
 from .parsing import parse
@@ -80,21 +81,18 @@ class ClmOptions(TextOptions, EnsembleOptions):
 
     model_options: ClassVar[set[str]] = {"block_size", "stride"}
 
-    tokenizer: str | None = HfArg(
-        default=None,
-        help="`word`: the words of the training text, with <unk> and an <eos> per line, as is usual for PTB and "
+    tokenizer: str | None = optional(
+        "`word`: the words of the training text, with <unk> and an <eos> per line, as is usual for PTB and "
         "WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a tokenizer's name or folder. Default: the "
-        "checkpoint's, `bpe` for the built-in text, else `word`.",
+        "checkpoint's, `bpe` for the built-in text, else `word`."
     )
-    self_generated: int | None = HfArg(
-        default=None,
-        help="Let the checkpoint write this many tokens of training text itself, from the prompts of `--prompt_file` "
-        "or from its start token. Heads that draft learn best from the model's own text.",
+    self_generated: int | None = optional(
+        "Let the checkpoint write this many tokens of training text itself, from the prompts of `--prompt_file` "
+        "or from its start token. Heads that draft learn best from the model's own text."
     )
-    prompt_file: list[str] | None = HfArg(
-        default=None,
-        help="Text files with a prompt per line for `--self_generated`; with a chat template, each is a message of "
-        "the user.",
+    prompt_file: list[str] | None = optional(
+        "Text files with a prompt per line for `--self_generated`; with a chat template, each is a message of "
+        "the user."
     )
     self_generated_length: int = HfArg(default=256, help="Maximum number of new tokens per row of such text.")
     self_generated_temperature: float = HfArg(default=0.7, help="Its temperature of sampling; 0 is greedy search.")
@@ -104,14 +102,11 @@ class ClmOptions(TextOptions, EnsembleOptions):
         help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
         "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
     )
-    stride: int | None = HfArg(
-        default=None,
-        help="Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
-        "longer. Default: the block size.",
+    stride: int | None = optional(
+        "Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
+        "longer. Default: the block size."
     )
-    prompt: str | None = HfArg(
-        default=None, help="Prompt of the sample texts. Default: the first 16 tokens of the validation text."
-    )
+    prompt: str | None = optional("Prompt of the sample texts. Default: the first 16 tokens of the validation text.")
     sample_tokens: int = HfArg(default=60, help="Maximum number of new tokens in a sample text; 0 writes none.")
 
     def __post_init__(self):

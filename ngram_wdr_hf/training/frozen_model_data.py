@@ -26,6 +26,8 @@ from .run_folder import RunFolder
 from .trainer import to_device
 
 SELF_GENERATED, HIDDEN_STATES = "self_generated", "hidden_states"
+# Tokens of a row that a model writes, its prompt included.
+LONGEST_ROW = 1024
 
 
 class OwnRows(NamedTuple):
@@ -95,9 +97,10 @@ def _write_rows(
     Let the model continue prompts, part by part, until `store` has `options.self_generated` tokens. An interrupted
     call is continued by the next one, which writes what an uninterrupted one would have.
     """
-    amount, size, longest = options.self_generated, options.self_generated_batch_size, max_positions(model) or math.inf
+    amount, size = options.self_generated, options.self_generated_batch_size
     # Room for an answer.
-    prompts = [prompt[-math.ceil(min(longest, 2 * options.self_generated_length) / 2) :] for prompt in prompts]
+    longest = min(max_positions(model) or LONGEST_ROW, LONGEST_ROW)
+    prompts = [prompt[-max(longest // 2, longest - options.self_generated_length) :] for prompt in prompts]
     done = total_length(store.rows)
     _keep_freed_memory()
     with (

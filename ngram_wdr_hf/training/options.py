@@ -30,6 +30,11 @@ def check_at_least(options: Any, minimum: float, *names: str) -> None:
             raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")
 
 
+def optional(help: str) -> Any:
+    """Return the field of an option that is `None` by default."""
+    return HfArg(default=None, help=help)
+
+
 def choice(default: str | None, choices: Collection[str], help: str) -> Any:
     """Return the field of an option that takes one of `choices`."""
     return HfArg(default=default, help=help, metadata={"choices": list(choices)})
@@ -51,17 +56,15 @@ class ModelOptions:
     default_ngram_size: ClassVar[int] = 4
 
     preset: str | None = None
-    model_name_or_path: str | None = HfArg(
-        default=None, help="Checkpoint to start from, with or without heads: a folder or a name on the Hub."
+    model_name_or_path: str | None = optional(
+        "Checkpoint to start from, with or without heads: a folder or a name on the Hub."
     )
-    config_overrides: list[str] | None = HfArg(
-        default=None,
-        help="Fields of the model's configuration, as `name=value`: of a new model all, such as `n_layer=3`; of a "
-        "checkpoint those of its heads and training, such as `head_gradient=0.5 head_loss_weight=0.2`.",
+    config_overrides: list[str] | None = optional(
+        "Fields of the model's configuration, as `name=value`: of a new model all, such as `n_layer=3`; of a "
+        "checkpoint those of its heads and training, such as `head_gradient=0.5 head_loss_weight=0.2`."
     )
-    ngram_size: int | None = HfArg(
-        default=None,
-        help="The paper's N: the next token plus N - 1 heads. Default: the checkpoint's or preset's, else 4.",
+    ngram_size: int | None = optional(
+        "The paper's N: the next token plus N - 1 heads. Default: the checkpoint's or preset's, else 4."
     )
     ngram_target: str | None = choice(
         None,
@@ -82,10 +85,8 @@ class ModelOptions:
         "What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens before "
         "the predicted one. Default: the checkpoint's, else the recipe's.",
     )
-    head_sample_rate: float | None = HfArg(
-        default=None,
-        help="The share of the positions that each head is trained on in a step, chosen at random. Default: the "
-        "recipe's.",
+    head_sample_rate: float | None = optional(
+        "The share of the positions that each head is trained on in a step, chosen at random. Default: the recipe's."
     )
     head_loss_schedule: str = choice(
         "constant",
@@ -93,21 +94,20 @@ class ModelOptions:
         "The heads' loss weights over time: `constant`; `linear`, down to 0 at the end; `curriculum`, adding one head "
         "after each N-th part of the training.",
     )
-    label_smoothing: float | None = HfArg(
-        default=None, help="Label smoothing of the training loss. Default: the preset's or checkpoint's, else 0."
+    label_smoothing: float | None = optional(
+        "Label smoothing of the training loss. Default: the preset's or checkpoint's, else 0."
     )
     train_mode: str = choice(
         "full",
         ("full", "heads"),
         "What to train: `full`, all weights; `heads`, the heads of a frozen checkpoint.",
     )
-    patience: int | None = HfArg(
-        default=None,
-        help="Stop after this many evaluations without improvement of `--metric_for_best_model`. Default: the "
-        "preset's, else never.",
+    patience: int | None = optional(
+        "Stop after this many evaluations without improvement of `--metric_for_best_model`. Default: the "
+        "preset's, else never."
     )
-    gradient_diversity_steps: int | None = HfArg(
-        default=None, help="Measure and plot the paper's gradient diversity every this many steps. Default: never."
+    gradient_diversity_steps: int | None = optional(
+        "Measure and plot the paper's gradient diversity every this many steps. Default: never."
     )
     compare: bool = HfArg(
         default=False, help="Also train the other kinds of model (plain, simple, wdr, ...) in subfolders."
@@ -153,14 +153,13 @@ class EnsembleOptions:
         "The ensemble to save with the model: `fitted`, the weights with the lowest validation loss; `lambda`, the "
         "best λ of `--lambda_grid`. Default: the recipe's.",
     )
-    lambda_grid: list[float] | None = HfArg(
-        default=None, help="Values of λ to evaluate. Default: 0 and the preset's λ, else 0 to 0.6 in steps of 0.1."
+    lambda_grid: list[float] | None = optional(
+        "Values of λ to evaluate. Default: 0 and the preset's λ, else 0 to 0.6 in steps of 0.1."
     )
     use_mtp: bool = HfArg(default=False, help="Generate by speculative decoding with the heads, where possible.")
-    draft_vocab_size: int | None = HfArg(
-        default=None,
-        help="Number of tokens that the heads may draft: the most frequent ones of the training text. Default: with "
-        "`--train_mode heads`, as many as cover 98 percent of it; else the checkpoint's, else all.",
+    draft_vocab_size: int | None = optional(
+        "Number of tokens that the heads may draft: the most frequent ones of the training text. Default: with "
+        "`--train_mode heads`, as many as cover 98 percent of it; else the checkpoint's, else all."
     )
 
     def __post_init__(self):
@@ -180,19 +179,17 @@ class TextOptions:
     # The options that an evaluation takes from the evaluated run with another text, too.
     model_options: ClassVar[set[str]] = {"block_size"}
 
-    train_file: list[str] | None = HfArg(
-        default=None,
-        help="UTF-8 text files to train on. Default, without any data option: English text that ships with Python.",
+    train_file: list[str] | None = optional(
+        "UTF-8 text files to train on. Default, without any data option: English text that ships with Python."
     )
-    validation_file: list[str] | None = HfArg(
-        default=None,
-        help="Text files to select the best checkpoint and the ensemble on. Default: a part of the training text.",
+    validation_file: list[str] | None = optional(
+        "Text files to select the best checkpoint and the ensemble on. Default: a part of the training text."
     )
-    test_file: list[str] | None = HfArg(default=None, help="Text files for the final evaluation. Default: none.")
-    dataset_name: str | None = HfArg(
-        default=None, help="Dataset instead of text files, with its splits: a name on the Hub or a folder."
+    test_file: list[str] | None = optional("Text files for the final evaluation. Default: none.")
+    dataset_name: str | None = optional(
+        "Dataset instead of text files, with its splits: a name on the Hub or a folder."
     )
-    dataset_config: str | None = HfArg(default=None, help="Configuration of `--dataset_name`, if it has several.")
+    dataset_config: str | None = optional("Configuration of `--dataset_name`, if it has several.")
     text_column: str = HfArg(default="text", help="Column of `--dataset_name` that holds the text.")
     streaming: bool = HfArg(
         default=False,
@@ -203,15 +200,13 @@ class TextOptions:
         default=5.0, help="Percentage of the training text to hold out if there is no validation text."
     )
     tokenizer: str | None = None
-    vocab_size: int | None = HfArg(
-        default=None,
-        help="Maximum vocabulary of a tokenizer trained on the data. Default: all words, or the preset's.",
+    vocab_size: int | None = optional(
+        "Maximum vocabulary of a tokenizer trained on the data. Default: all words, or the preset's."
     )
-    block_size: int | None = HfArg(
-        default=None,
-        help="Tokens per block, the model's context. Default: the preset's; of a checkpoint, its maximum, up to 1024.",
+    block_size: int | None = optional(
+        "Tokens per block, the model's context. Default: the preset's; of a checkpoint, its maximum, up to 1024."
     )
-    num_workers: int | None = HfArg(default=None, help="Processes for tokenization. Default: one per core.")
+    num_workers: int | None = optional("Processes for tokenization. Default: one per core.")
 
     def __post_init__(self):
         check_at_least(self, 1, "vocab_size", "num_workers")
@@ -231,25 +226,23 @@ class TextOptions:
 class RunTrainingArguments(TrainingArguments):
     """Trainer's options, with defaults for a complete run: evaluate and save every epoch, keep the best checkpoint."""
 
-    output_dir: str | None = HfArg(
-        default=None,
-        help="Folder of the run, new, empty, or of a run with the same options: repeat the command to resume. With "
-        "`--do_train false`, the folder of the results; by default, the model's.",
+    output_dir: str | None = optional(
+        "Folder of the run, new, empty, or of a run with the same options: repeat the command to resume. With "
+        "`--do_train false`, the folder of the results; by default, the model's."
     )
     do_train: bool = HfArg(
         default=True, help="Whether to train. With `false`, `--model_name_or_path` is only evaluated."
     )
     eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
-    save_strategy: str | None = HfArg(default=None, help="When to save a checkpoint. Default: as `--eval_strategy`.")
-    save_steps: float | None = HfArg(default=None, help="Steps between checkpoints. Default: as `--eval_steps`.")
+    save_strategy: str | None = optional("When to save a checkpoint. Default: as `--eval_strategy`.")
+    save_steps: float | None = optional("Steps between checkpoints. Default: as `--eval_steps`.")
     save_total_limit: int | None = HfArg(default=2, help="Number of checkpoints to keep.")
     load_best_model_at_end: bool = HfArg(
         default=True, help="Whether the result is the checkpoint with the best `--metric_for_best_model`."
     )
-    metric_for_best_model: str | None = HfArg(
-        default=None,
-        help="Metric that selects the best checkpoint, as in the log, such as `loss`, `perplexity`, `heads_loss` or "
-        "`fitted_perplexity`. Default: what the trained model is used with.",
+    metric_for_best_model: str | None = optional(
+        "Metric that selects the best checkpoint, as in the log, such as `loss`, `perplexity`, `heads_loss` or "
+        "`fitted_perplexity`. Default: what the trained model is used with."
     )
     logging_steps: float = HfArg(default=50, help="Log the losses every this many steps.")
     # A loss that is not finite must show.

@@ -56,27 +56,19 @@ def test_an_interruption_stops_the_runs(tmp_path):
     assert not paths[2].exists()
 
 
-@pytest.fixture
-def interruptible():
-    """Let SIGINT raise a `KeyboardInterrupt`, even if the tests run in the background of a shell, which ignores it."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch, interruptible):
+def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch):
     """It waits until the run has started, and then stops it."""
-    path = tmp_path / "pid"
-    runs = scripts(tmp_path, f"import os, time; open('{path}', 'w').write(str(os.getpid())); time.sleep(600)")
-    started = []
+    started, start = [], Job.__init__
 
-    class Interrupted(Job):
-        def __init__(self, run: Run):
-            super().__init__(run)
-            started.append(self.process)
-            os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(job, run):
+        start(job, run)
+        started.append(job.process)
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("runner.jobs.Job", Interrupted)
+    monkeypatch.setattr(Job, "__init__", interrupted)
+    # A shell lets its background processes ignore it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
-        complete(runs, 1, lambda line: None)
+        complete(scripts(tmp_path, "import time; time.sleep(600)"), 1, print)
+    signal.signal(signal.SIGINT, handler)
     assert len(started) == 1 and not started[0].is_alive()

@@ -1,10 +1,9 @@
 """Pages from results alone."""
 
 from runner.page import write_page
-from runner.results import Results
 from runner.tables import load_experiment
 
-from tests.experiments.figures import ptb_results, record, rows_of
+from tests.experiments.figures import ptb_results, rows_of
 
 
 def test_page(tmp_path):
@@ -26,29 +25,9 @@ def test_page(tmp_path):
     }
 
 
-def test_page_of_one_seed_has_no_intervals(tmp_path):
-    results = ptb_results()
-    results.records = [record for record in results.records if record["seed"] == 1]
-    page = write_page(load_experiment("ptb", "small"), results, tmp_path).read_text(encoding="utf-8")
-    assert rows_of(page, "### Test")["plain"][3] == "100.00"
-    assert rows_of(page, "Difference to the plain model")["WDR, N = 4"] == ["1", "+1.00", "−3.00"]
-
-
 def test_the_page_says_if_the_plain_model_had_a_better_epoch(tmp_path):
     results = ptb_results()
     for entry in results.of("ptb", "plain"):
         entry["lowest_validation_perplexity"] = 98.5 if entry["seed"] == 1 else None
     page = write_page(load_experiment("ptb", "small"), results, tmp_path).read_text(encoding="utf-8")
     assert "98.50 instead of 100.00 (seed 1)." in page
-
-
-def test_page_of_translations(tmp_path):
-    test = {"baseline": 30.0, "bleu": 30.5, "p": 0.0312}
-    figures = {"without heads": 30.0, "best λ": 30.5}
-    results = Results(
-        "nmt",
-        "small",
-        [record("wdr", 1, figures, "multi30k-en-de", ("nmt", "small"), bootstrap={"chosen ensemble": test})],
-    )
-    page = write_page(load_experiment("nmt", "small"), results, tmp_path).read_text(encoding="utf-8")
-    assert rows_of(page, "### Paired bootstrap")["WDR"] == ["1", "chosen ensemble", "30.50", "30.00", "+0.50", "0.031"]

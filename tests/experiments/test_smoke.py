@@ -2,17 +2,12 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
-from runner.jobs import complete
-from runner.tables import load_experiment, table_names, write_english
+from runner.tables import load_experiment, table_names
 
 from experiments.run import main
-from tests.support.scripts import as_arguments, contents
-
-# Documents of Python's English for a text of a few thousand words.
-DOCUMENTS = {"ptb.train.txt": ("train", 20), "ptb.valid.txt": ("validation", 2), "ptb.test.txt": ("test", 2)}
+from tests.support.scripts import contents
 
 
 @pytest.mark.parametrize("table", table_names())
@@ -51,15 +46,3 @@ def test_smoke(table, tmp_path, capsys):
 
 def _images(text: str) -> list[str]:
     return [part.split(")")[0] for part in text.split("](")[1:]]
-
-
-def test_ten_steps_of_the_paper(tmp_path):
-    """The paper's Transformer itself, in smaller batches, on a short text."""
-    for name, (split, count) in DOCUMENTS.items():
-        write_english(split, count, tmp_path / name)
-    run = load_experiment("ptb", "paper").run("ptb", "wdr-4", 1, tmp_path / "runs", tmp_path)
-    short = as_arguments(max_steps=10, eval_strategy="steps", eval_steps=10, per_device_train_batch_size=4)
-    assert complete([replace(run, commands=[[*run.commands[0], *short]])], 1, print) == []
-    metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["head_parameters"] == 3 * (2 * 256**2 + 2 * 256)
-    assert metrics["settings"]["preset"] == "paper-tf-small" and metrics["settings"]["max_steps"] == 10

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from runner.claims import Case, Claim, Judgement, judgements, together
+from runner.claims import Case, Claim, Judgement, judgements
 from runner.results import Results
 from runner.tables import load_experiment
-from runner.verdicts_page import write_verdicts
 
-from tests.experiments.figures import ptb_results, record, rows_of
+from tests.experiments.figures import ptb_results, record
 
 
 def judged(folder: Path, table: str = "ptb") -> dict[str, Judgement]:
@@ -33,26 +32,6 @@ def test_verdicts(tmp_path):
     assert case.name == "WDR, N = 4 (best λ) − WDR, N = 4 (without heads)"
     assert ensemble.claim.text(case.values) == "−5.00 [−7.48, −2.52]"
     assert (ensemble.scale, ensemble.seeds) == ("small", "3")
-
-
-def test_page(tmp_path):
-    ptb_results().save(tmp_path / "ptb-small.json")
-    write_verdicts(tmp_path, tmp_path / "pages" / "verdicts.md")
-    page = (tmp_path / "pages" / "verdicts.md").read_text(encoding="utf-8")
-    summary = rows_of(page, "# The paper's claims")
-    claim = "The ensemble beats the same model without it."
-    # The same claim is in two tables; only the first one has results. The paper's order: Penn Treebank comes first.
-    assert page.count(f"| {claim} |") == 2
-    assert page.index("Simple N-gram models beat") < page.index("WDR with the ensemble translates better")
-    keeps = summary["WDR models keep their gain at λ = 0.6."]
-    assert keeps[1:] == [r"+17.00 \[+12.03, +21.97\]", "ptb-small", "3", "contradicted"]
-    assert summary["The results of masked language models on GLUE are mixed."][1:] == ["", "mlm", "", "not tested"]
-    cases = rows_of(page, f"### {claim.removesuffix('.')}")
-    assert cases["WDR, N = 4 (best λ) − WDR, N = 4 (without heads)"] == ["3", r"−5.00 \[−7.48, −2.52\]", "confirmed"]
-    # Reasons are given for claims that are not confirmed, and claims without results have no section.
-    assert "Why: λ weights all heads alike" in page.split("### WDR models keep")[1]
-    assert "Why" not in page.split(f"### {claim.removesuffix('.')}")[1].split("###")[0]
-    assert "### The results of masked" not in page
 
 
 def test_no_verdict_without_results_or_with_one_seed(tmp_path):
@@ -105,13 +84,6 @@ def test_the_gain_on_a_smaller_dataset():
     assert claim.verdict(cases) == "mixed"
 
 
-def test_cases_together():
-    """By seed: the mean of all cases with two seeds and more, for the seeds that all of these have."""
-    cases = [Case("", {1: 1.0, 2: 2.0, 3: 9.0}), Case("", {1: 3.0, 2: 6.0}), Case("", {1: 99.0})]
-    assert together(cases) == {1: 2.0, 2: 4.0}
-    assert together([Case("", {1: 99.0})]) == {}
-
-
 LOWER, HIGHER, OPEN = {1: -2.0, 2: -2.1}, {1: 2.0, 2: 2.1}, {1: -1.0, 2: 1.0}
 
 
@@ -144,18 +116,6 @@ LOWER, HIGHER, OPEN = {1: -2.0, 2: -2.1}, {1: 2.0, 2: 2.1}, {1: -1.0, 2: 1.0}
 def test_verdict_of_several_cases(kind, cases, verdict):
     claim = Claim("ptb", {"kind": kind, "better": "lower", "value": 0.4, "within": 0.1})
     assert claim.verdict([Case("", values) for values in cases]) == verdict
-
-
-def test_a_claim_about_some_directions_only():
-    pair = {"of": ["wdr", "best λ"], "to": ["plain", "without heads"]}
-    claim = Claim("nmt", {"kind": "difference", "groups": ["wmt14-de-en", "multi30k-en-de"], "pairs": [pair]})
-    records = [
-        record(system, 1, {column: 30.0}, group, ("nmt", "paper"))
-        for group in ("wmt14-de-en", "wmt14-en-de")
-        for system, column in pair.values()
-    ]
-    (case,) = claim.cases(load_experiment("nmt", "paper"), Results("nmt", "paper", records))
-    assert case.name.startswith("WMT14, German to English")
 
 
 def test_gradient_diversity_at_common_steps():

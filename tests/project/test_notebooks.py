@@ -10,14 +10,6 @@ from nbclient import NotebookClient
 from tests.support.processes import ROOT, warm_python
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = [
-    "01_quickstart",
-    "02_wdr_targets",
-    "03_gradient_diversity",
-    "04_ensemble_and_speculation",
-    "05_translation",
-    "06_heads_for_a_pretrained_model",
-]
 # Timeout per cell in seconds. On two idle cores, a whole notebook needs less.
 PATIENCE = 600
 
@@ -33,23 +25,17 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def pictures(notebook: nbformat.NotebookNode) -> list[str]:
-    """Return the images in a notebook's outputs."""
-    return [
-        output.data["image/png"]
-        for cell in code_cells(notebook)
-        for output in cell.outputs
-        if "image/png" in output.get("data", {})
-    ]
+def num_pictures(notebook: nbformat.NotebookNode) -> int:
+    return sum("image/png" in output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs)
 
 
 def test_all_notebooks_exist():
-    assert [path.stem for path in NOTEBOOKS] == NAMES
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(path.parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     stored = nbformat.read(path, as_version=4)
     fresh = nbformat.from_dict(stored)
     for cell in code_cells(fresh):
@@ -59,6 +45,6 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     assert not [output for cell in code_cells(fresh) for output in cell.outputs if output.output_type == "error"]
     # The stored outputs come from one run in order, have all images, and contain no local paths.
     assert [cell.execution_count for cell in code_cells(stored)] == list(range(1, len(code_cells(stored)) + 1))
-    assert len(pictures(stored)) == len(pictures(fresh)) >= 1
+    assert num_pictures(stored) == num_pictures(fresh) >= 1
     texts = "".join(output.get("text", "") for cell in code_cells(stored) for output in cell.outputs)
     assert not re.search(r"(^|[\s'\"(])/(tmp|opt|root|home|usr|work)/", texts)

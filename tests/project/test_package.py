@@ -1,4 +1,4 @@
-"""The package: lint, import cost, versions and commands."""
+"""The package: lint, import cost, public names, versions and commands."""
 
 import itertools
 import re
@@ -17,15 +17,14 @@ from ngram_wdr_hf.backbones.registry import _NAMED
 from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT, run_python
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
-def test_lint(command):
-    run = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-
-
+COMMANDS = [fence.strip() for fence in re.findall(r"```bash\n(.*?)```", read("README.md"), flags=re.DOTALL)]
+PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+PINS = dict(line.split("==") for line in read("constraints.txt").splitlines() if "==" in line)
 IMPORTS = """
 import sys
 import ngram_wdr_hf
@@ -38,20 +37,24 @@ print("\\n".join(set(sys.modules) - before))
 """
 
 
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_lint(command):
+    run = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
 def test_import_costs_no_more_than_what_is_used():
     """The package alone imports no other library, and its models import only its own modules and the backbones."""
     backbones = ", ".join(cls.__name__ for cls in _NAMED if cls.__module__.startswith("transformers."))
     loaded = run_python("-c", IMPORTS.format(backbones=backbones)).split()
     assert "ngram_wdr_hf.modeling.causal" in loaded
-    surplus = {name for name in loaded if name.split(".")[0] != "ngram_wdr_hf"}
-    assert surplus == set()
+    assert {name for name in loaded if name.split(".")[0] != "ngram_wdr_hf"} == set()
 
 
 def test_public_names():
     assert set(ngram_wdr_hf.__all__) <= set(dir(ngram_wdr_hf))
     for name in ngram_wdr_hf.__all__:
-        found = getattr(ngram_wdr_hf, name)
-        assert name == "__version__" or found.__name__ == name
+        assert name == "__version__" or getattr(ngram_wdr_hf, name).__name__ == name
     assert ngram_wdr_hf.metrics.__name__ == "ngram_wdr_hf.metrics"
     with pytest.raises(AttributeError, match="no attribute 'WDRNgramNothing'"):
         _ = ngram_wdr_hf.WDRNgramNothing
@@ -59,9 +62,8 @@ def test_public_names():
 
 def test_model_types_are_known_if_transformers_was_imported_before():
     """A type of each kind: with a named class, with one on demand, and without a language model."""
-    unknown = CONFIG_MAPPING._extra_content
     for name in ("wdr_ngram_olmo", "wdr_ngram_vit"):
-        unknown.pop(name, None)
+        CONFIG_MAPPING._extra_content.pop(name, None)
     register_model_types()
     assert AutoConfig.for_model("wdr_ngram_gpt2").ngram_size == 4
     assert type(AutoConfig.for_model("wdr_ngram_olmo", ngram_size=3)).__name__ == "WDRNgramOlmoConfig"
@@ -69,35 +71,23 @@ def test_model_types_are_known_if_transformers_was_imported_before():
         AutoConfig.for_model("wdr_ngram_vit")
 
 
-def test_ci_runs_the_readme_test_command():
-    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
-    fences = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
-    assert commands[0] == "set -e" and len(commands) == 2
-    assert any(commands[1] == fence.strip() for fence in fences)
-
-
-def test_project_files_agree_with_the_package():
-    """The citation's version, pre-commit's ruff, and the commands of the guide and of the workflow."""
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == __version__
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    assert f"ruff=={hooks['repos'][0]['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
-    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1].split(" && ")
-    assert all(command in guide for command in commands)
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+def test_commands_agree():
+    """Those of the README, of the guide, of the workflow and of CI."""
+    setup, command = [line for line in read(".ci/run").splitlines() if line and not line.startswith("#")]
+    assert setup == "set -e" and command in COMMANDS and COMMANDS[0].endswith(".venv/bin/python train_clm.py")
+    assert all(part in read("CONTRIBUTING.md") for part in command.split(" && "))
+    workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
     assert {"run": "bash .ci/run"} in workflow["jobs"]["tests"]["steps"]
 
 
-def test_pinned_versions_satisfy_the_bounds():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
-    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+def test_versions_agree():
+    """Those of the citation, of the changelog, of pre-commit and of the pinned packages."""
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["version"] == __version__
+    assert f"\n## [{__version__}] - {citation['date-released']}\n" in read("CHANGELOG.md")
+    hooks = yaml.safe_load(read(".pre-commit-config.yaml"))
+    assert hooks["repos"][0]["rev"] == f"v{PINS['ruff']}"
+    requirements = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
     for requirement in map(Requirement, requirements):
-        if requirement.name != project["name"]:
-            assert requirement.specifier.contains(pins[requirement.name]), requirement
-
-
-def test_the_first_readme_command_runs_the_script_without_options():
-    commands = [fence.strip() for fence in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)]
-    assert commands[0].endswith(".venv/bin/python train_clm.py")
+        if requirement.name != PROJECT["name"]:
+            assert requirement.specifier.contains(PINS[requirement.name]), requirement

@@ -1,4 +1,7 @@
-"""The private names of other libraries that the package relies on. A changed name fails with a one-line message."""
+"""
+Private names and undocumented modules of other libraries: those in `NAMES` are as the package expects them, and it
+uses no others. A release that changes one fails in one line.
+"""
 
 import ast
 import importlib
@@ -7,83 +10,189 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import ngram_wdr_hf
-from tests.project.private_names import PRIVATE_NAMES, PrivateName
 
+# By module. Where a name is called or overridden, the parameters that the package passes or has, positional ones
+# before `*`. Other parameters need defaults, unless the list ends with `...`. An attribute of instances is set in the
+# source of its class, or of the function before it.
+NAMES = """\
+datasets.arrow_dataset: Dataset._fingerprint
+datasets.fingerprint: Hasher.hash(value)
+evaluate.module: EvaluationModule._compute(*, predictions, references) EvaluationModule._info()
+torch._C: _current_graph_task_id
+torch._dynamo: mark_static_address(t)
+torch.autograd: Variable._execution_engine.queue_callback
+torch.nn: Module._compiled_call_impl
+transformers.activations: ACT2FN
+transformers.cache_utils:
+    BaseQuantizedLayer Cache.activate_past_recording() Cache.get_mask_sizes(query_length, layer_idx)
+    CacheLayerMixin._layer_type CacheLayerMixin.lazy_initialization(key_states, value_states)
+    DYNAMIC_LAYER_TYPE_MAPPING DynamicLayer.crop(tokens_to_remove) DynamicSlidingWindowLayer STATIC_LAYER_TYPE_MAPPING
+transformers.cli.serving.model_manager: transformers
+transformers.cli.transformers: app
+transformers.configuration_utils: PreTrainedConfig._attn_implementation
+transformers.conversion_mapping:
+    get_checkpoint_conversion_mapping(model_type)
+    register_checkpoint_conversion_mapping(model_type_or_class_name, mapping, *, overwrite)
+transformers.generation.configuration_utils: GenerationConfig._from_model_config
+transformers.generation.logits_process: PrefixConstrainedLogitsProcessor._prefix_allowed_tokens_fn
+transformers.generation.utils:
+    ALL_CACHE_NAMES
+    GenerationMixin._assisted_decoding(input_ids, logits_processor, stopping_criteria, generation_config, *,
+        synced_gpus, streamer, inputs_tensor, assistant_model, assistant_tokenizer, tokenizer)
+    GenerationMixin._get_candidate_generator(generation_config, *, logits_processor, model_kwargs, ...)
+    GenerationMixin._get_logits_processor(*, logits_processor, model_kwargs, ...)
+    GenerationMixin._prefill(input_ids, generation_config, model_kwargs)
+    GenerationMixin._prepare_generation_config(generation_config)
+    GenerationMixin._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, ...)
+    GenerationMixin._sample(input_ids, logits_processor, stopping_criteria, generation_config, *, synced_gpus,
+        streamer) GenerationMixin._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
+    GenerationMixin.adjust_generation_fn(generation_config, ...)
+    GenerationMixin.prepare_inputs_for_generation(input_ids, *, next_sequence_length, is_first_iteration)
+    GenerationMixin._prepare_cache_for_generation._is_user_defined
+transformers.hf_argparser: HfArg(*, help, default)
+transformers.initialization: copy_(tensor, other) normal_(tensor, *, std) zeros_(tensor)
+transformers.modeling_utils:
+    PreTrainedModel._adjust_missing_and_unexpected_keys(loading_info) PreTrainedModel._init_weights(module)
+    PreTrainedModel._is_stateful PreTrainedModel._no_split_modules PreTrainedModel._skip_keys_device_placement
+    PreTrainedModel._tied_weights_keys PreTrainedModel._keys_to_ignore_on_load_unexpected
+    slice_logits_to_keep(hidden_states, logits_to_keep)
+transformers.models.auto: modeling_auto
+transformers.models.auto.configuration_auto: AutoConfig CONFIG_MAPPING_NAMES
+transformers.models.auto.modeling_auto: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+transformers.models.blenderbot.modeling_blenderbot:
+    shift_tokens_right(input_ids, pad_token_id, decoder_start_token_id)
+transformers.models.marian.modeling_marian: MarianSinusoidalPositionalEmbedding
+transformers.models.mixtral.modeling_mixtral:
+    load_balancing_loss_func(gate_logits, num_experts, top_k, attention_mask)
+transformers.models.reformer.modeling_reformer:
+    LSHSelfAttention._hash_vectors(vectors, num_hashes, attention_mask, increase_num_buckets)
+    ReformerDynamicCache.get_start_idx() ReformerDynamicCache.reorder_cache(beam_idx)
+    ReformerLayer._init_attention_seed() ReformerLayer._init_feed_forward_seed()
+transformers.trainer:
+    Trainer._clip_grad_norm(model) Trainer._load_from_checkpoint(resume_from_checkpoint, model)
+transformers.trainer_callback: CallbackHandler.on_prediction_step(args, state, control)
+transformers.trainer_utils: EvalLoopOutput(*, predictions, label_ids, metrics, num_samples)
+transformers.utils: can_return_tuple(func)
+trl.trainer.sft_trainer: SFTTrainer._metrics SFTTrainer._total_train_tokens
+"""
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
 LIBRARIES = ("accelerate", "datasets", "evaluate", "torch", "transformers", "trl")
 # Modules with documented or deliberately exported names.
-PUBLIC_MODULES = (*LIBRARIES, "transformers.generation", "transformers.modeling_outputs", "transformers.utils")
-PUBLIC_MODULES += (
-    "accelerate.utils",
-    "datasets.exceptions",
-    "torch.distributed.tensor",
-    "torch.nn",
-    "torch.optim.lr_scheduler",
-    "torch.utils.data",
+PUBLIC_MODULES = (
+    *LIBRARIES,
+    *("transformers.generation", "transformers.modeling_outputs", "transformers.utils", "accelerate.utils"),
+    *("datasets.exceptions", "torch.distributed.tensor", "torch.nn", "torch.optim.lr_scheduler", "torch.utils.data"),
 )
 # Public names with an underscore.
 NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
 MADE_BY_METACLASSES = ("_abc_impl", "_backward_cls", "_field_defaults", "_fields", "_is_protocol")
 GETTERS = ("getattr", "hasattr", "setattr")
+
+
+class Name(NamedTuple):
+    """An entry of `NAMES`."""
+
+    module: str
+    path: str
+    parameters: str | None
+
+    @property
+    def last(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    def change(self) -> str | None:
+        """Describe how the name has changed; `None` if it is as expected."""
+        *owners, last = self.path.split(".")
+        try:
+            owner = importlib.import_module(self.module)
+            for part in owners:
+                owner = getattr(owner, part)
+        except (ImportError, AttributeError):
+            return "gone"
+        if not hasattr(owner, last):
+            return None if any(sets(source, last) for source in getattr(owner, "__mro__", [owner])) else "gone"
+        if self.parameters is None:
+            return None
+        signature = inspect.signature(getattr(owner, last))
+        names = ", ".join(signature.parameters)
+        return None if accepts(signature, self.parameters) else f"its parameters are now {names}"
+
+
+def read_names() -> list[Name]:
+    _, *parts = re.split(r"^(\S+):", NAMES, flags=re.MULTILINE)
+    found = []
+    for module, entries in zip(parts[::2], parts[1::2], strict=True):
+        found += [Name(module, path, options) for path, options in re.findall(r"([\w.]+)(\([^)]*\))?", entries)]
+    return [name._replace(parameters=name.parameters.strip("()") if name.parameters else None) for name in found]
+
+
+def sets(owner: Any, attribute: str) -> bool:
+    """Return whether the source of a class or function sets the attribute or registers it as a buffer."""
+    name = re.escape(attribute)
+    assignment = rf"\.{name}\b(\s*:[^=\n]+)?(\s*,\s*[\w.]+)*\s*=[^=]|\bregister_buffer\(\s*[\"']{name}[\"']"
+    try:
+        return re.search(assignment, inspect.getsource(owner)) is not None
+    except (TypeError, OSError):  # builtin, or a module
+        return False
+
+
+def accepts(signature: inspect.Signature, expected: str) -> bool:
+    """Return whether a call with the expected parameters, positional ones before `*`, still works."""
+    positional, keyword = (re.findall(r"\w+", part) for part in f"{expected}*".split("*")[:2])
+    positional = ["self"] * ("self" in signature.parameters) + positional
+    bind = signature.bind_partial if "..." in expected else signature.bind
+    try:
+        bound = bind(*positional, **{name: name for name in keyword}).arguments
+    except TypeError:
+        return False
+    return all(bound.get(name) == name for name in positional + keyword)
+
+
+READ_NAMES = read_names()
 # Every part of a listed path counts as listed, such as `_dynamo` in `torch._dynamo`.
-LISTED = {part for private in PRIVATE_NAMES for part in re.split(r"[.:]", private.path)}
+LISTED = {part for name in READ_NAMES for part in f"{name.module}.{name.path}".split(".")}
+SOURCES = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 
-@pytest.mark.parametrize("private", PRIVATE_NAMES, ids=lambda private: private.path)
-def test_name_exists_unchanged(private: PrivateName):
-    pytest.importorskip(private.library)
-    change = change_of(private)
-    assert change is None, describe(private, change)
+@pytest.mark.parametrize("name", READ_NAMES, ids=lambda name: f"{name.module}.{name.path}")
+def test_name_exists_unchanged(name):
+    pytest.importorskip(name.module.partition(".")[0])
+    users = [str(path) for path, source in SOURCES.items() if re.search(rf"\b{name.last}\b", source)]
+    assert users, "no longer used"
+    assert name.change() is None, f"{name.change()}; used by {', '.join(users)}"
 
 
 @pytest.mark.parametrize(
     ("replacements", "expected"),
     [
-        ({"path": "transformers.generation.utils:GenerationMixin._gone"}, "gone"),
-        ({"path": "transformers.generation.gone:GenerationMixin._prefill"}, "gone"),
-        ({"parameters": "input_ids, another"}, "its parameters are now (input_ids, generation_config, model_kwargs"),
-        ({"parameters": "generation_config, input_ids, model_kwargs"}, "its parameters are now"),
-        ({"parameters": "input_ids, *, another"}, "its parameters are now"),
-        ({"parameters": "input_ids, generation_config"}, "its parameters are now"),
-        ({"set_by": "transformers.generation.utils:GenerationMixin.generate"}, "no longer sets it"),
+        ({"path": "GenerationMixin._gone"}, "gone"),
+        ({"path": "GenerationMixin.generate._gone"}, "gone"),
+        ({"module": "transformers.generation.gone"}, "gone"),
+        ({"parameters": "input_ids, another"}, "now self, input_ids, generation_config, model_kwargs"),
+        ({"parameters": "generation_config, input_ids, model_kwargs"}, "its parameters"),
+        ({"parameters": "input_ids, *, another"}, "its parameters"),
+        ({"parameters": "input_ids, generation_config"}, "its parameters"),
     ],
 )
-def test_change_is_reported(replacements: dict[str, str], expected: str):
-    fields = {
-        "path": "transformers.generation.utils:GenerationMixin._prefill",
-        "used_by": "decoding/loop.py",
-        "reason": "read the prompt",
-        "parameters": "input_ids, generation_config, model_kwargs",
-    }
-    assert change_of(PrivateName(**fields)) is None
-    private = PrivateName(**{**fields, **replacements})
-    message = describe(private, change_of(private))
-    assert expected in message and message.endswith("needed by decoding/loop.py to read the prompt")
-
-
-def test_names_are_listed_once_and_used_where_they_say():
-    assert len({private.path for private in PRIVATE_NAMES}) == len(PRIVATE_NAMES)
-    for private in PRIVATE_NAMES:
-        for user in re.split(", | and ", private.used_by):
-            files = (PACKAGE / user).rglob("*.py") if user.endswith("/") else [PACKAGE / user]
-            sources = [file.read_text(encoding="utf-8") for file in files if file.exists()]
-            assert any(private.name in source for source in sources), f"{private.path} is not used by {user}"
+def test_change_is_reported(replacements, expected):
+    options = "input_ids, generation_config, model_kwargs"
+    name = Name("transformers.generation.utils", "GenerationMixin._prefill", options)
+    assert name.change() is None and expected in name._replace(**replacements).change()
 
 
 def test_private_attributes_are_listed():
-    trees = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    own = {name for tree in trees.values() for name in defined_names(tree)}
-    used = {(name, f"{path}:{line}") for path, tree in trees.items() for name, line in private_attributes(tree)}
+    own = {name for tree in TREES.values() for name in defined_names(tree)}
+    used = {(name, f"{path}:{line}") for path, tree in TREES.items() for name, line in private_attributes(tree)}
     unlisted = sorted(f"{location} {name}" for name, location in used if name not in {*own, *LISTED, *NAMED_TUPLE})
-    assert not unlisted, f"not listed in private_names.py: {', '.join(unlisted)}"
+    assert unlisted == []
     needed = {name for name, _ in used} | own
-    left_over = [private.path for private in PRIVATE_NAMES if is_private(private.name) and private.name not in needed]
-    assert not left_over, f"listed in private_names.py, but no longer used: {', '.join(left_over)}"
+    assert [name.path for name in READ_NAMES if is_private(name.last) and name.last not in needed] == []
 
 
 def test_overridden_private_names_are_listed():
@@ -100,74 +209,21 @@ def test_overridden_private_names_are_listed():
         for base in cls.__mro__
         if not base.__module__.startswith("ngram_wdr_hf") and name in vars(base) and name not in LISTED
     }
-    assert not unlisted, f"not listed in private_names.py: {', '.join(sorted(unlisted))}"
+    assert unlisted == set()
 
 
 def test_undocumented_imports_are_listed():
-    listed = {private.path for private in PRIVATE_NAMES}
-    unlisted = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or node.level or node.module.split(".")[0] not in LIBRARIES:
-                continue
-            for alias in node.names:
-                imported = f"{node.module}:{alias.name}"
-                is_listed = any(name == imported or name.startswith(f"{imported}.") for name in listed)
-                if not (is_listed or is_public(node.module, alias.name)):
-                    unlisted.add(f"{path.relative_to(PACKAGE)}:{node.lineno} {imported}")
-    assert not unlisted, f"not listed in private_names.py: {', '.join(sorted(unlisted))}"
-
-
-def describe(private: PrivateName, change: str | None) -> str:
-    parameters = "" if private.parameters is None else f"({private.parameters})"
-    return f"{private.path.replace(':', '.')}{parameters}: {change}; needed by {private.used_by} to {private.reason}"
-
-
-def change_of(private: PrivateName) -> str | None:
-    """Describe how a name has changed; `None` if it is as expected."""
-    try:
-        if private.set_by is not None:
-            resolve(private.path.rpartition(".")[0])
-            return None if sets(resolve(private.set_by), private.name) else f"{private.set_by} no longer sets it"
-        target = resolve(private.path)
-    except (ImportError, AttributeError):
-        return "gone"
-    if private.parameters is None:
-        return None
-    signature = inspect.signature(target)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
-    names = ", ".join(parameter.name for parameter in parameters)
-    return None if accepts(parameters, private.parameters) else f"its parameters are now ({names})"
-
-
-def resolve(path: str) -> Any:
-    module, _, name = path.partition(":")
-    target = importlib.import_module(module)
-    for part in filter(None, name.split(".")):
-        target = getattr(target, part)
-    return target
-
-
-def accepts(parameters: list[inspect.Parameter], expected: str) -> bool:
-    """Return whether a call with the expected parameters, positional ones before `*`, still works."""
-    names = re.findall(r"\w+|\*|\.\.\.", expected)
-    passes_others = "..." in names
-    names = [name for name in names if name != "..."]
-    num_positional = names.index("*") if "*" in names else len(names)
-    positional, keyword = names[:num_positional], names[num_positional + 1 :]
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    first = [parameter.name for parameter in parameters if parameter.kind in by_position][:num_positional]
-    required = {p.name for p in parameters if p.kind not in variadic and p.default is p.empty}
-    is_known = {*keyword} <= {parameter.name for parameter in parameters}
-    return first == positional and is_known and (passes_others or required <= {*names})
-
-
-def sets(owner: Any, attribute: str) -> bool:
-    """Return whether the source of a class or function sets the attribute or registers it as a buffer."""
-    name = re.escape(attribute)
-    assignment = rf"\.{name}\b(\s*:[^=\n]+)?(\s*,\s*[\w.]+)*\s*=[^=]|\bregister_buffer\(\s*[\"']{name}[\"']"
-    return re.search(assignment, inspect.getsource(owner)) is not None
+    listed = [f"{name.module}.{name.path}." for name in READ_NAMES]
+    unlisted = {
+        f"{path}:{node.lineno} {node.module}.{alias.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] in LIBRARIES
+        for alias in node.names
+        if not any(name.startswith(f"{node.module}.{alias.name}.") for name in listed)
+        and not is_public(node.module, alias.name)
+    }
+    assert unlisted == set()
 
 
 def is_private(name: str) -> bool:
@@ -188,14 +244,11 @@ def private_attributes(tree: ast.Module) -> Iterator[tuple[str, int]]:
 def defined_names(tree: ast.Module) -> Iterator[str]:
     """Yield the functions, classes and variables that a module defines, and the attributes it sets on `self`."""
     for node in ast.walk(tree):
-        targets = []
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
-        elif isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign):
-            targets = [node.target]
         # `+=` does not define a name.
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
         for part in (part for target in targets for part in ast.walk(target)):
             if isinstance(part, ast.Name):
                 yield part.id
@@ -219,6 +272,7 @@ def is_public(module: str, name: str) -> bool:
     if module in PUBLIC_MODULES:
         return True
     imported = getattr(importlib.import_module(module), name)
-    root = module.split(".")[0]
-    public = [importlib.import_module(other) for other in PUBLIC_MODULES if other.split(".")[0] == root]
+    public = [
+        importlib.import_module(other) for other in PUBLIC_MODULES if other.split(".")[0] == module.split(".")[0]
+    ]
     return any(getattr(other, name, None) is imported for other in public)

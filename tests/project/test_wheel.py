@@ -9,9 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-import yaml
 
-from ngram_wdr_hf.command.main import HELP
 from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT
 
@@ -24,14 +22,9 @@ NOT_PACKAGED = shutil.ignore_patterns(
 
 def run(*command: str | Path, folder: Path, **environment: str) -> str:
     """Run Python in `folder`, check that it succeeds, and return its output."""
-    process = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    environment = {**os.environ, **environment}
+    command = [sys.executable, *map(str, command)]
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 
@@ -41,70 +34,42 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory) -> Path:
-    """A copy of this checkout: building leaves files in the folder of the sources."""
-    return shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "sources", ignore=NOT_PACKAGED)
-
-
-@pytest.fixture(scope="module")
-def built(sources, tmp_path_factory) -> Path:
-    """The source distribution, and the wheel that is built from it."""
-    folder = tmp_path_factory.mktemp("built")
-    run("-m", "build", "--no-isolation", "--outdir", folder, sources, folder=folder)
+def folder(tmp_path_factory) -> Path:
+    """
+    A copy of this checkout in `sources`, as building leaves files there; in `built` the source distribution and the
+    wheel that is built from it; in `installed` the wheel's content without its dependencies.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "sources", ignore=NOT_PACKAGED)
+    run("-m", "build", "--no-isolation", "--outdir", folder / "built", folder / "sources", folder=folder)
+    (wheel,) = (folder / "built").glob("*.whl")
+    options = ["--no-deps", "--no-index", "--quiet", "--target", folder / "installed"]
+    run("-m", "pip", "install", *options, wheel, folder=folder)
     return folder
 
 
-@pytest.fixture(scope="module")
-def wheel(built) -> Path:
-    (path,) = built.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
-    """A folder with the installed wheel and without its dependencies."""
-    folder = tmp_path_factory.mktemp("installed")
-    run("-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", folder, wheel, folder=folder)
-    return folder
-
-
-def test_source_distribution(sources, built):
+def test_source_distribution(folder):
     """It has every file of the project, so the tests can be run from it."""
-    expected = {name for name in files_in(sources) if ".egg-info/" not in name}
-    with tarfile.open(built / f"{PACKAGE}-{__version__}.tar.gz") as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames()}
-    assert not expected - packed
+    expected = {name for name in files_in(folder / "sources") if ".egg-info/" not in name}
+    with tarfile.open(folder / "built" / f"{PACKAGE}-{__version__}.tar.gz") as archive:
+        assert not expected - {name.partition("/")[2] for name in archive.getnames()}
 
 
-def test_content(wheel):
+def test_wheel(folder):
     """The whole package with its licenses, and nothing else."""
-    package = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / PACKAGE).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    package = {f"{PACKAGE}/{name}" for name in files_in(ROOT / PACKAGE) if "__pycache__" not in name}
     information = f"{PACKAGE}-{__version__}.dist-info"
     names = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt", "licenses/LICENSE", "licenses/NOTICE")
-    with ZipFile(wheel) as archive:
+    with ZipFile(next((folder / "built").glob("*.whl"))) as archive:
         assert set(archive.namelist()) == package | {f"{information}/{name}" for name in names}
         metadata = archive.read(f"{information}/METADATA").decode()
     assert f"\nVersion: {__version__}\n" in metadata and "\nLicense-Expression: Apache-2.0\n" in metadata
 
 
-def test_command_without_a_checkout(installed, tmp_path):
-    """`-S` hides what is installed: the command finds only the wheel's files, and needs no more for its help."""
-
-    def command(*arguments: str) -> str:
-        return run("-S", installed / "bin" / "ngram-wdr", *arguments, folder=tmp_path, PYTHONPATH=str(installed))
-
-    assert command("--version") == f"ngram-wdr {__version__}\n"
-    assert command("clm", "--help") == (HELP / "clm.txt").read_text(encoding="utf-8")
-    printed = run(
-        "-S", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", folder=tmp_path, PYTHONPATH=str(installed)
-    )
-    assert Path(printed.strip()).parent == installed / PACKAGE
-
-
-def test_changelog_has_the_version_and_its_date():
-    date = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["date-released"]
-    assert f"\n## [{__version__}] - {date}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_command_without_a_checkout(folder, tmp_path):
+    """`-S` hides what is installed: the command finds only the wheel's files, and needs no more to list commands."""
+    where, options = folder / "installed", {"folder": tmp_path, "PYTHONPATH": str(folder / "installed")}
+    assert run("-S", where / "bin" / "ngram-wdr", "--version", **options) == f"ngram-wdr {__version__}\n"
+    assert "usage: ngram-wdr" in run("-S", where / "bin" / "ngram-wdr", "--help", **options)
+    printed = run("-S", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", **options)
+    assert Path(printed.strip()).parent == where / PACKAGE

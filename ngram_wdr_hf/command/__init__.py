@@ -1,1 +1,0 @@
-"""The command `ngram-wdr`: its entry point, and a module per command for training."""

@@ -1,1 +1,0 @@
-"""Checkpoints behind an OpenAI-style API, by the server of Transformers."""
