@@ -132,7 +132,8 @@ def read_prompts(prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTraine
     limit = (max_positions(model) or math.inf) - (not model.config.is_encoder_decoder)
     for ids in prompts or [[]]:
         if not 0 < len(ids) <= limit:
-            raise InputError(f"The prompt has {len(ids)} tokens: give a text of 1 to {limit} tokens.")
+            change = "shorter" if ids else "longer"
+            raise InputError(f"The prompt has {len(ids)} tokens, not 1 to at most {limit}: give a {change} text.")
     return prompts
 
 

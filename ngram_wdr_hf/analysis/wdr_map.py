@@ -16,12 +16,10 @@ from .token_text import TextOrIds, token_labels, token_rows
 
 
 class TargetDiversity(NamedTuple):
-    r"""
-    How much the targets of a word differ from each other at one level. `spread` is the variance of a word's targets
-    relative to the variance of all targets: with `T` targets `y` of `W` different words, `ȳ_w` the mean of word w's
-    targets and `ȳ` the mean of all, `(sum_w sum_{i in w} |y_i - ȳ_w|² / (T - W)) / (sum_i |y_i - ȳ|² / (T - 1))`. It
-    is 0 if each word has one target, as at level 0, and about 1 if targets do not depend on the word.
-    `targets_per_word` is the average number of different targets of a word.
+    """
+    How much the targets of a word differ from each other at one level. `spread` is the variance of a word's targets,
+    an unbiased estimate over all words, relative to the variance of all targets: 0 if each word has one target, as at
+    level 0, and about 1 if targets do not depend on the word. `targets_per_word` is the mean number of different ones.
     """
 
     spread: float

@@ -88,5 +88,5 @@ def test_text_of_a_run(compared):
 def test_bad_input(compared, tmp_path):
     with raises_naming(InputError, str(tmp_path), "metrics.json"):
         main([str(tmp_path)])
-    with raises_naming(InputError, "1 to 15 tokens"):
+    with raises_naming(InputError, "at most 15"):
         main([str(compared), "--prompt", "a " * 16])
