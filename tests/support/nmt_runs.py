@@ -5,12 +5,10 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import ngram_wdr_hf.training.nmt.run
 from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
 from ngram_wdr_hf.evaluation.translation_scores import score_translations
-from ngram_wdr_hf.training.nmt.arguments import parse_nmt_arguments
-from ngram_wdr_hf.training.nmt.report import NmtResult
-from ngram_wdr_hf.training.nmt.run import run_nmt
+from ngram_wdr_hf.training import nmt
+from ngram_wdr_hf.training.report import RunResult
 from tests.support.processes import ROOT
 from tests.support.scripts import QUICK_STEPS, as_arguments
 from tests.support.tiny import plain_seq2seq
@@ -27,7 +25,7 @@ QUICK = as_arguments(**QUICK_STEPS, vocab_size=400, batch_tokens=256, num_beams=
 # Long enough to learn something.
 LONGER = as_arguments(max_steps=150, eval_steps=50, learning_rate=1e-2, ngram_size=3, lambda_grid="0 0.2 0.4 0.6")
 # Options to repeat for evaluation only, because they are no training settings.
-SEARCH = as_arguments(num_beams=2, batch_tokens=256, lambda_grid="0 0.2 0.4 0.6", disable_tqdm="true")
+SEARCH = as_arguments(num_beams=2, disable_tqdm="true")
 
 
 def toy_pairs(count: int, seed: int) -> list[tuple[str, str]]:
@@ -52,6 +50,15 @@ def write_sides(folder: Path, split: str, pairs: list[tuple[str, str]]) -> list[
     return arguments
 
 
+def write_json(folder: Path, split: str, pairs: list[tuple[str, str]], nested: bool) -> list[str]:
+    """Write JSON lines, at the top level or in a field, and return the options for them."""
+    rows = [dict(zip(LANGUAGES.values(), pair, strict=True)) for pair in pairs]
+    rows = [{"id": i, "translation": row} if nested else row for i, row in enumerate(rows)]
+    path = folder / f"{split}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [f"--{split}_file", str(path)]
+
+
 def write_pairs(folder: Path) -> dict[str, list[str]]:
     """Write the files of each split and return the options for them."""
     return {
@@ -71,8 +78,8 @@ def save_plain_models(folder: Path) -> dict[str, str]:
     return folders
 
 
-def run(*arguments: str) -> list[NmtResult]:
-    return run_nmt(parse_nmt_arguments(arguments, "train_nmt.py"))
+def run(*arguments: str) -> RunResult | None:
+    return nmt.main(arguments)
 
 
 def translations_of(folder: Path) -> list[dict[str, str]]:
@@ -89,5 +96,5 @@ def with_bleu(monkeypatch, figures: list[float]) -> list[list[str]]:
         figure = figures[len(scored) - 1] if len(scored) <= len(figures) else 0.0
         return replace(score_translations(hypotheses, references), bleu=figure)
 
-    monkeypatch.setattr(ngram_wdr_hf.training.nmt.run, "score_translations", score)
+    monkeypatch.setattr(nmt, "score_translations", score)
     return scored

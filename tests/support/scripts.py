@@ -54,10 +54,9 @@ def cut_in_half(path: Path) -> None:
 
 def leave_out_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes longer than a short training: plots, and the collection of garbage before it."""
-    for name in ("save_lambda_plot", "save_training_plot", "save_gradient_diversity_plot"):
-        for module in ("run", "runs"):
-            monkeypatch.setattr(f"ngram_wdr_hf.training.common.{module}.{name}", lambda results, path: False)
-    monkeypatch.setattr("ngram_wdr_hf.training.glue.run.save_plot", lambda results, path: None)
+    for name in ("save_lambda_plot", "save_training_plot"):
+        for module in ("report", "results"):
+            monkeypatch.setattr(f"ngram_wdr_hf.training.{module}.{name}", lambda results, path: None)
     monkeypatch.setattr("accelerate.utils.memory.gc", SimpleNamespace(collect=lambda: None))
 
 
@@ -70,10 +69,10 @@ class FinishedRun(NamedTuple):
     printed: str
 
 
-def finish(run: Callable[..., list], folder: Path, *command: str) -> FinishedRun:
+def finish(run: Callable[..., Any], folder: Path, *command: str) -> FinishedRun:
     """Run a script's function in `folder`."""
     with redirect_stdout(io.StringIO()) as printed:
-        (result,) = run(*command, "--output_dir", str(folder))
+        result = run(*command, "--output_dir", str(folder))
     return FinishedRun([*command], folder, result, printed.getvalue())
 
 

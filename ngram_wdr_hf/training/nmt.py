@@ -1,0 +1,342 @@
+r"""
+Train and evaluate a translation model with N-gram heads on its decoder.
+
+    ngram-wdr nmt                                              # English to German dates and amounts, in minutes
+    ngram-wdr nmt --compare                                    # compare with plain, bag-of-words and simple N-gram
+    ngram-wdr nmt --preset paper-small --train_source train.en --train_target train.de \
+        --validation_source val.en --validation_target val.de --test_source test.en --test_target test.de \
+        --output_dir runs/en-de                                # the paper's small Transformer
+    ngram-wdr nmt --dataset_name wmt14 --dataset_config de-en --source_lang en --target_lang de \
+        --preset paper-base --output_dir runs/wmt14            # a translation dataset
+    ngram-wdr nmt run.yaml --reverse                           # options from a file, source and target swapped
+    ngram-wdr nmt --do_train false --model_name_or_path runs/en-de      # BLEU of a finished run
+    ngram-wdr nmt --do_train false --model_name_or_path runs/en-de --translate FILE
+    accelerate launch --multi_gpu -m ngram_wdr_hf nmt          # several GPUs
+
+Repeat a command to resume an interrupted run. `python train_nmt.py` is the same command.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.hf_argparser import HfArg
+from transformers.trainer_utils import EvalLoopOutput
+
+from ..data.errors import InputError
+from ..data.pair_batches import unwrap_batch
+from ..data.pairs import has_references, read_lines
+from ..data.tokenizers import load_tokenizer
+from ..evaluation.ensemble_fit import EnsembleFit
+from ..evaluation.models import max_positions
+from ..evaluation.scores import Scores, by_kind
+from ..evaluation.translation_scores import TranslationScores, score_translations
+from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
+from .new_models import choose_weights, limit_length, make_model, restrict_drafts
+from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, optional, preset_choice
+from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
+from .parsing import parse
+from .presets import NMT_PRESETS, Preset
+from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles
+from .results import (
+    EnsembleSearch,
+    add_callbacks,
+    compare,
+    fit_and_score,
+    introduce,
+    load_trained,
+    save,
+    set_ensemble,
+)
+from .run_folder import TRANSLATIONS, RunFolder, settings_of
+from .trainer import NgramTrainer, loss_names, to_device, uses_fsdp
+from .translator import Translator
+
+# Choices for `--metric_for_best_model` that need translations of the validation set.
+DECODED_METRICS = ("bleu", "chrf")
+DEFAULT_BEAMS = 5
+# The longest translation, in tokens, of models without a limit.
+DEFAULT_LENGTH = 512
+CARD = Card(
+    "A translation model",
+    "translation",
+    """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained({name!r}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
+ids = model.generate(**tokenizer([{source!r}], return_tensors="pt", truncation=True))
+print(tokenizer.batch_decode(ids, skip_special_tokens=True))""",
+)
+
+
+@dataclass
+class NmtModelOptions(ModelOptions):
+    """A new Marian by preset, or an encoder-decoder checkpoint such as Marian, BART or T5."""
+
+    presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
+
+    preset: str | None = preset_choice(NMT_PRESETS)
+    bow_loss_weight: float | None = optional(
+        "Weight of the bag-of-words loss (Ma et al. 2018), a baseline of the paper. Default: the checkpoint's, else 0."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 0, "bow_loss_weight")
+
+    @property
+    def kind(self) -> str:
+        kind = super().kind
+        return "bow" if kind == "plain" and self.bow_loss_weight else kind
+
+    @property
+    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
+        kinds = {kind: (*options, "--bow_loss_weight", "0") for kind, options in KINDS.items()}
+        return {"plain": kinds["plain"], "bow": (*KINDS["plain"], "--bow_loss_weight", "1"), **kinds}
+
+
+@dataclass
+class NmtTrainingArguments(RunTrainingArguments):
+    """Trainer's options, with batches by tokens."""
+
+    per_device_train_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
+    per_device_eval_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+            if getattr(self, name) != 1:
+                raise InputError(f"`--{name}` must be 1: set `--batch_tokens` instead.")
+        if self.requested_metric in DECODED_METRICS and uses_fsdp(self):
+            raise InputError(f"`--metric_for_best_model {self.requested_metric}` needs whole weights: remove FSDP.")
+
+
+class TranslationTrainer(NgramTrainer):
+    """An [`NgramTrainer`] that logs `eval_bleu` and `eval_chrf` too, if one of them selects the best checkpoint."""
+
+    def __init__(self, *args, translator: Translator, pairs: Dataset, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.translator, self.pairs = translator, pairs
+
+    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if self.args.metric_for_best_model in DECODED_METRICS:
+            model = self.accelerator.unwrap_model(self.model)
+            scores = translate_and_score(self.translator, model, self.pairs, [0.0])[1][0.0]
+            output.metrics.update({f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS})
+        return output
+
+
+def main(arguments: Sequence[str]) -> RunResult | None:
+    """
+    Train a model, choose its ensemble by BLEU on the validation set, evaluate, and save; with `--compare`, several.
+    With `--translate`, only translate that file, and return `None`.
+    """
+    classes = (PairOptions, NmtModelOptions, NmtTrainingArguments)
+    options, model_options, training = parse(classes, arguments, "ngram-wdr nmt", __doc__, {"output_dir": "runs/nmt"})
+    if options.translate is not None:
+        return translate_file(options, model_options, training)
+    search = EnsembleSearch.of(options, model_options, training)
+    folder = RunFolder(training.output_dir)
+    with folder.claimed(settings_of(options, model_options, training), training):
+        set_seed(training.seed)
+        folder.make_repository(training)
+
+        with training.main_process_first(local=False, desc="preparing data and model"):
+            # 1. Data
+            pairs = load_pairs(options, training)
+            saved_tokenizer = folder.tokenizer() if training.do_train else None
+            tokenizer = saved_tokenizer or nmt_tokenizer(options, model_options, pairs)
+
+            # 2. Model
+            model = make_model(model_options, "seq2seq", tokenizer, do_train=training.do_train)
+            translator = make_translator(model, tokenizer, options, training)
+            limit_length(tokenizer, model)
+            batches = tokenize_splits(pairs, tokenizer, model, options, training.seed)
+            train_dataset = batches.pop("train", None)
+            restrict_drafts(model, model_options, options, train_dataset.target_tokens() if training.do_train else ())
+            if model.config.head_loss_tokens == "draft":
+                model.generation_config.use_mtp = True
+        introduce(model, {split: f"{len(rows):,} pairs" for split, rows in pairs.items()}, training)
+
+        # 3. Train
+        if training.do_train and not folder.is_finished():
+            trainer = TranslationTrainer(
+                choose_weights(model, model_options),
+                training,
+                train_dataset=train_dataset,
+                eval_dataset=batches["validation"],
+                processing_class=tokenizer,
+                data_collator=unwrap_batch,
+                head_loss_schedule=model_options.head_loss_schedule,
+                translator=translator,
+                pairs=pairs["validation"],
+                **search.trainer_options(model_options, training),
+            )
+            add_callbacks(trainer, model_options)
+            folder.train(trainer, tokenizer)
+        model = load_trained(model, folder, training)
+        translator = make_translator(model, tokenizer, options, training)
+
+        # 4. Evaluate, choose the ensemble by BLEU, and translate the test set
+        fit, scores = fit_and_score(model, batches, search, training)
+        ratings, best_lambda, rows = {}, None, []
+        if "validation" in pairs:
+            ensembles = scores["validation"].ensembles
+            _, ratings["validation"] = translate_and_score(translator, model, pairs["validation"], ensembles)
+            bleu = {ensemble: rating.bleu for ensemble, rating in ratings["validation"].items()}
+            best_lambda = max(filter(is_lambda, bleu), key=bleu.get)
+            set_ensemble(model, max(bleu, key=bleu.get))
+        own = model.ngram_ensemble()
+        named = named_ensembles(own, best_lambda, fit)
+        if "test" in pairs:
+            translated, ratings["test"] = translate_and_score(translator, model, pairs["test"], {own, *named.values()})
+            columns = (pairs["test"]["source"][:], pairs["test"]["target"][:], translated[0.0], translated[own])
+            names = ("source", "reference", "plain", "hypothesis")
+            rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+        # 5. Save and report
+        examples = find_examples(rows, options.num_examples)
+        history = folder.history(training)
+        result = nmt_result(model, fit, scores, ratings, named, examples, folder.settings, history)
+        if training.do_train and training.should_save:
+            save_translations(rows, model, folder.path)
+        source = examples[0]["source"] if examples else "A sentence."
+        save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
+    if model_options.compare:
+        compare(main, arguments, result, model_options, training)
+    return result
+
+
+def make_translator(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: PairOptions, training: RunTrainingArguments
+) -> Translator:
+    """
+    Set beams, length penalty and maximum length in the model's `generation_config`, which is saved with the model:
+    from the options, else the checkpoint's, else 5 beams. Return a translator with the options of the run.
+    """
+    search = model.generation_config
+    search.num_beams = options.num_beams or search.num_beams or DEFAULT_BEAMS
+    if options.use_mtp and search.num_beams > 1:
+        raise InputError(f"`--use_mtp` does not work with {search.num_beams} beams: set `--num_beams 1`.")
+    if options.length_penalty is not None:
+        search.length_penalty = options.length_penalty
+    if search.num_beams == 1:
+        # Transformers refuses to save these without beam search.
+        search.length_penalty = search.early_stopping = None
+    search.max_length = max_positions(model) or DEFAULT_LENGTH
+    prefix, use_mtp = options.source_prefix or "", options.use_mtp and bool(model.ngram_heads)
+    return Translator(tokenizer, options.batch_tokens, prefix, use_mtp, not training.disable_tqdm)
+
+
+def translate_and_score(
+    translator: Translator, model: PreTrainedModel, rows: Dataset, ensembles: Iterable[Ensemble]
+) -> tuple[dict[Ensemble, list[str]], dict[Ensemble, TranslationScores]]:
+    """Return the translations of a set by ensemble, and their scores; no scores without references."""
+    sources, references = rows["source"][:], rows["target"][:]
+    translated = {ensemble: translator(model, sources, ensemble) for ensemble in by_kind(ensembles)}
+    scored = translated if has_references(rows) else {}
+    return translated, {ensemble: score_translations(texts, references) for ensemble, texts in scored.items()}
+
+
+def translate_file(options: PairOptions, model_options: ModelOptions, training: RunTrainingArguments) -> None:
+    """Translate the lines of `--translate` with the model's ensemble. An empty line stays empty."""
+    if training.do_train:
+        raise InputError("`--translate` needs a trained model: set `--do_train false --model_name_or_path RUN`.")
+    tokenizer = load_tokenizer(options.tokenizer or model_options.model_name_or_path)
+    model = to_device(make_model(model_options, "seq2seq", tokenizer, do_train=False), training)
+    translator = make_translator(model, tokenizer, options, training)
+    translations = translator(model, read_lines([options.translate]), model.ngram_ensemble())
+    # A translation may contain line breaks.
+    text = "".join(f"{' '.join(line.split())}\n" for line in translations)
+    if training.process_index == 0 and options.translate_to is None:
+        sys.stdout.write(text)
+    elif training.process_index == 0:
+        Path(options.translate_to).write_text(text, encoding="utf-8")
+
+
+def find_examples(rows: Sequence[dict[str, str | None]], count: int) -> list[dict[str, str | None]]:
+    """Return up to `count` rows spread over the test set, first those that the ensemble translates differently."""
+    spread = rows[:: max(1, len(rows) // 50)]
+    return sorted(spread, key=lambda row: row["plain"] == row["hypothesis"])[:count]
+
+
+def nmt_result(
+    model: PreTrainedModel,
+    fit: EnsembleFit | None,
+    scores: Mapping[str, Scores],
+    ratings: Mapping[str, Mapping[Ensemble, TranslationScores]],
+    named: Mapping[str, Ensemble],
+    examples: Sequence[dict[str, str | None]],
+    settings: dict[str, Any],
+    history: list[dict[str, float]],
+) -> RunResult:
+    """Return the result of a run: BLEU and chrF of the translations, and the perplexities of the references."""
+    own, search, splits, tables, bleu = model.ngram_ensemble(), model.generation_config, {}, {}, {}
+    for split, rated in ratings.items():
+        if not rated:
+            continue
+        lambdas, first, each = [ensemble for ensemble in rated if is_lambda(ensemble)], rated[0.0], scores[split]
+        figures = {name: {key: getattr(value, name) for key, value in rated.items()} for name in DECODED_METRICS}
+        bleu[split] = figures["bleu"]
+        splits[split] = {
+            "lambda": lambdas,
+            **{name: [values[value] for value in lambdas] for name, values in figures.items()},
+            "bleu_signature": first.bleu_signature,
+            "chrf_signature": first.chrf_signature,
+            "ensembles": {
+                heading: {name: values[ensemble] for name, values in figures.items()}
+                for heading, ensemble in named.items()
+            },
+            "num_sentences": first.num_sentences,
+            "num_beams": search.num_beams,
+            "length_penalty": 1.0 if search.length_penalty is None else search.length_penalty,
+            "perplexity_lambda": each.lambdas,
+            "token_perplexity": each.perplexities(),
+            "ensemble_perplexity": {heading: each.perplexity(ensemble) for heading, ensemble in named.items()},
+            **dict(zip(loss_names(len(each.head_nlls)), each.head_nlls, strict=True)),
+            "num_tokens": each.num_tokens,
+        }
+        for label, name in (("SacreBLEU", "bleu"), ("chrF", "chrf")):
+            title = f"{label} ({splits[split][f'{name}_signature']})"
+            cells = ensemble_cells("sentences", first.num_sentences, named, figures[name], own)
+            tables.setdefault(title, {})[split] = cells
+    labels = {"source": "source", "reference": "reference", "plain": "plain, λ=0"}
+    if own != 0:
+        labels["hypothesis"] = f"ensemble, {describe_ensemble(own)}"
+    width = max(map(len, labels.values()))
+    lines = [
+        "\n".join(f"{label:<{width}}  {row[name]}" for name, label in labels.items() if row[name] is not None)
+        for row in examples
+    ]
+    validation = bleu.get("validation", {})
+    over_lambda = {value: figure for value, figure in validation.items() if is_lambda(value)}
+    return RunResult(
+        **describe_model(model),
+        settings=settings,
+        history=history,
+        splits=splits,
+        tables=tables,
+        ensemble=own,
+        fit=fit,
+        # Only the validation set is translated with every λ.
+        over_lambda={"validation": over_lambda} if over_lambda else {},
+        with_weights={split: figures[fit.ensemble] for split, figures in bleu.items() if fit},
+        lambda_figure="BLEU",
+        samples={describe_ensemble(own): "\n\n".join(lines)} if lines else {},
+    )
+
+
+def save_translations(rows: Sequence[dict[str, str | None]], model: PreTrainedModel, folder: Path) -> None:
+    """Write the translated test set, if there is one, and the search settings of the translations."""
+    if rows:
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        (folder / TRANSLATIONS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if not model.generation_config.use_mtp:
+        # Drafts by default have another name in a checkpoint, which saving the model has written.
+        model.generation_config.save_pretrained(folder)
