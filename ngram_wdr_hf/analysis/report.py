@@ -80,6 +80,8 @@ def results(runs: dict[str, TrainedRun]) -> Iterator[str]:
             ensembles = metrics.get("ensembles", {"masked words": metrics})
             for metric in TABLE_METRICS:
                 row = {heading: values[metric] for heading, values in ensembles.items() if values.get(metric)}
+                if metric == "token_perplexity":
+                    row = row or metrics.get("ensemble_perplexity")
                 cells |= {(result.name, split, metric.replace("_", " ")): row} if row else {}
     headings = dict.fromkeys(heading for row in cells.values() for heading in row)
     body = [[*names, *(row.get(heading, "") for heading in headings)] for names, row in cells.items()]

@@ -21,6 +21,8 @@ from ..method.ensemble import ensemble_arguments
 from ..training import clm, mlm, nmt
 from ..training.frozen_model_data import OwnRows, own_rows
 from ..training.options import RunTrainingArguments
+from ..training.pair_data import PairOptions, load_pairs
+from ..training.pair_data import tokenize_splits as tokenize_pairs
 from ..training.parsing import SETTINGS, parse
 from ..training.report import METRICS, RunResult
 from ..training.run_folder import RunFolder
@@ -89,13 +91,13 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
 def _options(folder: RunFolder, *classes: type) -> tuple[Any, ...]:
     """Return the options of a run: its settings, read as its script reads a settings file."""
     words = [str(folder.path / SETTINGS), "--output_dir", str(folder.path)]
-    return parse((*classes, RunTrainingArguments), words, "ngram-wdr report", "")
+    return parse(classes, words, "ngram-wdr report", "")
 
 
 def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
     masked, tokenizer = is_masked(model.config), folder.tokenizer()
     classes = (mlm.MlmOptions, mlm.MlmModelOptions) if masked else (clm.ClmOptions, clm.ClmModelOptions)
-    options, _, training = _options(folder, *classes)
+    options, _, training = _options(folder, *classes, RunTrainingArguments)
     splits = load_splits(options, training, needs_text=masked or options.self_generated is None)
     data = tokenize_splits(splits, tokenizer, options, training.seed)
     # Without training, nothing is written.
@@ -115,9 +117,9 @@ def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tok
 
 
 def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
-    options, _, training = _options(folder, nmt.NmtOptions, nmt.NmtModelOptions)
-    pairs = nmt.load_pairs(options, training)
-    batches = nmt.tokenize_splits(pairs, folder.tokenizer(), model, options, training.seed)
+    options, _, training = _options(folder, PairOptions, nmt.NmtModelOptions, nmt.NmtTrainingArguments)
+    pairs = load_pairs(options, training)
+    batches = tokenize_pairs(pairs, folder.tokenizer(), model, options, training.seed)
     lengths = [len(row) for row in batches[split].rows["labels"]]
     rows = batches[split].rows.select(range(max(1, np.searchsorted(np.cumsum(lengths), max_tokens, side="right"))))
     text = PairBatches(rows, options.batch_tokens, batches[split].pad_token_id)
