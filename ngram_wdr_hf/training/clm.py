@@ -198,7 +198,7 @@ def main(
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
 
         # 5. Save and report
-        result = clm_result(model, fit, scores, samples, folder.settings, folder.history(training))
+        result = clm_result(model, fit, scores, samples, folder.settings, folder.history())
         usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
         save(result, model, folder, training, CARD, usage)
     if model_options.compare:

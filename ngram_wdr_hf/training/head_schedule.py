@@ -10,16 +10,10 @@ HEAD_LOSS_SCHEDULES = ("constant", "linear", "curriculum")
 
 
 def head_factors(schedule: str, step: int, max_steps: int, num_heads: int) -> Sequence[float] | None:
-    r"""
-    Return the factors of the heads' loss weights in a training step, head 1 first; `None` if all are 1.
-
-    Args:
-        schedule (`str`):
-            `"constant"`; `"linear"`, from 1 down to 0 at the end of the training; or `"curriculum"`, which starts
-            without heads and adds one after each N-th part of the training.
-        step (`int`): The number of steps before this one.
-        max_steps (`int`): The number of steps of the training.
-        num_heads (`int`): The number of heads, N - 1.
+    """
+    Return the factors of the heads' loss weights after `step` of `max_steps` training steps, head 1 first; `None` if
+    all are 1. The schedule is `"constant"`; `"linear"`, from 1 down to 0 at the end; or `"curriculum"`, which starts
+    without heads and adds one after each N-th part of the training.
     """
     if schedule == "linear":
         return [1.0 - step / max_steps] * num_heads
@@ -29,14 +23,11 @@ def head_factors(schedule: str, step: int, max_steps: int, num_heads: int) -> Se
 
 
 class HeadSchedule(TrainerCallback):
-    r"""
-    Callback that sets the heads' loss weights and the seed of their sample of positions before every step. Both depend
-    on the step only, so a resumed training continues exactly. After the training, the loss weights are the
-    configuration's again. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by themselves; add it to a stock [`Trainer`]
-    if the model has a `head_sample_rate` below 1.
-
-    Args:
-        schedule (`str`, *optional*, defaults to `"constant"`): See [`head_factors`].
+    """
+    Callback that sets the heads' loss weights, by a schedule of [`head_factors`], and the seed of their sample of
+    positions before every step. Both depend on the step only, so a resumed training continues exactly. After the
+    training, the loss weights are the configuration's again. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by
+    themselves; add it to a stock [`Trainer`] if the model has a `head_sample_rate` below 1.
     """
 
     def __init__(self, schedule: str = "constant"):
@@ -65,7 +56,8 @@ class SeparateClippingMixin:
     """Trainer mixin: free heads (`head_gradient=0`) are clipped apart, and so do not change the model's training."""
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor | None:
-        if not self._has_free_heads():
+        config = self.accelerator.unwrap_model(self.model).config
+        if config.ngram_size == 1 or config.head_gradient > 0:
             return super()._clip_grad_norm(model)
         trunk, heads = [], []
         for name, parameter in model.named_parameters():
@@ -79,7 +71,3 @@ class SeparateClippingMixin:
         is_scaled = self.accelerator.scaler is not None
         clip = nn.utils.clip_grad_norm_ if is_scaled else self.accelerator.clip_grad_norm_
         return clip(trunk, max_norm)
-
-    def _has_free_heads(self) -> bool:
-        config = self.accelerator.unwrap_model(self.model).config
-        return config.ngram_size > 1 and config.head_gradient == 0.0

@@ -150,8 +150,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             pairs = load_pairs(options, training)
-            saved_tokenizer = folder.tokenizer() if training.do_train else None
-            tokenizer = saved_tokenizer or nmt_tokenizer(options, model_options, pairs)
+            tokenizer = folder.tokenizer() or nmt_tokenizer(options, model_options, pairs)
 
             # 2. Model
             model = make_model(model_options, "seq2seq", tokenizer, do_train=training.do_train)
@@ -202,7 +201,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
 
         # 5. Save and report
         examples = find_examples(rows, options.num_examples)
-        history = folder.history(training)
+        history = folder.history()
         result = nmt_result(model, fit, scores, ratings, named, examples, folder.settings, history)
         if training.do_train and training.should_save:
             save_translations(rows, model, folder.path)

@@ -70,7 +70,7 @@ class RunFolder:
         self.path = Path(path)
         self.settings: dict[str, Any] = {}
         self.repository: str | None = None
-        self.is_longer = False
+        self.is_trained_here = self.is_longer = False
 
     @contextmanager
     def claimed(self, settings: dict[str, Any], training: TrainingArguments) -> Iterator["RunFolder"]:
@@ -78,7 +78,7 @@ class RunFolder:
         Hold the lock on the folder in the `with` block. Raise an `InputError` unless it is free, and new or of a run
         with the same settings, up to the length of the training.
         """
-        self.settings = settings
+        self.settings, self.is_trained_here = settings, training.do_train
         if not training.do_train:
             yield self
             return
@@ -124,8 +124,8 @@ class RunFolder:
         return read_state(self.path) is not None and not self.is_longer
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """Return the tokenizer of the run in the folder; `None` if there is none yet."""
-        return load_tokenizer(str(self.path)) if self.has_begun() else None
+        """Return the tokenizer of the run in the folder; `None` if there is none yet, and in an evaluation."""
+        return load_tokenizer(str(self.path)) if self.is_trained_here and self.has_begun() else None
 
     def begin(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the tokenizer and the settings of a run that is to be trained, before its training."""
@@ -168,9 +168,9 @@ class RunFolder:
         complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
         return max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
 
-    def history(self, training: TrainingArguments) -> list[dict[str, float]]:
-        """Return Trainer's log of the completed training; empty without training."""
-        return read_state(self.path).log_history if training.do_train else []
+    def history(self) -> list[dict[str, float]]:
+        """Return Trainer's log of the completed training; empty in an evaluation."""
+        return read_state(self.path).log_history if self.is_trained_here else []
 
     def make_repository(self, training: TrainingArguments) -> None:
         """Create the repository on the Hub for `--push_to_hub`, unless it exists. Trainer itself pushes nothing."""

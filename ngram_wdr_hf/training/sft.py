@@ -11,14 +11,11 @@ from .trainer import loss_names
 
 
 class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
-    r"""
+    """
     TRL's [`~trl.SFTTrainer`] for models with N-gram heads, with the same arguments and data preparation. TRL's loss
     would ignore the heads. This trainer uses the model's own loss: the N-gram loss in training, the ensemble's
-    next-token NLL in evaluation.
-
-    It also logs the NLL of the next token, `next_word_loss`, and of each head, `head_1_loss`, `head_2_loss`, ...,
-    averaged over the batches since the last log; in evaluation, with the prefix `eval_`. Of TRL's metrics,
-    `num_tokens` is unchanged. `entropy` and `mean_token_accuracy` are those of the ensemble and are logged in
+    next-token NLL in evaluation. It also logs the NLL of each depth, `next_word_loss`, `head_1_loss`, ..., averaged
+    over the batches since the last log. TRL's `entropy` and `mean_token_accuracy` are those of the ensemble, in
     evaluation only, because training computes no logits.
 
     With `peft_config`, list the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...; otherwise
@@ -60,7 +57,10 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
         mode = "train" if self.model.training else "eval"
-        self._log_head_losses(mode, outputs.head_losses)
+        # One row per process.
+        head_losses = self.accelerator.gather_for_metrics(outputs.head_losses[None]).mean(0)
+        for name, value in zip(loss_names(len(head_losses)), head_losses.tolist(), strict=True):
+            self._metrics[mode][name].append(value)
         if mode == "eval":
             self._log_predictions(outputs.logits, inputs["labels"])
         else:
@@ -71,12 +71,6 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
             )
         self._metrics[mode]["num_tokens"] = [self._total_train_tokens]
         return (loss, outputs) if return_outputs else loss
-
-    def _log_head_losses(self, mode: str, head_losses: torch.Tensor) -> None:
-        # One row per process.
-        head_losses = self.accelerator.gather_for_metrics(head_losses[None]).mean(0)
-        for name, value in zip(loss_names(len(head_losses)), head_losses.tolist(), strict=True):
-            self._metrics[mode][name].append(value)
 
     def _log_predictions(self, logits: torch.Tensor, labels: torch.LongTensor) -> None:
         """Log mean entropy and accuracy of the ensemble's predictions over the targets of an evaluation batch."""

@@ -49,23 +49,22 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
 
 class NgramTrainer(SeparateClippingMixin, Trainer):
     r"""
-    A [`Trainer`] that also logs the loss of each depth: `next_word_loss`, `head_1_loss`, ..., averaged over targets
-    since the last log. It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass:
-    `eval_loss` and `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of
-    `eval_best_lambda`, `eval_fitted_perplexity` that of weights fitted to a sample of the text, and `eval_heads_loss`
-    is the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. A loss that is infinite or not a
-    number ends the training with a `FloatingPointError`. `last_scores` holds the scores of the last exact evaluation.
+    A [`Trainer`] that also logs the loss of each depth, averaged over targets: `next_word_loss`, `head_1_loss`, ....
+    It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
+    `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of `eval_best_lambda`, and
+    `eval_heads_loss` the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. A loss that is not
+    finite ends the training with a `FloatingPointError`. `last_scores` holds the scores of the last exact evaluation.
 
     Args:
         ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
             tuples of weights, none by default.
-        fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights and log
+        fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights to a sample of the text and log
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
             drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, which shards the model.
-        head_loss_schedule (`str`, *optional*, defaults to `"constant"`):
-            The heads' loss weights over time: `"constant"`, `"linear"` or `"curriculum"`. See [`head_factors`].
+        head_loss_schedule (`str`, *optional*, defaults to `"constant"`): The heads' loss weights over time, see
+            [`head_factors`].
         kwargs: Arguments of [`Trainer`].
     """
 
