@@ -79,7 +79,7 @@ def results(runs: dict[str, TrainedRun]) -> Iterator[str]:
             # A masked language model has no ensemble.
             ensembles = metrics.get("ensembles", {"masked words": metrics})
             for metric in TABLE_METRICS:
-                row = {heading: values[metric] for heading, values in ensembles.items() if values.get(metric)}
+                row = {heading: values[metric] for heading, values in ensembles.items() if metric in values}
                 if metric == "token_perplexity":
                     row = row or metrics.get("ensemble_perplexity")
                 cells |= {(result.name, split, metric.replace("_", " ")): row} if row else {}

@@ -56,7 +56,7 @@ class TrainedRun:
         """The diagnostics of the model on the text, with a usual λ if the run chose none."""
         ensemble = self.result.ensemble or (clm.SAMPLE_LAMBDA if self.drafts else 0.0)
         ids = np.concatenate(self.training_ids or self.documents)
-        counts = np.bincount(ids, minlength=self.model.config.vocab_size)
+        counts = np.bincount(ids, minlength=self.model.ngram_vocab_size)
         options = {"sentence_ends": find_sentence_ends(self.tokenizer), "token_counts": counts}
         return head_diagnostics(self.model, self.text, **options, **ensemble_arguments(ensemble))
 

@@ -12,7 +12,7 @@ from ngram_wdr_hf.analysis import traced_text
 from ngram_wdr_hf.analysis.__main__ import main
 from ngram_wdr_hf.analysis.trained_run import load_run
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.training import clm
+from ngram_wdr_hf.training import clm, mlm, nmt
 from tests.support.errors import raises_naming
 from tests.support.scripts import as_arguments, metrics_of
 
@@ -83,6 +83,32 @@ def test_text_of_a_run(compared):
     train = Path(run.result.settings["train_file"][0]).read_text(encoding="utf-8")
     assert counts[run.tokenizer("cat").input_ids[0]] == train.split().count("cat")
     assert run.prompts == [cut.documents[0][:8].tolist()]
+
+
+@pytest.mark.parametrize("task", ["nmt", "mlm"])
+def test_other_tasks(task, pairs, files, tmp_path):
+    options = QUICK | {"output_dir": tmp_path, "vocab_size": 300}
+    if task == "nmt":
+        nmt.main(
+            [*pairs, *as_arguments(**options | {"per_device_train_batch_size": 1}, num_beams=1, batch_tokens=256)]
+        )
+    else:
+        mlm.main([*files, *as_arguments(**options, block_size=16)])
+    main([str(tmp_path), "--max_tokens", "10000"])
+    page, found = (
+        (tmp_path / "analysis.html").read_text(encoding="utf-8"),
+        metrics_of(tmp_path)["splits"]["validation"],
+    )
+    (heads,) = tables(page, SECTIONS[2])
+    losses = [
+        found["next_word_loss" if task == "nmt" else "masked_word_loss"],
+        found["head_1_loss"],
+        found["head_2_loss"],
+    ]
+    assert [row[2] for row in heads[1:]] == [f"{math.exp(loss):,.4g}" for loss in losses]
+    metrics = {row[2] for row in tables(page, "Results")[2][1:]}
+    assert metrics == ({"bleu", "chrf", "token perplexity"} if task == "nmt" else {"perplexity", "accuracy"})
+    assert ("Where the ensemble helps" in page) == (task == "nmt") and "Not available" not in page
 
 
 def test_bad_input(compared, tmp_path):
