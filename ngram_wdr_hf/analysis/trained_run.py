@@ -15,6 +15,7 @@ from ..backbones.registry import auto_class_of, is_masked
 from ..data.errors import InputError
 from ..data.pair_batches import PairBatches
 from ..data.token_stream import TokenStream
+from ..data.tokenizers import load_tokenizer
 from ..evaluation.models import max_positions
 from ..evaluation.scores import ScoredText
 from ..method.ensemble import ensemble_arguments
@@ -63,10 +64,10 @@ class TrainedRun:
 
 def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_000) -> TrainedRun:
     """Load a finished run, and the first `max_tokens` tokens of a split of its data."""
-    folder = RunFolder(path)
-    if not (folder.path / METRICS).is_file():
+    path = Path(path)
+    if not (path / METRICS).is_file():
         raise InputError(f"{path} has no {METRICS}: choose the folder of a finished run of clm, heads, nmt or mlm.")
-    metrics = json.loads((folder.path / METRICS).read_text(encoding="utf-8"))
+    metrics = json.loads((path / METRICS).read_text(encoding="utf-8"))
     splits, weights = metrics["splits"], metrics["ensemble_weights"]
     if split not in splits:
         raise InputError(f"The run in {path} has no {split} set: choose `--split {next(iter(splits))}`.")
@@ -85,41 +86,43 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
         **{name: metrics[name] for name in ("num_parameters", "head_parameters", "settings", "history", "splits")},
     )
     load = _pairs if config.is_encoder_decoder else _running_text
-    return TrainedRun(model, folder.tokenizer(), result, *load(model, folder, split, max_tokens))
+    tokenizer = load_tokenizer(str(path))
+    return TrainedRun(model, tokenizer, result, *load(model, tokenizer, path, split, max_tokens))
 
 
-def _options(folder: RunFolder, *classes: type) -> tuple[Any, ...]:
+def _options(path: Path, *classes: type) -> tuple[Any, ...]:
     """Return the options of a run: its settings, read as its script reads a settings file."""
-    words = [str(folder.path / SETTINGS), "--output_dir", str(folder.path)]
-    return parse(classes, words, "ngram-wdr report", "")
+    return parse(classes, [str(path / SETTINGS), "--output_dir", str(path)], "ngram-wdr report", "")
 
 
-def _running_text(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
-    masked, tokenizer = is_masked(model.config), folder.tokenizer()
+def _running_text(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, split: str, max_tokens: int
+) -> tuple[Any, ...]:
+    masked = is_masked(model.config)
     classes = (mlm.MlmOptions, mlm.MlmModelOptions) if masked else (clm.ClmOptions, clm.ClmModelOptions)
-    options, _, training = _options(folder, *classes, RunTrainingArguments)
+    options, _, training = _options(path, *classes, RunTrainingArguments)
     splits = load_splits(options, training, needs_text=masked or options.self_generated is None)
     data = tokenize_splits(splits, tokenizer, options, training.seed)
     # Without training, nothing is written.
     training.do_train = False
-    own = OwnRows() if masked else own_rows(model, tokenizer, options, folder, training)
+    own = OwnRows() if masked else own_rows(model, tokenizer, options, RunFolder(path), training)
     if split in data.streams:
         data.streams[split] = TokenStream(data.streams[split].ids[:max_tokens], num_words=0)
     documents = [data.streams[split].ids] if split in data.streams else list(own.validation)
     training_ids = [stream.ids for name, stream in data.streams.items() if name == "train"] + [*own.train]
     if masked:
         return None, documents, [], training_ids
-    text = clm.evaluation_texts(data, own, tokenizer, find_block_size(model, options.block_size), options.stride)[
-        split
-    ]
+    block_size = find_block_size(model, options.block_size)
+    text = clm.evaluation_texts(data, own, tokenizer, block_size, options.stride)[split]
     length = min(32, (max_positions(model) or math.inf) // 2)
     return text, documents, [row[:length].tolist() for row in documents[:3]], training_ids
 
 
-def _pairs(model: PreTrainedModel, folder: RunFolder, split: str, max_tokens: int) -> tuple[Any, ...]:
-    options, _, training = _options(folder, PairOptions, nmt.NmtModelOptions, nmt.NmtTrainingArguments)
-    pairs = load_pairs(options, training)
-    batches = tokenize_pairs(pairs, folder.tokenizer(), model, options, training.seed)
+def _pairs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, split: str, max_tokens: int
+) -> tuple[Any, ...]:
+    options, _, training = _options(path, PairOptions, nmt.NmtModelOptions, nmt.NmtTrainingArguments)
+    batches = tokenize_pairs(load_pairs(options, training), tokenizer, model, options, training.seed)
     lengths = [len(row) for row in batches[split].rows["labels"]]
     rows = batches[split].rows.select(range(max(1, np.searchsorted(np.cumsum(lengths), max_tokens, side="right"))))
     text = PairBatches(rows, options.batch_tokens, batches[split].pad_token_id)
