@@ -2,28 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from ..data.errors import InputError, Unavailable
-from ..data.rows import pad_prompts
+from ..data.errors import InputError
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
 from ..evaluation.models import max_positions
 from ..evaluation.modes import evaluating
-from ..method.configuration import check_integer
-from ..training.common.model import can_drop_drafts
-from .token_text import LINE_MARKS, TextOrIds, texts_after, token_rows, token_texts
-
-DEFAULT_NEW_TOKENS = 64
-# What stands for a token that is a part of a character.
-PART = "◌"
-# Control characters as pictures, because terminals and pages do not show them.
-CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
+from .traced_html import as_fragment, as_page, marked, visible
 
 
 class Draft(NamedTuple):
@@ -34,20 +27,15 @@ class Draft(NamedTuple):
 
 
 class TracedToken(NamedTuple):
-    r"""
-    A generated token and where it came from.
-
-    Args:
-        text (`str`): What the token adds to the text; `""` for a part of a character that a later token completes.
-        source (`int`): 0 for the model itself, n for head n, -1 for prompt lookup.
-        rejected (`tuple[Draft, ...]`): The draft for this position that was rejected, if there was one.
-        dropped (`tuple[Draft, ...]`): The drafts after the rejected one.
+    """
+    A generated token: what it adds to the text (`""` for a part of a character that a later token completes), its
+    source (0 for the model itself, n for head n, -1 for prompt lookup), and the rejected drafts for its position and
+    the next ones.
     """
 
     text: str
     source: int
     rejected: tuple[Draft, ...] = ()
-    dropped: tuple[Draft, ...] = ()
 
 
 class TracedRow(NamedTuple):
@@ -59,14 +47,9 @@ class TracedRow(NamedTuple):
 
 @dataclass(repr=False)
 class TracedText:
-    r"""
-    Texts of one generation with the source of each token. A notebook shows it in colours, `print` with marks.
-
-    Args:
-        rows (`list[TracedRow]`): The prompts and what was generated for each.
-        statistics ([`SpeculationStatistics`]): Counts of tokens, forward passes and drafts.
-        is_encoder_decoder (`bool`, *optional*, defaults to `False`):
-            Whether the prompts are source texts; otherwise, the generated text continues them.
+    """
+    Texts of one generation with the source of each token, and counts of tokens, forward passes and drafts. A notebook
+    shows it in colours, `print` with marks.
     """
 
     rows: list[TracedRow]
@@ -81,119 +64,76 @@ class TracedText:
     @property
     def counts(self) -> dict[int, int]:
         """The number of tokens by source: the model's, then those of each head, then those of prompt lookup."""
-        return _in_order(Counter(token.source for token in self.tokens))
+        return _count(token.source for token in self.tokens)
 
     @property
     def num_drafts(self) -> dict[int, int]:
         """The number of drafts by source, accepted or not; without drafts for positions after the end of a row."""
-        rejected = Counter(draft.source for token in self.tokens for draft in (*token.rejected, *token.dropped))
-        accepted = Counter(token.source for token in self.tokens if token.source != MODEL_SOURCE)
-        return _in_order(rejected + accepted)
+        accepted = [token.source for token in self.tokens if token.source != MODEL_SOURCE]
+        return _count(accepted + [draft.source for token in self.tokens for draft in token.rejected])
 
     @property
     def acceptance(self) -> dict[int, float]:
         """The share of accepted drafts by source. A draft after a rejected one is rejected."""
-        return {source: self.counts.get(source, 0) / drafts for source, drafts in self.num_drafts.items()}
+        return {source: self.counts.get(source, 0) / number for source, number in self.num_drafts.items()}
 
     def fragment(self) -> str:
         """Return the coloured text with its legend and counts as an HTML fragment; a page can hold several."""
-        from .traced_html import fragment
+        return as_fragment(self)
 
-        return fragment(self)
+    _repr_html_ = fragment
 
     def page(self, path: str | Path) -> Path:
         """Write the coloured text to a self-contained HTML file, and return its path."""
-        from .traced_html import PAGE
-
-        path = Path(path)
-        path.write_text(PAGE.format(fragment=self.fragment()), encoding="utf-8")
-        return path
+        Path(path).write_text(as_page("Generated text by source", as_fragment(self)), encoding="utf-8")
+        return Path(path)
 
     def __str__(self) -> str:
-        """
-        Return the text with the mark of its source after each drafted token, and the rejected drafts in braces after
-        the token that replaced them: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`. Counts follow.
-        """
+        """Return the text with marks: `the cat[1] sat{✗[1]“ lay” [2]“ on”}`."""
         between = " → " if self.is_encoder_decoder else "|"
-        texts = [without_controls(row.prompt) + between + "".join(map(_marked, row.tokens)) for row in self.rows]
-        counts = [
-            f"{name}: {tokens} tokens ({share}), {drafts} drafts" for _, name, tokens, share, drafts, _ in self.table()
-        ]
-        return "\n\n".join([*texts, "\n".join(counts)])
-
-    def _repr_html_(self) -> str:
-        return self.fragment()
-
-    def table(self) -> list[tuple[int, str, str, str, str, str]]:
-        """The sources of tokens and drafts: source, name, tokens, share of the text, drafts, acceptance rate."""
-        tokens, drafts, acceptance = self.counts, self.num_drafts, self.acceptance
-        return [
-            (
-                source,
-                source_name(source),
-                f"{tokens.get(source, 0):,}",
-                f"{tokens.get(source, 0) / len(self.tokens):.0%}",
-                f"{drafts.get(source, 0):,}",
-                f"{acceptance[source]:.0%}" if source in drafts else "",
-            )
-            for source in (MODEL_SOURCE, *drafts)
-        ]
+        texts = (f"{visible(row.prompt)}{between}{''.join(map(marked, row.tokens))}" for row in self.rows)
+        return "\n\n".join(texts)
 
 
 def traced_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompt: TextOrIds,
-    max_new_tokens: int = DEFAULT_NEW_TOKENS,
+    max_new_tokens: int = 64,
     **generate_options: Any,
 ) -> TracedText:
     r"""
-    Generate with drafts, greedily by default, and return the text with the source of each token and the drafts that
-    were rejected.
+    Generate with drafts, greedily by default, and return the text with the source of each token.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        prompt (`str`, `Sequence` or `torch.Tensor`):
-            A prompt, as text or as token ids, or a list of prompts; for an encoder-decoder model, source texts.
-        max_new_tokens (`int`, *optional*, defaults to 64):
-            Maximum number of new tokens per prompt, also limited by the model's positions.
+        prompt (`str`, `Sequence` or `torch.Tensor`): A prompt or a list of prompts, as text or as token ids.
+        max_new_tokens (`int`, *optional*, defaults to 64): New tokens per prompt, at most as the model has positions.
         generate_options: Options of `generate`, such as `draft_threshold=0`, with which the heads draft at every step.
     """
-    if not hasattr(model, "ngram_ensemble"):
-        raise ValueError(f"`model` must have heads, got {type(model).__name__}: add some with `with_ngram_heads`.")
-    if not model.ngram_heads:
-        raise Unavailable(f"`model` has no heads to draft with, got {type(model).__name__}: use `ngram_size` >= 2.")
-    if not can_drop_drafts(model):
-        raise Unavailable(f"`model` has a state that cannot undo rejected drafts, got {type(model).__name__}.")
-    check_integer("max_new_tokens", max_new_tokens)
-    prompts = read_prompts(prompt, model, tokenizer)
     options = {"do_sample": False, "num_beams": 1, **generate_options}
     statistics, rows = SpeculationStatistics(), []
-    # Some models cannot draft for several rows at once.
-    for batch in [prompts] if model.ngram_rows_can_move else [[one] for one in prompts]:
-        output = generate_after(model, batch, max_new_tokens, use_mtp=True, **options)
+    for ids in read_prompts(prompt, model, tokenizer):
+        output = generate_after(model, [ids], max_new_tokens, use_mtp=True, **options)
         statistics += output.speculation
         num_read = output.sequences.shape[1] - max(map(len, output.speculation.trace))
+        text = "".join(token_texts(ids, tokenizer))
         # With `num_return_sequences`, a prompt has several rows.
-        num_copies = len(output.sequences) // len(batch)
-        for i, trace in enumerate(output.speculation.trace):
-            ids = batch[i // num_copies]
-            begin = output.sequences[i, :num_read].tolist() if model.config.is_encoder_decoder else ids
-            rows.append(TracedRow("".join(token_texts(ids, tokenizer)), traced_tokens(begin, trace, tokenizer)))
+        for begin, trace in zip(output.sequences[:, :num_read].tolist(), output.speculation.trace, strict=True):
+            rows.append(TracedRow(text, traced_tokens(begin, trace, tokenizer)))
     return TracedText(rows, statistics, model.config.is_encoder_decoder)
 
 
 def read_prompts(prompt: TextOrIds, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """Return the token ids of each prompt. Raise an `InputError` if one is empty, or too long for the model."""
-    prompts = token_rows(prompt, tokenizer, model.ngram_vocab_size, add_special_tokens=True)
-    if not prompts or not all(prompts):
-        raise InputError("The prompt has no tokens: give a longer text.")
-    longest = max(map(len, prompts))
+    prompts = token_rows(prompt, tokenizer)
     # A decoder-only model also needs a position for what it generates.
     limit = (max_positions(model) or math.inf) - (not model.config.is_encoder_decoder)
-    if longest > limit:
-        raise InputError(f"The prompt has {longest} tokens, but the model reads at most {limit}: give a shorter text.")
+    for ids in prompts or [[]]:
+        if not 0 < len(ids) <= limit:
+            change = "shorter" if ids else "longer"
+            raise InputError(f"The prompt has {len(ids)} tokens, not 1 to at most {limit}: give a {change} text.")
     return prompts
 
 
@@ -202,29 +142,29 @@ def traced_tokens(
 ) -> list[TracedToken]:
     """Return the tokens of a trace with their texts, in a text that begins with the tokens `begin`."""
     ids = [*begin, *(one.token for one in trace)]
-    texts = token_texts(ids, tokenizer)[len(begin) :]
-    tokens = []
+    texts, tokens = token_texts(ids, tokenizer)[len(begin) :], []
     for position, (one, text) in enumerate(zip(trace, texts, strict=True), start=len(begin)):
-        pairs = (*one.rejected, *one.dropped)
-        draft_texts = texts_after(ids[:position], [token for token, _ in pairs], tokenizer) if pairs else []
-        drafts = tuple(Draft(text, source) for text, (_, source) in zip(draft_texts, pairs, strict=True))
-        tokens.append(TracedToken(text, one.source, drafts[: len(one.rejected)], drafts[len(one.rejected) :]))
+        drafts, sources = zip(*one.rejected, *one.dropped, strict=True) if one.rejected else ((), ())
+        # The last tokens before the drafts may begin a character.
+        before = ids[max(0, position - 2 * MAX_TOKENS_OF_CHARACTER) : position]
+        draft_texts = token_texts([*before, *drafts], tokenizer)[len(before) :]
+        tokens.append(TracedToken(text, one.source, tuple(map(Draft, draft_texts, sources))))
     return tokens
 
 
 def generate_after(
-    model: PreTrainedModel, prompts: list[list[int]], max_new_tokens: int, use_mtp: bool, **options: Any
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
 ) -> ModelOutput:
     """
-    Return the output of `generate` for a batch of prompts, in evaluation mode and within the model's positions. With
-    drafts, it has their statistics in `speculation`.
+    Return the output of `generate` for prompts of equal length, in evaluation mode and within the model's positions.
+    With drafts, it has their statistics in `speculation`.
     """
-    is_encoder_decoder = model.config.is_encoder_decoder
-    batch = pad_prompts(prompts, side="right" if is_encoder_decoder else "left")
-    num_read = 1 if is_encoder_decoder else batch["input_ids"].shape[1]
+    ids = torch.as_tensor(prompts, device=model.device)
+    num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
     with evaluating(model):
         return model.generate(
-            **{name: tensor.to(model.device) for name, tensor in batch.items()},
+            ids,
+            attention_mask=torch.ones_like(ids),
             # Avoids Transformers' warning about two limits.
             max_length=None,
             max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),
@@ -234,35 +174,7 @@ def generate_after(
         )
 
 
-def source_name(source: int) -> str:
-    """Return the name of a source: "model", "head 2" or "prompt lookup"."""
-    return {MODEL_SOURCE: "model", LOOKUP_SOURCE: "prompt lookup"}.get(source, f"head {source}")
-
-
-def source_mark(source: int) -> str:
-    """Return the mark of a source of drafts: the depth of a head, or c for a copy by prompt lookup."""
-    return "c" if source == LOOKUP_SOURCE else str(source)
-
-
-def without_controls(text: str) -> str:
-    """Return a text with pictures of control characters; line breaks and tabs are kept."""
-    return text.translate(CONTROLS)
-
-
-def visible(text: str) -> str:
-    """Return a short text in which line breaks, tabs and parts of characters can be seen."""
-    return without_controls(text.translate(LINE_MARKS)) or PART
-
-
-def _marked(token: TracedToken) -> str:
-    text = without_controls(token.text) or PART
-    if token.source != MODEL_SOURCE:
-        text += f"[{source_mark(token.source)}]"
-    drafts = [f"[{source_mark(draft.source)}]“{visible(draft.text)}”" for draft in (*token.rejected, *token.dropped)]
-    return text + (f"{{✗{' '.join(drafts)}}}" if drafts else "")
-
-
-def _in_order(by_source: dict[int, int]) -> dict[int, int]:
-    """Return numbers by source in the order model, heads by depth, prompt lookup."""
-    order = sorted(by_source, key=lambda source: math.inf if source == LOOKUP_SOURCE else source)
-    return {source: by_source[source] for source in order}
+def _count(sources: Iterable[int]) -> dict[int, int]:
+    """Count sources, in the order model, heads by depth, prompt lookup."""
+    counts = Counter(sources)
+    return {source: counts[source] for source in sorted(counts, key=lambda source: (source == LOOKUP_SOURCE, source))}

@@ -60,13 +60,14 @@ def fit_ensemble(model: "NgramMixin", text: ScoredText, batch_size: int = 8, max
     predictions, targets = _read(model, text, batch_size, max_tokens)
     layer = LogitLayer.of(model)
 
-    def derivatives(weights: torch.Tensor) -> torch.Tensor:
-        return sum_over_processes(_derivatives(predictions, targets, layer, weights))
+    def derivatives(weights: torch.Tensor) -> list[torch.Tensor]:
+        parts = _derivatives(predictions, targets, layer, weights)
+        return [sum_over_processes(part).cpu().double() for part in parts]
 
     count = int(sum_over_processes(torch.tensor(len(targets), device=layer.weight.device)))
     if count == 0:
         raise ValueError(NO_TARGETS)
-    plain_nll = float(derivatives(torch.ones(1))[0]) / count
+    plain_nll = derivatives(torch.ones(1))[0].item() / count
     temperature, temperature_nll = _minimize(derivatives, 1)
     weights, nll = _minimize(derivatives, len(predictions))
     return EnsembleFit(weights.tolist(), nll / count, temperature.item(), temperature_nll / count, plain_nll, count)
@@ -90,8 +91,8 @@ def _read(
 @torch.no_grad()
 def _derivatives(
     predictions: Sequence[torch.Tensor], targets: torch.Tensor, layer: LogitLayer, weights: torch.Tensor
-) -> torch.Tensor:
-    """Return NLL sum, gradient and Hessian for K weights of the first depths as one vector, `(1 + K + K^2,)`."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return NLL sum, gradient and Hessian for weights of the first depths."""
     depths = predictions[: len(weights)]
     dtype = torch.promote_types(layer.weight.dtype, torch.float32)
     weights = weights.to(layer.weight.device, sum_dtype(layer.weight.device))
@@ -115,34 +116,29 @@ def _derivatives(
         gradient += (means - of_targets).sum(1, dtype=weights.dtype)
         parts -= means[..., None]
         hessian += torch.einsum("krv,lrv->kl", parts * probabilities, parts)
-    return torch.cat([nll[None], gradient, hessian.flatten()])
+    return nll, gradient, hessian
 
 
-def _minimize(derivatives: Callable[[torch.Tensor], torch.Tensor], num_weights: int) -> tuple[torch.Tensor, float]:
+def _minimize(derivatives: Callable, num_weights: int) -> tuple[torch.Tensor, float]:
     """
-    Minimize a function of weights, from weight 1 for the first and 0 for the others, by Newton's method with step
-    halving. `derivatives` returns what `_derivatives` does. Return the weights and the minimum.
+    Minimize a function by Newton's method with step halving, from weight 1 for the first depth and 0 for the others.
+    `derivatives` returns value, gradient and Hessian for weights. Return the weights and the minimum.
     """
-
-    def parts_of(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        value, gradient, hessian = derivatives(weights).cpu().double().split([1, num_weights, num_weights**2])
-        return value[0], gradient, hessian.view(num_weights, num_weights)
-
     identity = torch.eye(num_weights, dtype=torch.float64)
     weights = identity[0]
-    value, gradient, hessian = parts_of(weights)
+    value, gradient, hessian = derivatives(weights)
     for _ in range(MAX_STEPS):
         # Depths with equal predictions make the Hessian singular.
         ridge = 1e-10 * hessian.diagonal().mean().clamp(min=1e-30) * identity
         step = torch.linalg.solve(hessian + ridge, -gradient)
         if -(gradient @ step) / 2 < TOLERANCE * value.abs():
             break
-        for _ in range(MAX_HALVINGS):
-            new_parts = parts_of(weights + step)
-            if new_parts[0] < value:
+        # With a soft cap, whole steps may lead uphill.
+        for size in (0.5**i for i in range(MAX_HALVINGS)):
+            found = derivatives(weights + size * step)
+            if found[0] < value:
                 break
-            step = step / 2
         else:
             break
-        weights, (value, gradient, hessian) = weights + step, new_parts
+        weights, (value, gradient, hessian) = weights + size * step, found
     return weights, value.item()

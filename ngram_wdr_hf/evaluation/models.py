@@ -1,7 +1,6 @@
 """Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -18,12 +17,6 @@ from ..modeling.signature import ENSEMBLE_ARGUMENTS
 
 # Tokens per block if the user gives none and the model has no limit, or a higher one in training.
 DEFAULT_BLOCK_SIZE = 1024
-# The kinds of model, as error messages describe them.
-KINDS = {
-    "causal": "a causal language model, for `ngram-wdr clm`",
-    "seq2seq": "an encoder-decoder model, for `ngram-wdr nmt`",
-    "masked": "a masked language model (BERT or ModernBERT), for `ngram-wdr mlm`",
-}
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
@@ -32,10 +25,11 @@ def max_positions(model: PreTrainedModel) -> int | None:
 
 
 def load_config(name_or_path: str, kind: str) -> PreTrainedConfig:
-    """Load the configuration of a checkpoint. Raise an `InputError` unless its kind is `kind`, a key of `KINDS`."""
+    """Load the configuration of a checkpoint. `kind` is "causal", "masked" or "seq2seq"."""
     config = AutoConfig.from_pretrained(name_or_path)
-    if kind != ("masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"):
-        raise InputError(f"{name_or_path} has the wrong kind of model, {config.model_type}: choose {KINDS[kind]}.")
+    found = "masked" if is_masked(config) else "seq2seq" if config.is_encoder_decoder else "causal"
+    if found != kind:
+        raise InputError(f"{name_or_path} has the wrong kind of model, {found}: choose one that is {kind}.")
     return config
 
 
@@ -43,19 +37,19 @@ def load_checkpoint(
     name_or_path: str,
     kind: str,
     tokenizer: PreTrainedTokenizerBase,
-    new_heads: Mapping[str, Any] = MappingProxyType({"ngram_size": 1}),
+    new_heads: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> NgramHeadsMixin:
     """
     Load a checkpoint with N-gram heads, or a plain one and add new heads. Raise an `InputError` if it is of another
     kind, lacks weights, or has fewer embeddings than the tokenizer has tokens. `fields` are configuration fields that
-    replace the checkpoint's; `new_heads` are those of a plain checkpoint, unless `fields` has them.
+    replace the checkpoint's; `new_heads` are those for a plain checkpoint, by default none, unless `fields` has them.
     """
     config = load_config(name_or_path, kind)
     if isinstance(config, NgramConfigMixin):
         load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained
     else:
-        load, fields = with_ngram_heads, {**new_heads, **fields}
+        load, fields = with_ngram_heads, {**(new_heads or {"ngram_size": 1}), **fields}
     model, info = load(name_or_path, **fields, output_loading_info=True)
     parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
     missing = sorted(parameters & info["missing_keys"])

@@ -25,9 +25,8 @@ def score_translations(
     one text per sentence, or a list of them, of the same length for every sentence.
     """
     if len(hypotheses) != len(references):
-        # Sacrebleu would score the first ones.
         raise ValueError(f"`references` has {len(references)} entries for {len(hypotheses)} `hypotheses`.")
-    # Sacrebleu takes one list per reference: the first ones of all sentences, then the second ones.
+    # Sacrebleu takes a list of the first references of all sentences, then of the second ones.
     streams = list(zip(*map(as_texts, references), strict=True))
     bleu, chrf = BLEU(), CHRF()
     scores = [metric.corpus_score(hypotheses, streams).score for metric in (bleu, chrf)]

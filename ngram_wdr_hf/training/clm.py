@@ -199,7 +199,7 @@ def main(
         # 4. Evaluate, and choose the ensemble
         fit, scores = fit_and_score(model, texts, search, training)
         if "validation" in scores:
-            set_ensemble(model, scores["validation"].best)
+            set_ensemble(model, min(scores["validation"].ensembles, key=scores["validation"].nll))
         longest = max_positions(model) or sys.maxsize
         prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(longest // 2) :]
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
@@ -307,7 +307,8 @@ def clm_result(
     cells = {}
     for split, each in scores.items():
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}
-        cells[split] = ensemble_cells(f"{unit}s", each.count(unit), ensembles, figures, own)
+        count = each.num_words if unit == "word" else each.num_tokens
+        cells[split] = ensemble_cells(f"{unit}s", count, ensembles, figures, own)
     return RunResult(
         **describe_model(model),
         settings=settings,

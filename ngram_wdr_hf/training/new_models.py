@@ -21,7 +21,7 @@ from ..data.tokenizers import end_token_id, start_token_id
 from ..evaluation.models import load_checkpoint, load_config, max_positions
 from ..method.configuration import NgramConfigMixin
 from .options import EnsembleOptions, ModelOptions
-from .presets import RECIPES, Preset
+from .presets import RECIPES, Preset, read_fields
 
 # The share of the training text that a chosen list of draft tokens covers. The other tokens are rare, so a head would
 # seldom draft them correctly.
@@ -70,7 +70,7 @@ def make_model(
     preset = options.presets[options.preset]
     model_class = BACKBONES[preset.backbone]
     _check_overrides(options.overrides, model_class.config_class)
-    fields = {**new_heads, **preset.config, **fields}
+    fields = {**new_heads, **read_fields(preset.config.split()), **fields}
     fields |= _token_fields(preset, tokenizer) | _length_fields(preset, block_size, fields, model_class.config_class)
     model = model_class(model_class.config_class(vocab_size=len(tokenizer), **fields))
     if kind == "causal":

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import yaml
 from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..data.errors import InputError
 from ..method.configuration import HEAD_INPUTS
 from .head_schedule import HEAD_LOSS_SCHEDULES
-from .presets import RECIPES, Preset
+from .presets import RECIPES, Preset, read_fields
 
 # The kinds of model that `--compare` trains, with the options that select each.
 KINDS = {
@@ -127,10 +126,10 @@ class ModelOptions:
     @property
     def overrides(self) -> dict[str, Any]:
         """The fields of `--config_overrides`, with values as in YAML."""
-        pairs = [override.partition("=") for override in self.config_overrides or ()]
-        if not all(name and equals for name, equals, _ in pairs):
+        words = self.config_overrides or []
+        if not all("=" in word for word in words):
             raise InputError("`--config_overrides` must be a list of `name=value`.")
-        return {name: yaml.safe_load(value) for name, _, value in pairs}
+        return read_fields(words)
 
     @property
     def kind(self) -> str:

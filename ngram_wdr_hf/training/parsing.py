@@ -59,6 +59,8 @@ def parse(
     """
     options = {"prog": prog, "usage": USAGE, "description": description, "formatter_class": HelpFormatter}
     parser = OptionParser(classes, allow_abbrev=False, **options)
+    # For `--help`.
+    parser.set_defaults(**(defaults or {}))
     words, nulls = list(arguments), {}
     if words and words[0].endswith((".yaml", ".yml")):
         file_words, nulls = _read_yaml(Path(words[0]))

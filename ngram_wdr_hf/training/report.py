@@ -103,9 +103,9 @@ def score_metrics(scores: Scores, named: Mapping[str, Ensemble]) -> dict[str, An
         if ensemble in scores.ensembles
     }
     return {
-        "lambda": scores.lambdas,
-        "perplexity": scores.perplexities("word"),
-        "token_perplexity": scores.perplexities("token"),
+        "lambda": [*scores.by_lambda()],
+        "perplexity": [*scores.by_lambda("word").values()],
+        "token_perplexity": [*scores.by_lambda("token").values()],
         "ensembles": by_ensemble,
         **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
         "num_words": scores.num_words,

@@ -16,7 +16,7 @@ from ..data.errors import InputError
 from ..data.tokenizers import load_tokenizer
 from .parsing import SETTINGS
 from .report import METRICS
-from .trainer import NgramTrainer
+from .trainer import ResumableTrainer
 
 # Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
 STATE = "trainer_state.json"
@@ -139,7 +139,7 @@ class RunFolder:
         unfinished.write_text(_as_yaml(self.settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
 
-    def train(self, trainer: NgramTrainer, tokenizer: PreTrainedTokenizerBase) -> None:
+    def train(self, trainer: ResumableTrainer, tokenizer: PreTrainedTokenizerBase) -> None:
         """
         Write tokenizer and settings. Train from the last complete checkpoint in the folder, else from that of
         `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the

@@ -47,7 +47,43 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
     return model
 
 
-class NgramTrainer(SeparateClippingMixin, Trainer):
+class ResumableTrainer(Trainer):
+    """
+    A [`Trainer`] for [`RunFolder.train`]. A loss that is infinite or not a number ends the training with a
+    `FloatingPointError`.
+    """
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # With float16, steps whose gradients overflow are skipped.
+        may_overflow = "loss" in logs and self.accelerator.scaler is not None
+        if not may_overflow and not math.isfinite(logs.get("loss", logs.get("eval_loss", 0.0))):
+            raise FloatingPointError(
+                f"The loss is not finite in step {self.state.global_step}: lower the learning rate."
+            )
+        super().log(logs, start_time)
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        # The training's random numbers do not depend on the number of evaluations.
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*args, **kwargs)
+
+    def num_steps(self) -> int:
+        """Return the length of the training in steps, computed from the epochs if need be."""
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        # A data loader may draw its seed.
+        with torch.random.fork_rng(devices=[]):
+            return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+
+    def load_result(self, checkpoint: Path) -> None:
+        """Load state and result of a training that ended with `checkpoint`: the best checkpoint, or this one."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        best = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        # The folder may have been moved.
+        self._load_from_checkpoint(str(checkpoint if best is None else checkpoint.with_name(Path(best).name)))
+
+
+class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
     r"""
     A [`Trainer`] that also logs the loss of each depth, averaged over targets: `next_word_loss`, `head_1_loss`, ....
     It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
@@ -118,18 +154,7 @@ class NgramTrainer(SeparateClippingMixin, Trainer):
                 # Each loss is already divided by the number of targets in all micro-batches.
                 logs["bow_loss"] = self.accelerator.reduce(self._bow_loss / self._steps_to_log).item()
             self._head_losses = self._head_counts = self._bow_loss = self._steps_to_log = 0.0
-        # With float16, steps whose gradients overflow are skipped.
-        may_overflow = "loss" in logs and self.accelerator.scaler is not None
-        if not may_overflow and not math.isfinite(logs.get("loss", logs.get("eval_loss", 0.0))):
-            raise FloatingPointError(
-                f"The loss is not finite in step {self.state.global_step}: lower the learning rate."
-            )
         super().log(logs, start_time)
-
-    def evaluate(self, *args, **kwargs) -> dict[str, float]:
-        # The training's random numbers do not depend on the number of evaluations.
-        with torch.random.fork_rng(devices=[]):
-            return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         text = dataloader.dataset
@@ -168,23 +193,9 @@ class NgramTrainer(SeparateClippingMixin, Trainer):
             metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
             metrics["accepted_drafts"] = sum(accumulate(rates, operator.mul))
         if self.ensembles or not self.fits_ensemble:
-            metrics |= {"best_lambda": scores.best_lambda, "best_perplexity": min(scores.perplexities())}
+            best = scores.best_lambda
+            metrics |= {"best_lambda": best, "best_perplexity": scores.perplexity(best)}
         return metrics
-
-    def num_steps(self) -> int:
-        """Return the length of the training in steps, computed from the epochs if need be."""
-        if self.args.max_steps > 0:
-            return self.args.max_steps
-        # A data loader may draw its seed.
-        with torch.random.fork_rng(devices=[]):
-            return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
-
-    def load_result(self, checkpoint: Path) -> None:
-        """Load state and result of a training that ended with `checkpoint`: the best checkpoint, or this one."""
-        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        best = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
-        # The folder may have been moved.
-        self._load_from_checkpoint(str(checkpoint if best is None else checkpoint.with_name(Path(best).name)))
 
 
 # What the lines of the log show, in this order.

@@ -1,43 +1,108 @@
-"""GLUE's metrics, BLEU and chrF, loaded by `evaluate`."""
+"""Metrics loaded by `evaluate`: perplexity, GLUE's metrics, BLEU and chrF."""
 
 import math
-import random
 
 import evaluate
 import pytest
 import sacrebleu
+import torch
+import torch.nn.functional as F
 
+from ngram_wdr_hf.data.token_stream import TokenStream, evaluation_windows, tokenize
+from ngram_wdr_hf.data.tokenizers import start_token_id, train_bpe_tokenizer
+from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.evaluation.translation_scores import score_translations
-from ngram_wdr_hf.metrics import GLUE, TRANSLATION
+from ngram_wdr_hf.metrics import GLUE, PERPLEXITY, TRANSLATION
+from tests.support import reference
+from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
 from tests.support.errors import raises_naming
+from tests.support.texts import load, write
 
 
-def accuracy(predictions: list[int], references: list[int]) -> float:
-    return sum(guess == truth for guess, truth in zip(predictions, references, strict=True)) / len(references)
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model with λ = 0.4, and its folder."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return save_checkpoint(folder, tokenizer_of_words(), ensemble_lambda=0.4), str(folder)
 
 
-def matthews_correlation(predictions: list[int], references: list[int]) -> float:
-    pairs = list(zip(predictions, references, strict=True))
-    both, neither, only_guessed, only_true = (pairs.count(pair) for pair in ((1, 1), (0, 0), (1, 0), (0, 1)))
-    products = (both + only_guessed) * (both + only_true) * (neither + only_guessed) * (neither + only_true)
-    return (both * neither - only_guessed * only_true) / math.sqrt(products) if products else 0.0
+@torch.no_grad()
+def slow_nll(model, ids: list[int], ensemble_lambda: float, context: int) -> float:
+    """Sum the NLL of all tokens but the first, each predicted from the tokens before it."""
+    total = 0.0
+    for i in range(1, len(ids)):
+        logits = reference.ensembled_logits(model, torch.tensor([ids[max(0, i - context) : i]]), ensemble_lambda)
+        total += F.cross_entropy(logits[0, -1], torch.tensor(ids[i])).item()
+    return total
 
 
 @pytest.mark.parametrize(
-    ("task", "definition"), [("sst2", accuracy), ("rte", accuracy), ("cola", matthews_correlation)]
+    ("options", "ensemble_lambda", "context"),
+    [
+        ({}, 0.4, CONTEXT),
+        ({"ensemble_lambda": 0.0, "batch_size": 1}, 0.0, CONTEXT),
+        ({"ensemble_weights": [0.3, 0.7 / 3, 0.7 / 3, 0.7 / 3], "stride": 1}, 0.7, CONTEXT),
+        ({"block_size": 5, "stride": 1}, 0.4, 5),
+    ],
+    ids=["own", "plain", "other", "narrow"],
 )
-def test_glue(task, definition):
-    metric, chance = evaluate.load(GLUE, task, keep_in_memory=True), random.Random(0)
-    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
-        references = [int(chance.random() < 0.7) for _ in range(101)]
-        predictions = [truth if chance.random() < share else 1 - truth for truth in references]
-        results = metric.compute(predictions=predictions, references=references)
-        assert results == {definition.__name__: pytest.approx(definition(predictions, references), abs=1e-12)}
-    constant = metric.compute(predictions=[1, 1, 1, 1], references=[1, 1, 1, 0])
-    assert list(constant.values()) == [0.75 if definition is accuracy else 0.0]
+def test_perplexity_equals_a_loop_over_positions(checkpoint, options, ensemble_lambda, context):
+    model, folder = checkpoint
+    texts = [random_lines(3, 0, 7), random_lines(1, seed=1), random_lines(4, seed=2).rstrip("\n")]
+    if "stride" in options:
+        # With stride 1, a text longer than the window equals the loop, too.
+        texts.append(random_lines(12, 9, 11, seed=3))
+    tokenizer = tokenizer_of_words()
+    end = start_token_id(tokenizer)
+    ids = [[end, *tokenizer(text)["input_ids"]] for text in texts]
+    # A text without a final line break gets the end token.
+    ids[2].append(end)
+    nlls, counts = [slow_nll(model, row, ensemble_lambda, context) for row in ids], [len(row) - 1 for row in ids]
+
+    results = evaluate.load(PERPLEXITY).compute(predictions=texts, model_id=folder, **options)
+
+    perplexities = [math.exp(nll / count) for nll, count in zip(nlls, counts, strict=True)]
+    assert results["perplexities"] == pytest.approx(perplexities, rel=1e-4)
+    assert results["mean_perplexity"] == pytest.approx(sum(perplexities) / len(texts), rel=1e-4)
+    # The tokens are words.
+    for name in ("perplexity", "word_perplexity"):
+        assert results[name] == pytest.approx(math.exp(sum(nlls) / sum(counts)), rel=1e-4)
 
 
-def test_unknown_task():
+@pytest.mark.parametrize("stride", [None, 5])
+def test_perplexity_of_a_file(tmp_path, stride):
+    """By token and by word, with empty lines, repeated spaces and no final line break."""
+    text = random_lines(9, 0, 0, 0, 14, 3, 20) + "  two spaces\r\n\r\nand no end"
+    # A tokenizer with tokens that span several lines.
+    tokenizer = train_bpe_tokenizer([random_lines(2, 0, 0, 0) * 9], 300)
+    assert len(tokenizer("\n\n\n")["input_ids"]) == 1
+    model = save_checkpoint(tmp_path / "model", tokenizer, ensemble_lambda=0.4)
+    stream = TokenStream.from_rows(tokenize(load(write(tmp_path / "test.txt", text)), tokenizer))
+    scores = score(model, evaluation_windows(stream, tokenizer, CONTEXT, stride), [0.4], 16)
+    results = evaluate.load(PERPLEXITY).compute(predictions=[text], model_id=str(tmp_path / "model"), stride=stride)
+    assert results["perplexity"] == pytest.approx(scores.perplexity(0.4), rel=1e-6)
+    assert results["word_perplexity"] == pytest.approx(scores.perplexity(0.4, "word"), rel=1e-6)
+    assert results["perplexity"] < results["word_perplexity"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"predictions": ["word1", ""]}, "`predictions`"), ({"block_size": 17}, "`block_size`")]
+)
+def test_bad_input(checkpoint, options, name):
+    # In memory, because an error leaves files locked and `evaluate` would wait for them.
+    metric = evaluate.load(PERPLEXITY, keep_in_memory=True)
+    with raises_naming(ValueError, name):
+        metric.compute(**{"predictions": ["word1"], "model_id": checkpoint[1], **options})
+
+
+@pytest.mark.parametrize(
+    ("predictions", "accuracy", "correlation"),
+    [([1, 1, 0, 0, 1], 3 / 5, 1 / 6), ([1, 1, 1, 0, 0], 1, 1), ([0, 0, 0, 1, 1], 0, -1), ([1] * 5, 3 / 5, 0)],
+)
+def test_glue(predictions, accuracy, correlation):
+    for task, expected in (("sst2", accuracy), ("rte", accuracy), ("cola", correlation)):
+        results = evaluate.load(GLUE, task).compute(predictions=predictions, references=[1, 1, 1, 0, 0])
+        assert results == {"matthews_correlation" if task == "cola" else "accuracy": pytest.approx(expected)}
     with raises_naming(ValueError, "config_name", "sst2, cola, rte", "mnli"):
         evaluate.load(GLUE, "mnli")
 
@@ -67,13 +132,13 @@ def test_translation(references, streams):
     metric = evaluate.load(TRANSLATION)
     results = metric.compute(predictions=HYPOTHESES, references=references)
     assert results == {name: value for name, value in vars(scores).items() if name != "num_sentences"}
-    for prediction, reference in zip(HYPOTHESES, references, strict=True):
-        metric.add(prediction=prediction, reference=reference)
+    for prediction, given in zip(HYPOTHESES, references, strict=True):
+        metric.add(prediction=prediction, reference=given)
     assert metric.compute() == results
 
 
-def test_references_that_do_not_match():
+@pytest.mark.parametrize("references", [FIRST[:1], [*FIRST, "Ja."], [FIRST, SECOND[:1]]])
+def test_references_that_do_not_match(references):
     """Sacrebleu would score the first ones."""
-    for references in (FIRST[:1], [*FIRST, "Ja."], [FIRST, SECOND[:1]]):
-        with pytest.raises(ValueError):
-            score_translations(HYPOTHESES, references)
+    with pytest.raises(ValueError):
+        score_translations(HYPOTHESES, references)

@@ -8,20 +8,15 @@ from transformers import (
     GPT2LMHeadModel,
     Olmo2Config,
     Olmo2ForCausalLM,
-    Trainer,
-    TrainingArguments,
 )
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
-from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.models import load_checkpoint
-from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support.backbones import DECODER_SIZES
 from tests.support.checkpoints import save_checkpoint, tokenizer_of_words
 from tests.support.errors import raises_naming
 from tests.support.masked import plain_masked, tiny_masked
-from tests.support.tiny import plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
-from tests.support.training import ONE_STEP
+from tests.support.tiny import plain_model, plain_seq2seq, tiny_model, tiny_seq2seq
 
 
 def tiny_olmo2() -> Olmo2ForCausalLM:
@@ -119,16 +114,6 @@ def test_lambda_for_training_on(tmp_path):
     for fields, expected in (({}, 0.9), ({"ensemble_lambda": 0.0}, None)):
         loaded = load_checkpoint(str(tmp_path), "causal", tokenizer, **fields)
         assert loaded.generation_config.to_dict().get("ensemble_lambda") == expected
-
-
-@pytest.mark.parametrize(("field", "value"), [("ngram_target", "simple"), ("ngram_size", 3)])
-def test_resuming_with_another_meaning(tmp_path, field, value):
-    rows = [{"input_ids": row, "labels": row} for row in random_ids(4, 9)]
-    arguments = TrainingArguments(tmp_path, **{**ONE_STEP, "save_strategy": "steps", "save_steps": 1})
-    Trainer(tiny_model(), arguments, train_dataset=rows).train()
-    trainer = NgramTrainer(tiny_model(**{field: value}), arguments, train_dataset=rows)
-    with raises_naming(InputError, f"`{field}={value}`", "checkpoint-1"):
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
 PLAIN = {

@@ -3,21 +3,17 @@
 import random
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import ngram_wdr_hf as ours
-from ngram_wdr_hf.data.glue import GLUE_TASKS
 from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer, train_word_tokenizer
-from ngram_wdr_hf.training.glue.arguments import parse_glue_arguments
-from ngram_wdr_hf.training.glue.report import GlueResult
-from ngram_wdr_hf.training.glue.run import run_glue
+from ngram_wdr_hf.training.glue import GLUE_TASKS, main
 from tests.support.backbones import LLAMA_SIZES, REFORMER_SIZES
-from tests.support.processes import ROOT
 from tests.support.tiny import plain_model, tiny_model, tiny_seq2seq
 
-SCRIPT = ROOT / "finetune_glue.py"
 MOODS = {1: ["charming", "moving"], 0: ["bleak", "dull"]}
 NEUTRAL_WORDS = ["film", "plot", "actor", "scene", "often"]
 WORDS = [*MOODS[1], *MOODS[0], *NEUTRAL_WORDS]
@@ -34,8 +30,8 @@ QUICK = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--lea
 QUICK += ["--disable_tqdm", "true"]
 
 
-def run(*arguments: str) -> list[GlueResult]:
-    return run_glue(parse_glue_arguments(arguments, "finetune_glue.py"))
+def run(*arguments: str) -> list[dict[str, Any]]:
+    return main(arguments)
 
 
 def sentence(mood: int, chance: random.Random) -> str:

@@ -1,0 +1,94 @@
+"""Plots of head diagnostics."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from ..decoding.statistics import SpeculationStatistics
+from ..method.ensemble import describe_ensemble
+from .head_diagnostics import HeadDiagnostics
+
+
+def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
+    """Plot perplexity and accuracy by depth, one curve per model, from diagnostics on the same text by model name."""
+    figure, (left, right) = _panels(2)
+    for name, found in by_name.items():
+        left.plot(found.perplexities, marker="o", label=name)
+        right.plot(found.accuracies, marker="o", label=name)
+    left.set(yscale="log", ylabel="perplexity by token")
+    # Labels like 200 instead of 2 x 10^2.
+    left.yaxis.set(major_formatter="{x:g}", minor_formatter="{x:g}")
+    right.set(ylabel="accuracy", ylim=(0, None))
+    right.yaxis.set_major_formatter(PercentFormatter(1))
+    deepest = max(len(found.nlls) for found in by_name.values())
+    for axes in (left, right):
+        axes.set_xticks(range(deepest), ["next token", *(f"head {n}" for n in range(1, deepest))])
+        axes.legend(fontsize="small")
+    return figure
+
+
+def plot_acceptance(
+    by_name: Mapping[str, HeadDiagnostics], generated: Mapping[str, SpeculationStatistics] | None = None
+) -> Figure:
+    """
+    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors: on the
+    text and, with the results of [`draft_statistics`] by model name, in generation. Models without heads are left out.
+    """
+    figure, (axes,) = _panels(1)
+    for i, (name, found) in enumerate(by_name.items()):
+        kinds = [("text", found.tokens_per_pass, found.acceptance, found.num_drafts, "o-")]
+        if generated and name in generated:
+            kinds.append(("generation", generated[name].tokens_per_forward, *acceptance_of(generated[name]), "s:"))
+        for kind, tokens, rates, counts, style in kinds if found.acceptance else ():
+            variances = [rate * (1 - rate) / max(count, 1) for rate, count in zip(rates, counts, strict=True)]
+            errors = [2 * math.sqrt(variance) for variance in variances]
+            label = f"{name}, {kind}: {tokens:.2f} tokens per pass"
+            axes.errorbar(range(1, len(rates) + 1), rates, errors, fmt=f"C{i}{style}", capsize=4, label=label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(ylim=(0, None), xlabel="head", ylabel="acceptance rate\nafter accepted drafts")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[int]]:
+    """Return, for each head, the acceptance rate of its drafts after accepted ones, and the number of these."""
+    # From rates, not counts, because fewer heads draft near the end of a text.
+    before = [1.0, *statistics.acceptance]
+    rates = [now / last if last else 0.0 for last, now in itertools.pairwise(before)]
+    return rates, [round(last * drafted) for last, drafted in zip(before, statistics.num_drafted, strict=False)]
+
+
+def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:
+    """
+    Plot the ensemble's gain with error bars of two standard errors, by position in the sentence (`by="place"`) or by
+    count of the token (`by="frequency"`), in groups of at least 0.5% of the tokens.
+    """
+    xlabel = {"place": "position in the sentence", "frequency": "count of the token"}[by]
+    figure, (axes,) = _panels(1)
+    axes.axhline(0, color="black", linewidth=1)
+    sizes: dict[str, int] = {}
+    for i, (name, found) in enumerate((name, found) for name, found in by_name.items() if found.acceptance):
+        gains = [gain for gain in getattr(found, f"gain_by_{by}") if gain.num_tokens >= 0.005 * found.gain.num_tokens]
+        sizes |= {gain.label: gain.num_tokens for gain in gains}
+        # The bars of several models stand side by side.
+        places = [list(sizes).index(gain.label) + 0.14 * i for gain in gains]
+        errors = [2 * gain.standard_error for gain in gains]
+        label = f"{name}, {describe_ensemble(found.ensemble)}"
+        axes.errorbar(places, [gain.mean for gain in gains], errors, fmt="o", capsize=4, label=label)
+    axes.set_xticks(range(len(sizes)), [f"{label}\n{count:,}" for label, count in sizes.items()], fontsize="small")
+    axes.set(xlabel=f"{xlabel}, and number of tokens", ylabel="gain in nats per token (above 0: helps)")
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(1 + 4.2 * count, 3.7), layout="constrained")
+    panels = figure.subplots(1, count, squeeze=False)[0]
+    for axes in panels:
+        axes.grid(alpha=0.3)
+    return figure, panels

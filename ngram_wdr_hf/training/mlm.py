@@ -1,0 +1,243 @@
+r"""
+Train and evaluate a masked language model (BERT or ModernBERT) with WDR heads at its masked words.
+
+    ngram-wdr mlm                                              # 2-level WDR on the texts of Python's help, in minutes
+    ngram-wdr mlm --compare                                    # compare with the plain model and `masked` composition
+    ngram-wdr mlm --train_file wiki.train.tokens --validation_file wiki.valid.tokens --masking span \
+        --wdr_compose masked --output_dir runs/spans           # masked spans, differences of masked words only
+    ngram-wdr mlm --preset crammed --dataset_name wikimedia/wikipedia --dataset_config 20231101.en --streaming \
+        --output_dir runs/crammed                              # like CrammedBERT, 18,750 steps
+    ngram-wdr mlm --do_train false --model_name_or_path runs/mlm
+    accelerate launch --multi_gpu -m ngram_wdr_hf mlm          # several GPUs
+
+Repeat a command to resume an interrupted run. `ngram-wdr glue` fine-tunes the result. `python train_mlm.py` is the
+same command.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, default_data_collator, set_seed
+from transformers.hf_argparser import HfArg
+
+from ..data.errors import InputError
+from ..data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
+from ..data.masking import KINDS as MASKINGS
+from ..data.token_stream import StreamedBlocks
+from ..data.tokenizers import train_masked_tokenizer
+from ..evaluation.scores import MaskedScores, score_masked
+from ..method.documents import IGNORE_INDEX
+from ..modeling.masked import COMPOSITIONS
+from .new_models import choose_weights, limit_length, make_model
+from .options import (
+    KINDS,
+    ModelOptions,
+    RunTrainingArguments,
+    TextOptions,
+    check_at_least,
+    choice,
+    optional,
+    preset_choice,
+)
+from .parsing import parse
+from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
+from .report import Card, RunResult, describe_model
+from .results import add_callbacks, compare, introduce, load_trained, save, score_text
+from .run_folder import RunFolder, settings_of
+from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
+from .trainer import NgramTrainer, loss_names
+
+# Tokens shown on either side of a masked token, and predictions shown per token.
+CONTEXT, NUM_GUESSES = 6, 3
+CARD = Card(
+    "A masked language model",
+    "fill-mask",
+    """from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained({name!r}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
+inputs = tokenizer("It is " + tokenizer.mask_token, return_tensors="pt")
+is_masked = inputs["input_ids"] == tokenizer.mask_token_id
+best = model(**inputs).logits[is_masked][0].topk(5).indices
+print([tokenizer.decode(token) for token in best])""",
+)
+
+
+@dataclass
+class MlmOptions(TextOptions):
+    """The text and its masking."""
+
+    model_options: ClassVar[set[str]] = {"block_size", "masking", "mlm_probability"}
+
+    tokenizer: str | None = optional(
+        "`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a tokenizer with "
+        "a mask token. Default: the checkpoint's, else `bpe`."
+    )
+    masking: str = choice(
+        "token", MASKINGS, "What to mask: `token`, single tokens; `span`, spans of up to ten tokens, as in SpanBERT."
+    )
+    mlm_probability: float = HfArg(default=0.15, help="Share of tokens to mask.")
+    num_examples: int = HfArg(default=8, help="Number of masked tokens to show with the model's predictions.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 1 + FRAME, "block_size")
+        if not 0 < self.mlm_probability < 1:
+            raise InputError(f"`--mlm_probability` must be between 0 and 1, got {self.mlm_probability}.")
+
+
+@dataclass
+class MlmModelOptions(ModelOptions):
+    """A new BERT or ModernBERT by preset, or a checkpoint of one."""
+
+    presets: ClassVar[dict[str, Preset]] = MLM_PRESETS
+    # There is no ensemble: free heads would have no effect at all.
+    default_recipe: ClassVar[str] = "paper"
+    # Two levels of word differences: the paper's best on average.
+    default_ngram_size: ClassVar[int] = 3
+
+    preset: str | None = preset_choice(MLM_PRESETS)
+    wdr_compose: str | None = choice(
+        None,
+        COMPOSITIONS,
+        "Which of the next n tokens head n composes a masked token with: `all`, masked or not; `masked`, only if all "
+        "n are masked (else it has no target). Default: the checkpoint's, else `all`.",
+    )
+
+    @property
+    def kind(self) -> str:
+        return "masked" if super().kind != "plain" and self.wdr_compose == "masked" else super().kind
+
+    @property
+    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
+        wdr = (*KINDS["wdr"], "--wdr_compose")
+        return {"plain": KINDS["plain"], "wdr": (*wdr, "all"), "masked": (*wdr, "masked")}
+
+
+class NewMasks(TrainerCallback):
+    """Callback that passes the epoch to the blocks, for new masks; accelerate does so with one process only."""
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if isinstance(train_dataloader.dataset, MaskedBlocks):
+            train_dataloader.dataset.set_epoch(int(state.epoch))
+
+
+class MaskedTrainer(NgramTrainer):
+    """An [`NgramTrainer`] for masked language models. It evaluates `MaskedText`, with `eval_accuracy`."""
+
+    main_name = "masked_word"
+
+    def score(self, model: nn.Module, text: MaskedText, on_batch) -> dict[str, float]:
+        scores = self.last_scores = score_masked(model, text, self.args.eval_batch_size, on_batch)
+        return {"loss": scores.nll, "perplexity": scores.perplexity, "accuracy": scores.accuracy}
+
+
+def main(arguments: Sequence[str]) -> RunResult:
+    """Train a model, evaluate, and save; with `--compare`, several."""
+    classes = (MlmOptions, MlmModelOptions, RunTrainingArguments)
+    options, model_options, training = parse(classes, arguments, "ngram-wdr mlm", __doc__, {"output_dir": "runs/mlm"})
+    training.select_by("heads_loss" if model_options.train_mode == "heads" else "loss")
+    folder = RunFolder(training.output_dir)
+    with folder.claimed(settings_of(options, model_options, training), training):
+        set_seed(training.seed)
+        folder.make_repository(training)
+
+        with training.main_process_first(local=False, desc="preparing data and model"):
+            # 1. Data
+            splits = load_splits(options, training)
+            vocab_size = options.vocab_size or MLM_PRESETS[model_options.preset or DEFAULT_PRESET].subword_vocab_size
+            kind = options.tokenizer or model_options.model_name_or_path or "bpe"
+            trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
+            tokenizer = folder.tokenizer() or find_tokenizer(kind, trainers, splits)
+            masking = Masking(tokenizer, options.masking, options.mlm_probability)
+            data = tokenize_splits(splits, tokenizer, options, training.seed)
+
+            # 2. Model
+            model = make_model(model_options, "masked", tokenizer, options.block_size, training.do_train)
+            block_size = find_block_size(model, options.block_size)
+            limit_length(tokenizer, model)
+        texts = {
+            split: MaskedText(stream, block_size, masking)
+            for split, stream in data.streams.items()
+            if split != "train"
+        }
+        introduce(model, data.counts(), training)
+
+        # 3. Train
+        if training.do_train and not folder.is_finished():
+            if data.streamed is None:
+                train_dataset = MaskedBlocks(data.streams["train"], block_size, masking, training.seed)
+            else:
+                blocks = StreamedBlocks(data.streamed, block_size - FRAME)
+                train_dataset = StreamedMaskedBlocks(blocks, masking, training.seed)
+            trainer = MaskedTrainer(
+                choose_weights(model, model_options),
+                training,
+                train_dataset=train_dataset,
+                eval_dataset=texts.get("validation"),
+                processing_class=tokenizer,
+                data_collator=default_data_collator,
+                head_loss_schedule=model_options.head_loss_schedule,
+                callbacks=[NewMasks()],
+            )
+            add_callbacks(trainer, model_options)
+            folder.train(trainer, tokenizer)
+        model = load_trained(model, folder, training)
+
+        # 4. Evaluate
+        scores = {split: score_text(score_masked, split, text, training, model=model) for split, text in texts.items()}
+        samples = {}
+        if training.should_save and options.num_examples:
+            samples["masked tokens"] = guesses(model, tokenizer, next(iter(texts.values())), options.num_examples)
+
+        # 5. Save and report
+        result = RunResult(
+            **describe_model(model),
+            settings=folder.settings,
+            history=folder.history(),
+            splits={split: masked_metrics(each) for split, each in scores.items()},
+            tables={"Masked tokens": {split: masked_cells(each) for split, each in scores.items()}},
+            samples=samples,
+        )
+        save(result, model, folder, training, CARD, {})
+    if model_options.compare:
+        compare(main, arguments, result, model_options, training)
+    return result
+
+
+def masked_metrics(scores: MaskedScores) -> dict[str, Any]:
+    """Return the figures of a split for `metrics.json`."""
+    return {
+        "perplexity": scores.perplexity,
+        "accuracy": scores.accuracy,
+        **dict(zip(loss_names(len(scores.head_nlls), "masked_word"), scores.head_nlls, strict=True)),
+        "num_masked": scores.num_masked,
+        "head_counts": scores.head_counts,
+    }
+
+
+def masked_cells(scores: MaskedScores) -> dict[str, str]:
+    """Return the cells of a row by heading, without those of heads that have no targets."""
+    heads = {f"{n}-level NLL": f"{nll:.3f}" for n, nll in enumerate(scores.head_nlls) if n and nll is not None}
+    figures = {"perplexity": f"{scores.perplexity:.2f}", "accuracy": f"{scores.accuracy:.2%}"}
+    return {"masked tokens": f"{scores.num_masked:,}", **figures, **heads}
+
+
+@torch.no_grad()
+def guesses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: MaskedText, num_examples: int) -> str:
+    """Return the first mask tokens of a text, with the original token, the best predictions, and the tokens around."""
+    model.eval()
+    lines = []
+    for block in text:
+        ids, labels = block["input_ids"], block.pop("labels")
+        logits = model(**{name: tensor[None].to(model.device) for name, tensor in block.items()}).logits[0]
+        for i in ((labels != IGNORE_INDEX) & (ids == tokenizer.mask_token_id)).nonzero()[:, 0].tolist():
+            if len(lines) == num_examples:
+                return "\n".join(lines)
+            best = ", ".join(tokenizer.decode([token]) for token in logits[i].topk(NUM_GUESSES).indices.tolist())
+            around = tokenizer.decode(ids[max(i - CONTEXT, 0) : i + CONTEXT + 1])
+            lines.append(f"{tokenizer.decode([labels[i]])}: {best}\n    {around}")
+    return "\n".join(lines)

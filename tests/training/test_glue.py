@@ -1,0 +1,381 @@
+"""`ngram-wdr glue`, from its arguments to what it leaves."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
+from ngram_wdr_hf.training.glue import (
+    GLUE_TASKS,
+    GlueOptions,
+    encode,
+    load_classifier,
+    padding_collator,
+    read_examples,
+)
+from tests.support.errors import raises_naming
+from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, WORDS, run, tiny_checkpoint, tokenizer_for, write_task
+from tests.support.processes import in_two_processes, run_and_kill
+from tests.support.scripts import contents, weights_of
+
+KINDS = {
+    "gpt2": "GPT2ForSequenceClassification",
+    "plain gpt2": "GPT2ForSequenceClassification",
+    "llama": "LlamaForSequenceClassification",
+    "bart": "BartForSequenceClassification",
+    "t5": "T5ForSequenceClassification",
+    "bert": "BertForSequenceClassification",
+    "modernbert": "ModernBertForSequenceClassification",
+}
+SST2, RTE = GLUE_TASKS["sst2"], GLUE_TASKS["rte"]
+PAIRS = [(["dull film", "bleak plot often"], 0), (["often moving plot scene actor film film", "film"], 1)]
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("glue")
+    for name in GLUE_TASKS:
+        write_task(folder, name)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("gpt2")
+    tiny_checkpoint("gpt2", folder)
+    return str(folder)
+
+
+@pytest.fixture
+def command(gpt2, glue, tmp_path) -> list[str]:
+    options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
+    return [*options, "--output_dir", str(tmp_path / "run")]
+
+
+def last_states(model: PreTrainedModel, trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Return the hidden states of a model's last layer; `trunk` is the submodule to call."""
+    inputs = {"input_ids": ids, "output_hidden_states": True}
+    if model.config.is_encoder_decoder:
+        return trunk(**inputs, decoder_input_ids=ids).decoder_hidden_states[-1]
+    return trunk(**inputs).hidden_states[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_the_trunk_arrives_and_the_heads_are_left_out(kind, tmp_path):
+    language_model = tiny_checkpoint(kind, tmp_path / "model")
+    model, tokenizer = load_classifier(str(tmp_path / "model"), RTE)
+    model.eval()
+    assert type(model).__name__ == KINDS[kind] and type(model).__module__.startswith("transformers.")
+    assert not any("ngram" in name for name in model.state_dict())
+    rows = encode(PAIRS, model, tokenizer)
+    ids = torch.tensor([rows[0]["input_ids"]])
+    expected = last_states(language_model, language_model, ids)
+    assert torch.equal(last_states(model, model.base_model, ids), expected) and expected.std() > 0.1
+
+    model.save_pretrained(tmp_path / "classifier")
+    tokenizer.save_pretrained(tmp_path / "classifier")
+    config = json.loads((tmp_path / "classifier" / "config.json").read_text())
+    assert config["model_type"] in CONFIG_MAPPING_NAMES and "auto_map" not in config
+    assert not {"ngram_size", "ensemble_lambda", "wdr_compose", "bow_loss_weight"} & config.keys()
+    assert config["id2label"] == {"0": "entailment", "1": "not_entailment"}
+    batch = padding_collator(model, tokenizer)(rows)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+    # The tokenizer also has the changes.
+    columns = map(list, zip(*(sentences for sentences, _ in PAIRS), strict=True))
+    texts = AutoTokenizer.from_pretrained(tmp_path / "classifier")(*columns, padding=True, return_tensors="pt")
+    assert torch.equal(texts["input_ids"], batch["input_ids"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_padding_changes_nothing(kind, tmp_path):
+    tiny_checkpoint(kind, tmp_path)
+    model, tokenizer = load_classifier(str(tmp_path), SST2)
+    model.eval()
+    end = "" if model.config.is_encoder_decoder or tokenizer.bos_token is None else f" {tokenizer.bos_token}"
+    texts = ["film", f"dull plot{end}", f"often{end} moving scene film film", "bleak"]
+    rows = encode([([text], 0) for text in texts], model, tokenizer)
+    assert len(rows[1]["input_ids"]) > len(rows[0]["input_ids"])
+    batch = padding_collator(model, tokenizer)(rows)
+    alone = [model(input_ids=torch.tensor([row["input_ids"]])) for row in rows]
+    torch.testing.assert_close(model(**batch).logits, torch.cat([output.logits for output in alone]))
+    if "gpt2" in kind:
+        # The last token is classified, even if it is the end token.
+        for row, output in zip(rows, alone, strict=True):
+            states = model.transformer(torch.tensor([row["input_ids"]])).last_hidden_state
+            torch.testing.assert_close(output.logits, states[:, -1] @ model.score.weight.T)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pair"),
+    [("gpt2", "A <eos> B"), ("bart", "A <eos> B <eos>"), ("bert", "[CLS] A [SEP] B [SEP]")],
+)
+def test_pairs_are_joined_and_truncated(kind, pair, tmp_path):
+    tokenizer, long = tokenizer_for(kind), " ".join(NEUTRAL_WORDS * 4)
+    tiny_checkpoint(kind, tmp_path)
+    model, joined = load_classifier(str(tmp_path), RTE)
+    pairs = [*PAIRS, ([long, "dull"], 0), (["dull", long], 1)]
+    room = 12 - len(pair.replace("A", "").replace("B", "").split())
+    for (sentences, _), row in zip(pairs, encode(pairs, model, joined, max_length=12), strict=True):
+        parts = [tokenizer.tokenize(text) for text in sentences]
+        # The longer text is truncated.
+        shorter = min(map(len, parts))
+        parts = [part[: max(shorter, room - shorter)] if sum(map(len, parts)) > room else part for part in parts]
+        tokens = pair.replace("A", " ".join(parts[0])).replace("B", " ".join(parts[1]))
+        assert joined.convert_ids_to_tokens(row["input_ids"]) == tokens.split()
+    # A single text is unchanged.
+    assert joined("dull film").input_ids == tokenizer("dull film").input_ids
+
+
+@pytest.mark.parametrize(("kind", "has_types"), [("bert", True), ("modernbert", False), ("gpt2", False)])
+def test_token_type_ids_only_for_models_with_token_types(kind, has_types, tmp_path):
+    """GPT-2 would look them up as token ids."""
+    tokenizer = tokenizer_for("bert")
+    tiny_checkpoint(kind, tmp_path, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(tmp_path)
+    row = encode(PAIRS, *load_classifier(str(tmp_path), RTE))[0]
+    assert row.pop("token_type_ids", None) == ([0, 0, 0, 0, 1, 1, 1, 1] if has_types else None)
+    assert row.keys() == {"input_ids", "attention_mask", "labels"}
+
+
+@pytest.mark.parametrize("axes", [None, [4, 6]])
+def test_reformer_attention_is_bidirectional(tmp_path, axes):
+    positions = (
+        {} if axes is None else {"axial_pos_embds": True, "axial_pos_shape": axes, "axial_pos_embds_dim": [8, 8]}
+    )
+    tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24, **positions)
+    model, tokenizer = load_classifier(str(tmp_path), SST2)
+    rows = encode([(["film plot dull scene often film plot"], 0), (["dull"], 1)], model, tokenizer)
+    batch = padding_collator(model, tokenizer)(rows)
+    embedded = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+    model.train()(inputs_embeds=embedded, attention_mask=batch["attention_mask"]).logits[0].sum().backward()
+    # All seven tokens affect the output; padding does not.
+    reached = embedded.grad[0].abs().sum(-1) > 1e-7
+    assert reached[:7].all() and not reached[7:].any()
+
+
+@torch.no_grad()
+def slow_score(folder: Path, glue: str, name: str) -> float:
+    """Predict one example at a time, without padding, with the saved model."""
+    task, tokenizer = GLUE_TASKS[name], AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    lines = (Path(glue) / task.title / "dev.tsv").read_text().splitlines()
+    guesses, truths = [], []
+    for row in (line.split("\t") for line in (lines if task.columns else lines[1:])):
+        texts = {"sst2": row[:1], "cola": row[3:], "rte": row[1:3]}[name]
+        truth = row[1] if name == "cola" else row[-1]
+        truths.append(task.labels.index(truth) if name == "rte" else int(truth))
+        guesses.append(int(model(**tokenizer(*map(str.strip, texts), return_tensors="pt")).logits.argmax()))
+    if name == "cola":
+        return float(np.nan_to_num(np.corrcoef(guesses, truths)[0, 1])) if len({*guesses}) > 1 else 0.0
+    return float(np.mean(np.array(guesses) == np.array(truths)))
+
+
+def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
+    folder = tmp_path / "run"
+    command = ["--model_name_or_path", gpt2, "--task", "sst2", "cola", "rte", "--data_dir", glue, *QUICK]
+    command += ["--seeds", "1", "2", "--per_device_eval_batch_size", "4", "--output_dir", str(folder)]
+    results = run(*command)
+    printed = capsys.readouterr().out
+    metrics = json.loads((folder / "glue_metrics.json").read_text())
+    assert metrics == {"model": gpt2, "tasks": dict(zip(("sst2", "cola", "rte"), results, strict=True))}
+    assert (folder / "glue.png").stat().st_size > 0
+    for name, result in metrics["tasks"].items():
+        by_seed = np.array([result["by_seed"][seed] for seed in ("1", "2")])
+        assert by_seed.shape == (2, 2) and (result["num_train"], result["num_validation"]) == (49, 11)
+        last, best = by_seed[:, -1], by_seed.max(axis=1)
+        assert result["last_epoch"] == pytest.approx({"mean": last.mean(), "std": last.std(ddof=1)})
+        assert result["best_epoch"] == pytest.approx({"mean": best.mean(), "std": best.std(ddof=1)})
+        cells = [f"{100 * values.mean():.1f} ± {100 * values.std(ddof=1):.1f}" for values in (last, best)]
+        metric = {"accuracy": "Accuracy", "matthews_correlation": "Matthews correlation"}[result["metric"]]
+        cells = [GLUE_TASKS[name].title, metric, "2", *cells, f"{100 * result['majority_class']:.1f}"]
+        assert re.search(" +".join(map(re.escape, cells)), printed)
+        # The last batch has three examples; the saved model is that of the last epoch.
+        for seed, score in zip(("1", "2"), last, strict=True):
+            assert slow_score(folder / name / f"seed-{seed}", glue, name) == pytest.approx(score)
+    assert metrics["tasks"]["cola"]["majority_class"] == 0.0
+    assert metrics["tasks"]["sst2"]["majority_class"] == 5 / 11
+
+    # A repeated command prints the same, and changes nothing.
+    before = {path: data for path, data in contents(folder).items() if path.suffix != ".png"}
+    assert run(*command) == results
+    assert capsys.readouterr().out.split("Validation, ")[1] == printed.split("Validation, ")[1]
+    assert before.items() <= contents(folder).items()
+
+    # A result depends on the seed, not on earlier runs or names of files.
+    files = ["--train_file", f"{glue}/SST-2/train.tsv", "--validation_file", f"{glue}/SST-2/dev.tsv"]
+    alone = ["--model_name_or_path", gpt2, "--task", "sst2", *files, *QUICK, "--seed", "2", "--output_dir"]
+    run(*alone, str(tmp_path / "alone"))
+    folders = tmp_path / "alone" / "sst2" / "seed-2", folder / "sst2" / "seed-2", folder / "sst2" / "seed-1"
+    weights = [weights_of(path) for path in folders]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def run_seed(*arguments: str) -> None:
+    """Run a command whose last argument is the folder of a task and seed."""
+    run(*arguments[:-1], str(Path(arguments[-1]).parents[1]))
+
+
+def test_killed_and_resumed(gpt2, glue, tmp_path):
+    """The final weights and scores are those of an uninterrupted run. Ten steps are an epoch."""
+    options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
+    options += ["--per_device_train_batch_size", "5", "--num_train_epochs", "4"]
+    complete, broken = (tmp_path / name / "sst2" / "seed-42" for name in ("complete", "broken"))
+    run_seed(*options, "--output_dir", str(complete))
+    run_and_kill(run_seed, broken, options)
+    run_seed(*options, "--output_dir", str(broken))
+    assert weights_of(broken) == weights_of(complete)
+    metrics = [(folder.parents[1] / "glue_metrics.json").read_text() for folder in (complete, broken)]
+    assert metrics[0] == metrics[1]
+
+
+def test_scores_improve(command):
+    (result,) = run(*command, "--num_train_epochs", "8", "--seed", "3")
+    assert result["last_epoch"]["mean"] >= 0.8 and result["last_epoch"]["std"] is None
+
+
+def test_load_best_model_at_end(command, glue, tmp_path):
+    """With this high learning rate, the second epoch is the best."""
+    options = ["--learning_rate", "0.03", "--lr_scheduler_type", "constant", "--load_best_model_at_end", "true"]
+    (result,) = run(*command, *options, "--num_train_epochs", "3", "--seed", "1")
+    assert result["best_epoch"]["mean"] > result["last_epoch"]["mean"] == result["by_seed"]["1"][-1]
+    score = slow_score(tmp_path / "run" / "sst2" / "seed-1", glue, "sst2")
+    assert score == pytest.approx(result["best_epoch"]["mean"])
+
+
+def test_gradient_accumulation_is_exact(glue, tmp_path):
+    """Stock Trainer would add up the means of the micro-batches."""
+    # Without dropout, which depends on the batch size.
+    tiny_checkpoint("gpt2", tmp_path / "model", resid_pdrop=0.0)
+    options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "rte", "--data_dir", glue, *QUICK]
+    options += ["--optim", "sgd", "--learning_rate", "1", "--warmup_steps", "0"]
+    options += ["--max_steps", "2", "--max_grad_norm", "0", "--train_sampling_strategy", "sequential"]
+    weights = []
+    for size, pieces in ((8, 1), (2, 4)):
+        folder = tmp_path / str(size)
+        sizes = ["--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(pieces)]
+        run(*options, "--output_dir", str(folder), *sizes)
+        model = AutoModelForSequenceClassification.from_pretrained(folder / "rte" / "seed-42")
+        weights.append(torch.cat([value.flatten() for value in model.state_dict().values()]))
+    torch.testing.assert_close(weights[0], weights[1], atol=1e-5, rtol=1e-5)
+
+
+def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
+    with raises_naming(InputError, "`--train_sampling_strategy group_by_length`"):
+        run(*arguments, "--train_sampling_strategy", "group_by_length")
+    run(*arguments)
+
+
+def test_two_processes(command, glue, tmp_path):
+    """Eleven examples in batches of two per process: the examples that pad the last batch must not count twice."""
+    in_two_processes(run_in_one_of_two, tmp_path, [*command, "--per_device_eval_batch_size", "2"])
+    metrics = json.loads((tmp_path / "run" / "glue_metrics.json").read_text())
+    score = slow_score(tmp_path / "run" / "sst2" / "seed-42", glue, "sst2")
+    assert metrics["tasks"]["sst2"]["last_epoch"]["mean"] == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "examples"),
+    [
+        # Quotes have no special meaning; spaces around a sentence are stripped.
+        ("sst2", '\ufefflabel\tsentence\n1\t"quoted\n0\t say "it" \n\n', [(['"quoted'], 1), (['say "it"'], 0)]),
+        ("cola", 'gj04\t0\t*\t"A\r\ngj04\t1\t\tB "b"\r\n', [(['"A'], 0), (['B "b"'], 1)]),
+        (
+            "rte",
+            "index\tsentence1\tsentence2\tlabel\n7\tone\ttwo\tnot_entailment\n9\tthree\tfour\tentailment\n",
+            [(["one", "two"], 1), (["three", "four"], 0)],
+        ),
+    ],
+)
+def test_file_format(name, text, examples, tmp_path):
+    path = tmp_path / "file.tsv"
+    path.write_bytes(text.encode())
+    options = GlueOptions(task=[name], train_file=str(path), validation_file=str(path))
+    assert read_examples(options, name) == {"train": examples, "validation": examples}
+
+
+def test_datasets(glue, tmp_path):
+    """A dataset with one or several tasks gives the same examples as the files."""
+    lines = []
+    for name in ("sst2", "rte"):
+        task = GLUE_TASKS[name]
+        lines += [f"- config_name: {name}", "  data_files:"]
+        label = ClassLabel(names=list(task.labels)) if name == "rte" else Value("int64")
+        features = Features({**dict.fromkeys(task.sentences, Value("string")), "label": label})
+        for split, examples in read_examples(GlueOptions(task=[name], data_dir=glue), name).items():
+            columns = [*zip(*(sentences for sentences, _ in examples), strict=True), [label for _, label in examples]]
+            rows = Dataset.from_dict(dict(zip((*task.sentences, "label"), columns, strict=True)), features)
+            rows.to_parquet(tmp_path / "several" / f"{name}-{split}.parquet")
+            rows.to_parquet(tmp_path / name / f"{split}.parquet")
+            lines += [f"  - split: {split}", f"    path: {name}-{split}.parquet"]
+    (tmp_path / "several" / "README.md").write_text("\n".join(["---", "configs:", *lines, "---", ""]))
+    for name in ("sst2", "rte"):
+        expected = read_examples(GlueOptions(task=[name], data_dir=glue), name)
+        for folder in ("several", name):
+            assert read_examples(GlueOptions(task=[name], dataset_name=str(tmp_path / folder)), name) == expected
+    # Several tasks need a configuration each.
+    with pytest.raises(ValueError, match="rte"):
+        read_examples(GlueOptions(task=["sst2", "rte"], dataset_name=str(tmp_path / "rte")), "rte")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ("dev.tsv", "label")),
+        ("sentence\tlabel\n", ("dev.tsv", "examples")),
+        ("film\t1\nplot\t0\n", ("dev.tsv", "label")),
+        ("sentence\tmood\nfilm\t1\n", ("dev.tsv", "`label`")),
+        ("sentence\tlabel\nfilm\t1\nplot\n", ("dev.tsv", "Line 3", "2 columns")),
+        ("sentence\tlabel\nfilm\t1\nplot\t0\t0\n", ("dev.tsv", "Line 3", "2 columns")),
+        ("sentence\tlabel\nfilm\t1\n\nplot\t2\n", ("dev.tsv", "Example 2", "'2'")),
+    ],
+)
+def test_bad_files(text, names, command, glue, tmp_path):
+    shutil.copytree(glue, tmp_path / "glue")
+    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text(text)
+    # All files are checked before the first task starts.
+    with raises_naming(InputError, *names):
+        run(*command, "--task", "cola", "sst2", "--data_dir", str(tmp_path / "glue"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("--dataset_name glue", "`--data_dir`"),
+        ("--train_file {glue}/SST-2/train.tsv", "`--data_dir`"),
+        ("--max_length 4", "`--max_length`"),
+        ("--eval_strategy steps", "`--eval_strategy`"),
+        ("--do_train false", "`--do_train`"),
+    ],
+)
+def test_bad_options(options, name, command, glue):
+    with raises_naming(InputError, name):
+        run(*command, *options.format(glue=glue).split())
+
+
+def test_bad_checkpoints(command, gpt2, tmp_path):
+    shutil.copytree(gpt2, tmp_path / "model")
+    command += ["--model_name_or_path", str(tmp_path / "model")]
+    path, name = tmp_path / "model" / "model.safetensors", "transformer.h.1.mlp.c_fc.weight"
+    # Cloned: the file is memory-mapped.
+    weights = {key: value.clone() for key, value in load_file(path).items()}
+    for changed in ({}, {name: torch.zeros(3, 4)}):
+        save_file({**{key: value for key, value in weights.items() if key != name}, **changed}, path, {"format": "pt"})
+        with raises_naming(InputError, str(tmp_path / "model"), f"`{name}`"):
+            run(*command)
+    train_word_tokenizer([" ".join([*WORDS, "more", "words"]) + "\n"]).save_pretrained(tmp_path / "model")
+    with raises_naming(InputError, "fewer embeddings"):
+        run(*command)

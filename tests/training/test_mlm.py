@@ -1,0 +1,214 @@
+"""`ngram-wdr mlm`, from its arguments to what it leaves."""
+
+import ast
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
+from ngram_wdr_hf.training.mlm import NewMasks
+from ngram_wdr_hf.training.new_models import BACKBONES
+from ngram_wdr_hf.training.presets import MLM_PRESETS
+from tests.support.errors import raises_naming
+from tests.support.masked import plain_masked
+from tests.support.mlm_runs import QUICK, run
+from tests.support.processes import in_two_processes, run_and_kill
+from tests.support.scripts import as_arguments, card_code, metrics_of, weights_of
+from tests.support.texts import stream_of
+
+
+@pytest.fixture
+def short_files(files, tmp_path) -> list[str]:
+    """A training text of a few steps per epoch."""
+    path = tmp_path / "short.txt"
+    path.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:12]))
+    return ["--train_file", str(path), *files[files.index("--validation_file") :]]
+
+
+@pytest.mark.parametrize("preset", [name for name, preset in MLM_PRESETS.items() if preset.backbone == "modernbert"])
+@pytest.mark.parametrize("num_layers", [None, 1, 6])
+def test_every_layer_sees_the_whole_text(preset, num_layers):
+    fields = MLM_PRESETS[preset].config | ({} if num_layers is None else {"num_hidden_layers": num_layers})
+    config = BACKBONES["modernbert"].config_class(**fields)
+    assert config.layer_types == ["full_attention"] * fields["num_hidden_layers"]
+
+
+@pytest.mark.plots
+def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "240", "--eval_steps", "60"]
+    result = run(*command)
+    printed = capsys.readouterr().out
+    for name in ("README.md", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json", "training.png"):
+        assert (folder / name).stat().st_size > 0, name
+    metrics = metrics_of(folder)
+    assert metrics["model"] == "wdr N=3" and metrics["ensemble_lambda"] is None
+    for split in ("validation", "test"):
+        figures = metrics["splits"][split]
+        row = rf"wdr N=3 +{split} +{figures['num_masked']:,} +{figures['perplexity']:.2f} +{figures['accuracy']:.2%}"
+        assert len(re.findall(row, printed)) == 1
+        assert f"{figures['perplexity']:.2f}" in (folder / "README.md").read_text()
+    validation = metrics["splits"]["validation"]
+    # An untrained model's perplexity is about the vocabulary size.
+    assert validation["perplexity"] < 50 and validation["accuracy"] > 0.1
+    assert "step     60  validation perplexity" in printed and re.search(r"accuracy [\d.]+%  by depth", printed)
+    logged = [entry for entry in metrics["history"] if {"loss", "masked_word_loss", "head_2_loss"} <= entry.keys()]
+    assert len(logged) == 240 and logged[-1]["head_2_loss"] < logged[0]["head_2_loss"]
+    examples = result.samples["masked tokens"].split("\n")
+    assert len(examples) == 6 and all("<mask>" in text for text in examples[1::2])
+    assert "lambda" not in (folder / "README.md").read_text()
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == model.config.max_position_embeddings == 16
+    exec(card_code(folder), {})
+    assert len(ast.literal_eval(capsys.readouterr().out)) == 5
+    # Like CrammedBERT, only the heads have biases.
+    assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
+
+    # Repeating the command, and evaluating only, give the same scores.
+    assert run(*command).splits == result.splits
+    alone = run("--do_train", "false", "--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "x"))
+    for split, figures in alone.splits.items():
+        assert figures.pop("head_counts") == result.splits[split].pop("head_counts")
+        # Other batches round differently.
+        assert figures == pytest.approx(result.splits[split], rel=1e-5)
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_masked_words(finished_mlm, texts):
+    tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
+    model = AutoModelForMaskedLM.from_pretrained(finished_mlm.folder).eval()
+    lines = Path(texts["test"]).read_text().splitlines()
+    ids = [token for line in lines for token in tokenizer(line, add_special_tokens=False).input_ids]
+    nll, correct, counts, heads = 0.0, 0, torch.zeros(3), torch.zeros(3)
+    for block in MaskedText(stream_of(ids), 16, Masking(tokenizer, probability=0.25)):
+        block = {name: ids[None] for name, ids in block.items()}
+        output, labels = model(**block), block.pop("labels")[0]
+        logits = model(**block).logits[0]
+        for place in (labels != -100).nonzero()[:, 0].tolist():
+            nll -= float(logits[place].log_softmax(-1)[labels[place]])
+            correct += int(logits[place].argmax() == labels[place])
+        counts += output.head_counts
+        heads += output.head_losses * output.head_counts
+    figures = finished_mlm.result.splits["test"]
+    assert figures["num_masked"] == counts[0] > 10 and figures["head_counts"] == counts.tolist()
+    assert figures["perplexity"] == pytest.approx(math.exp(nll / counts[0]), rel=1e-4)
+    assert figures["accuracy"] == pytest.approx(correct / counts[0].item())
+    names = ("masked_word_loss", "head_1_loss", "head_2_loss")
+    assert [figures[name] for name in names] == pytest.approx((heads / counts).tolist(), rel=1e-4)
+
+
+def test_killed_and_resumed(short_files, tmp_path):
+    """The weights are exactly those of an uninterrupted run, which needs the same masks in each epoch."""
+    options = [*short_files, *QUICK, *as_arguments(max_steps=40, eval_steps=10, masking="span", wdr_compose="masked")]
+    run(*options, "--output_dir", str(tmp_path / "complete"))
+    assert metrics_of(tmp_path / "complete")["history"][-1]["epoch"] > 5
+    run_and_kill(run, tmp_path / "broken", options)
+    run(*options, "--output_dir", str(tmp_path / "broken"))
+    assert weights_of(tmp_path / "broken") == weights_of(tmp_path / "complete")
+
+
+def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
+    run(*arguments)
+
+
+def test_two_processes(short_files, tmp_path, monkeypatch):
+    """Two processes give the same result, with new masks in every epoch."""
+    options = ["--dataloader_drop_last", "true", "--adam_epsilon", "1e-5", "--max_steps", "12", "--eval_steps", "6"]
+    halves = [*QUICK, *options, "--per_device_train_batch_size", "2", "--output_dir", str(tmp_path / "two")]
+    in_two_processes(run_in_one_of_two, tmp_path, [*short_files, *halves])
+    run(*short_files, *QUICK, *options, "--output_dir", str(tmp_path / "one"))
+    one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
+    assert one.pop("head_counts") == two.pop("head_counts")
+    assert two == pytest.approx(one, rel=1e-4)
+    # These are several epochs: with the same masks in all of them, the result differs.
+    assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
+    monkeypatch.setattr(NewMasks, "on_epoch_begin", lambda *args, **kwargs: None)
+    monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
+    same_masks = run(*short_files, *QUICK, *options, "--output_dir", str(tmp_path / "same_masks"))
+    assert same_masks.splits["validation"]["perplexity"] != pytest.approx(one["perplexity"], rel=1e-3)
+
+
+@pytest.mark.plots
+def test_compare(files, tmp_path, capsys):
+    result = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--compare", "--preset", "tiny-bert")
+    table = capsys.readouterr().out.split("Masked tokens")[-1]
+    assert re.findall(r"^(.*?)  +test", table, re.MULTILINE) == ["wdr N=3", "plain", "wdr N=3, masked tokens"]
+    assert (tmp_path / "run" / "comparison_training.png").stat().st_size > 0
+    for folder in ("run/plain", "run/masked"):
+        assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / folder)).__name__ == "WDRNgramBertForMaskedLM"
+    plain, masked = (metrics_of(tmp_path / "run" / kind)["splits"]["test"] for kind in ("plain", "masked"))
+    counts = [figures["head_counts"] for figures in (result.splits["test"], plain, masked)]
+    assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
+
+
+@pytest.mark.parametrize("mode", ["full", "heads"])
+def test_from_a_plain_checkpoint(finished_mlm, files, tmp_path, mode):
+    tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
+    tokenizer.save_pretrained(tmp_path / "plain")
+    plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
+    result = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--train_mode", mode,
+                 "--output_dir", str(tmp_path / "run"))  # fmt: skip
+    assert result.name == "wdr N=3"
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
+    assert type(model).__name__ == "WDRNgramBertForMaskedLM" and len(model.ngram_heads) == 2
+    stock = plain_masked("bert", vocab_size=len(tokenizer)).state_dict()
+    same = all(torch.equal(stock[name], tensor) for name, tensor in model.state_dict().items() if name in stock)
+    assert same == (mode == "heads")
+
+
+def test_streamed_text(files, tmp_path):
+    result = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--streaming", "true")
+    assert result.splits["test"]["num_masked"] > 0 and len(result.history) > 4
+
+
+def test_heads_without_targets_have_no_loss(files, tmp_path, capsys):
+    """With three masked words per block, there are never four in a row."""
+    options = ["--wdr_compose", "masked", "--mlm_probability", "0.2", "--ngram_size", "4", "--output_dir"]
+    result = run(*files, *QUICK, *options, str(tmp_path / "run"), "--metric_for_best_model", "heads_loss")
+    figures = result.splits["validation"]
+    assert figures["head_counts"][3] == 0 and figures["masked_word_loss"] > 0
+    assert metrics_of(tmp_path / "run")["splits"]["validation"]["head_3_loss"] is None
+    evaluations = [entry for entry in result.history if "eval_loss" in entry]
+    assert evaluations and not any("eval_head_3_loss" in entry for entry in evaluations)
+    for entry in evaluations:
+        heads = [value for name, value in entry.items() if name.startswith("eval_head_")]
+        assert entry["eval_heads_loss"] == pytest.approx(sum(heads) / len(heads))
+    assert all(value > 0 for entry in result.history for name, value in entry.items() if name.startswith("head_"))
+    assert " 0.000" not in capsys.readouterr().out
+
+
+def test_evaluation_with_other_masks(files, tmp_path):
+    """Evaluation masks as in training, unless options say otherwise."""
+    folder = str(tmp_path / "run")
+    run(*files, *QUICK, "--masking", "span", "--mlm_probability", "0.3", "--output_dir", folder)
+    text = files[files.index("--test_file") : files.index("--test_file") + 2]
+    again = ["--do_train", "false", "--model_name_or_path", folder, *text, "--output_dir", str(tmp_path / "x")]
+    changes = ("", "--masking span --mlm_probability 0.3", "--masking token", "--mlm_probability 0.15")
+    trained, same, tokens, fewer = (run(*again, *options.split()).splits["test"] for options in changes)
+    assert trained == same
+    assert tokens["num_masked"] == trained["num_masked"] and tokens["perplexity"] != trained["perplexity"]
+    assert fewer["num_masked"] < 0.6 * trained["num_masked"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("--mlm_probability 0", "`--mlm_probability`"),
+        ("--mlm_probability 1.5", "`--mlm_probability`"),
+        ("--block_size 2", "`--block_size`"),
+        ("--ngram_size 16", "N = 16"),
+        ("--model_name_or_path {gpt2}", "`mask_token`"),
+        ("--model_name_or_path {gpt2} --tokenizer {mlm}", "ngram-wdr mlm"),
+    ],
+)
+def test_bad_options(finished_mlm, files, checkpoint, tmp_path, options, name):
+    options = options.format(gpt2=checkpoint, mlm=finished_mlm.folder)
+    with raises_naming(InputError, name):
+        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options.split())
