@@ -116,5 +116,8 @@ def _data_words(data_class: type, chosen: Any) -> list[str]:
         return []
     names = {field.name for field in fields(data_class)} - {"tokenizer", "vocab_size"}
     if any(getattr(chosen, name) for name in data_class.sources):
-        names &= data_class.model_options
+        return _read_yaml(path, names & data_class.model_options)[0]
+    gone = yaml.safe_load(path.read_text(encoding="utf-8")).keys() - vars(chosen).keys() - {"num_processes"}
+    if gone:
+        raise InputError(f"{path} is of an older version, with the option `{min(gone)}`: give the data to evaluate on.")
     return _read_yaml(path, names)[0]
