@@ -1,5 +1,6 @@
 """`ngram-wdr glue`, from its arguments to what it leaves."""
 
+import copy
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -127,18 +129,27 @@ def test_padding_changes_nothing(kind, tmp_path):
 def test_pairs_are_joined_and_truncated(kind, pair, tmp_path):
     tokenizer, long = tokenizer_for(kind), " ".join(NEUTRAL_WORDS * 4)
     tiny_checkpoint(kind, tmp_path)
-    model, joined = load_classifier(str(tmp_path), RTE)
+    model, loaded = load_classifier(str(tmp_path), RTE)
     pairs = [*PAIRS, ([long, "dull"], 0), (["dull", long], 1)]
     room = 12 - len(pair.replace("A", "").replace("B", "").split())
-    for (sentences, _), row in zip(pairs, encode(pairs, model, joined, max_length=12), strict=True):
+    for (sentences, _), row in zip(pairs, encode(pairs, model, loaded, max_length=12), strict=True):
         parts = [tokenizer.tokenize(text) for text in sentences]
         # The longer text is truncated.
         shorter = min(map(len, parts))
         parts = [part[: max(shorter, room - shorter)] if sum(map(len, parts)) > room else part for part in parts]
         tokens = pair.replace("A", " ".join(parts[0])).replace("B", " ".join(parts[1]))
-        assert joined.convert_ids_to_tokens(row["input_ids"]) == tokens.split()
-    # A single text is unchanged.
-    assert joined("dull film").input_ids == tokenizer("dull film").input_ids
+        assert loaded.convert_ids_to_tokens(row["input_ids"]) == tokens.split()
+
+
+def test_tokenizers_that_cannot_join_a_pair():
+    """One without a separator, and one that would leave out the end of a pair."""
+    without, unended = copy.deepcopy(tokenizer_for("gpt2")), copy.deepcopy(tokenizer_for("bart"))
+    without.sep_token = without.eos_token = None
+    end = [("<eos>", unended.eos_token_id)]
+    unended.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=end)
+    for tokenizer in (without, unended):
+        with raises_naming(InputError, "pairs"):
+            joined(["film", "plot"], tokenizer)
 
 
 @pytest.mark.parametrize(("kind", "has_types"), [("bert", True), ("modernbert", False), ("gpt2", False)])
@@ -285,13 +296,15 @@ def test_two_processes(command, glue, tmp_path):
     metrics = json.loads((tmp_path / "run" / "glue_metrics.json").read_text())
     score = slow_score(tmp_path / "run" / "sst2" / "seed-42", glue, "sst2")
     assert metrics["tasks"]["sst2"]["last_epoch"]["mean"] == pytest.approx(score)
+    assert "group_by_length" not in (tmp_path / "run" / "sst2" / "seed-42" / "run.yaml").read_text()
 
 
 @pytest.mark.parametrize(
     ("name", "text", "examples"),
     [
-        # Quotes have no special meaning; spaces around a sentence are stripped.
+        # Quotes, numbers and NA have no special meaning; spaces around a sentence are stripped.
         ("sst2", '\ufefflabel\tsentence\n1\t"quoted\n0\t say "it" \n\n', [(['"quoted'], 1), (['say "it"'], 0)]),
+        ("sst2", "sentence\tlabel\nNA\t1\n007\t0\n", [(["NA"], 1), (["007"], 0)]),
         ("cola", 'gj04\t0\t*\t"A\r\ngj04\t1\t\tB "b"\r\n', [(['"A'], 0), (['B "b"'], 1)]),
         (
             "rte",
@@ -336,7 +349,6 @@ def test_datasets(glue, tmp_path):
     [
         ("", ("dev.tsv", "examples")),
         ("sentence\tlabel\n", ("dev.tsv", "examples")),
-        ("film\t1\nplot\t0\n", ("dev.tsv", "label")),
         ("sentence\tmood\nfilm\t1\n", ("dev.tsv", "Example 1", "label")),
         ("sentence\tlabel\nfilm\t1\nplot\n", ("dev.tsv", "Example 2", "per column")),
         ("sentence\tlabel\nfilm\t1\nplot\t0\t0\n", ("dev.tsv", "Example 2", "per column")),
