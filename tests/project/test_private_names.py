@@ -86,7 +86,7 @@ LIBRARIES = ("accelerate", "datasets", "evaluate", "torch", "transformers", "trl
 PUBLIC_MODULES = (
     *LIBRARIES,
     *("transformers.generation", "transformers.modeling_outputs", "transformers.utils", "accelerate.utils"),
-    *("datasets.exceptions", "torch.distributed.tensor", "torch.nn", "torch.optim.lr_scheduler", "torch.utils.data"),
+    *("datasets.exceptions", "torch.distributed.tensor", "torch.nn", "torch.nn.utils.rnn", "torch.utils.data"),
 )
 # Public names with an underscore.
 NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")

@@ -13,7 +13,7 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
 from ngram_wdr_hf.training.mlm import NewMasks
 from ngram_wdr_hf.training.new_models import BACKBONES
-from ngram_wdr_hf.training.presets import MLM_PRESETS
+from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
 from tests.support.errors import raises_naming
 from tests.support.masked import plain_masked
 from tests.support.mlm_runs import QUICK, run
@@ -33,7 +33,8 @@ def short_files(files, tmp_path) -> list[str]:
 @pytest.mark.parametrize("preset", [name for name, preset in MLM_PRESETS.items() if preset.backbone == "modernbert"])
 @pytest.mark.parametrize("num_layers", [None, 1, 6])
 def test_every_layer_sees_the_whole_text(preset, num_layers):
-    fields = MLM_PRESETS[preset].config | ({} if num_layers is None else {"num_hidden_layers": num_layers})
+    fields = read_fields(MLM_PRESETS[preset].config.split())
+    fields |= {} if num_layers is None else {"num_hidden_layers": num_layers}
     config = BACKBONES["modernbert"].config_class(**fields)
     assert config.layer_types == ["full_attention"] * fields["num_hidden_layers"]
 
@@ -204,7 +205,7 @@ def test_evaluation_with_other_masks(files, tmp_path):
         ("--block_size 2", "`--block_size`"),
         ("--ngram_size 16", "N = 16"),
         ("--model_name_or_path {gpt2}", "`mask_token`"),
-        ("--model_name_or_path {gpt2} --tokenizer {mlm}", "ngram-wdr mlm"),
+        ("--model_name_or_path {gpt2} --tokenizer {mlm}", "masked"),
     ],
 )
 def test_bad_options(finished_mlm, files, checkpoint, tmp_path, options, name):
