@@ -15,6 +15,7 @@ Repeat a command to resume an interrupted run. `python train_clm.py` is the same
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,7 +59,7 @@ from .results import (
 )
 from .run_folder import RunFolder, settings_of
 from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
-from .trainer import NgramTrainer
+from .trainer import NgramTrainer, uses_fsdp
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
 SAMPLE_LAMBDA = 0.4
@@ -146,6 +147,8 @@ def main(
     options, model_options, training = parse(
         classes, arguments, prog, description, {"output_dir": "runs/clm", **(defaults or {})}
     )
+    if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
+        raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
     folder = RunFolder(training.output_dir)
     with folder.claimed(settings_of(options, model_options, training), training):
@@ -175,6 +178,9 @@ def main(
         if training.do_train and not folder.is_finished():
             train_dataset = training_set(data, own, block_size)
             if options.cache_hidden_states:
+                # An interrupted run can only be resumed in a folder that it has begun.
+                if training.should_save and not folder.has_begun():
+                    folder.begin(tokenizer)
                 train_dataset = CachedRows(train_dataset, folder.path, model, training)
             trainer = NgramTrainer(
                 choose_weights(model, model_options),
@@ -194,12 +200,13 @@ def main(
         fit, scores = fit_and_score(model, texts, search, training)
         if "validation" in scores:
             set_ensemble(model, min(scores["validation"].ensembles, key=scores["validation"].nll))
-        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-((max_positions(model) or math.inf) // 2) :]
+        longest = max_positions(model) or sys.maxsize
+        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(longest // 2) :]
         samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
 
         # 5. Save and report
         result = clm_result(model, fit, scores, samples, folder.settings, folder.history())
-        usage = {"prompt": tokenizer.decode(prompt), "max_length": len(prompt) + 50}
+        usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
         save(result, model, folder, training, CARD, usage)
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
@@ -295,7 +302,8 @@ def clm_result(
     """Return the result of a run: perplexities by word if every token is a word, else by token."""
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
-    ensembles = named_ensembles(own, scores["validation"].best_lambda if "validation" in scores else None, fit)
+    has_best = "validation" in scores and len(model.ngram_heads) > 0
+    ensembles = named_ensembles(own, scores["validation"].best_lambda if has_best else None, fit)
     cells = {}
     for split, each in scores.items():
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}

@@ -78,7 +78,7 @@ def parse(
         preset = presets[chosen.preset or DEFAULT_PRESET]
         recipe = preset.recipe or classes[1].default_recipe
         parser.set_defaults(preset=DEFAULT_PRESET, recipe=recipe, **preset.arguments)
-    parser.set_defaults(**(defaults or {}), **nulls)
+    parser.set_defaults(**{**(defaults or {}), **nulls})
     return parser.parse_args_into_dataclasses(words, look_for_args_file=False)
 
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArgument
 from ..data.errors import InputError
 from ..data.tokenizers import load_tokenizer
 from .parsing import SETTINGS
-from .presets import Preset
 from .report import METRICS
 from .trainer import ResumableTrainer
 
@@ -42,13 +41,14 @@ NOT_SETTINGS = {
 # fmt: on
 
 
-def settings_of(data: Any, model: Any, training: TrainingArguments, preset: Preset | None = None) -> dict[str, Any]:
+def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str, Any]:
     """
     Return the options that identify a run, for `run.yaml`, which as a settings file gives the same run: those that
     change the trained weights, without Trainer's defaults unless the preset has others.
     """
     own = {field.name: getattr(group, field.name) for group in (data, model) for field in fields(group)}
     defaults = type(training)(output_dir=training.output_dir).to_dict()
+    preset = model.presets.get(getattr(model, "preset", None))
     kept = {"seed", "learning_rate", *(preset.arguments if preset is not None else ())}
     trainers = {
         name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]
@@ -145,15 +145,15 @@ class RunFolder:
         `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
         training as complete.
         """
-        if trainer.args.should_save:
-            self.begin(tokenizer)
-        trainer.accelerator.wait_for_everyone()
         checkpoint = self._last_checkpoint()
         state, num_steps = (None, 0) if checkpoint is None else (read_state(checkpoint), trainer.num_steps())
         if state is not None and state.global_step > num_steps:
             raise InputError(
                 f"{checkpoint} has more than {num_steps:,} steps: train for longer, or in another folder."
             )
+        if trainer.args.should_save:
+            self.begin(tokenizer)
+        trainer.accelerator.wait_for_everyone()
         if state is not None and _has_ended(state) and state.max_steps == num_steps:
             # Trainer would take another step.
             trainer.load_result(checkpoint)

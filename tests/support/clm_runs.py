@@ -4,7 +4,9 @@ import random
 from pathlib import Path
 
 from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
-from ngram_wdr_hf.training.clm import main
+from ngram_wdr_hf.training.clm import ClmModelOptions, ClmOptions, main
+from ngram_wdr_hf.training.options import RunTrainingArguments
+from ngram_wdr_hf.training.parsing import parse
 from ngram_wdr_hf.training.report import RunResult
 from tests.support.processes import ROOT
 from tests.support.scripts import QUICK_BLOCKS, as_arguments
@@ -41,3 +43,8 @@ def save_plain_model(texts: dict[str, str], folder: Path) -> str:
 
 def run(*arguments: str) -> RunResult:
     return main(arguments)
+
+
+def parsed(*arguments: str) -> tuple[ClmOptions, ClmModelOptions, RunTrainingArguments]:
+    classes = (ClmOptions, ClmModelOptions, RunTrainingArguments)
+    return parse(classes, [*arguments, "--report_to", "none"], "clm", "", {"output_dir": "run"})

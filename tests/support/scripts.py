@@ -4,6 +4,7 @@ import io
 import json
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -50,6 +51,16 @@ def card_code(folder: Path) -> str:
 
 def cut_in_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_off(complete: Path, broken: Path, last_step: int | None = None) -> None:
+    """Copy the folder of a run, as it was before the result was saved, or soon after a step."""
+    shutil.copytree(complete, broken)
+    for name in ("trainer_state.json", "model.safetensors", "config.json", "metrics.json", "README.md"):
+        (broken / name).unlink()
+    for path in broken.glob("checkpoint-*"):
+        if last_step is not None and int(path.name.split("-")[1]) > last_step:
+            shutil.rmtree(path)
 
 
 def leave_out_plots(monkeypatch: pytest.MonkeyPatch) -> None:

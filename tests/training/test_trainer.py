@@ -1,177 +1,277 @@
-"""The stock Trainer, on tiny models."""
+"""The stock trainers and `NgramTrainer` on tiny models: exact steps, logs, evaluations, free heads, schedules."""
 
-import copy
+import math
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import Trainer, TrainingArguments
+from accelerate import Accelerator
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    default_data_collator,
+)
 
-from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel
+from ngram_wdr_hf.training.head_schedule import HeadSchedule, head_factors
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.errors import raises_naming
-from tests.support.tiny import random_ids, tiny_model
+from tests.support.tiny import SEQ2SEQ, random_ids, tiny_model, tiny_seq2seq
+from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
 
-# Rows of different lengths; some tokens are no targets.
-LENGTHS = [9, 3, 6, 2, 8, 9, 1, 4]
+NAMES = ["gpt2", "marian", "t5"]
+FREE = {"head_gradient": 0.0, "head_loss_weight": 0.5}
+ADAM = {
+    "optim": "adamw_torch",
+    "per_device_train_batch_size": 2,
+    "learning_rate": 1e-2,
+    # Low enough to clip in every step, and to couple heads and trunk if they were clipped together.
+    "max_grad_norm": 0.05,
+    "weight_decay": 0.1,
+}
 
 
-def rows() -> list[dict]:
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def model_of(name: str, dtype: torch.dtype = torch.float64, **fields):
+    return tiny_seq2seq(name, dtype, **fields) if name in SEQ2SEQ else tiny_model(dtype, **fields)
+
+
+def dropout(name: str) -> dict[str, float]:
+    return {"dropout": 0.2} if name in SEQ2SEQ else {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2}
+
+
+def rows(name: str) -> list[dict]:
+    """Texts with padding, or pairs without, of different lengths. Some tokens are no targets."""
     rows = []
-    for i, length in enumerate(LENGTHS):
-        ids = random_ids(1, 9, seed=i)[0]
-        labels = ids.clone()
-        labels[length:] = -100
-        labels[i % 3 + 1] = -100
-        rows.append({"input_ids": ids, "labels": labels, "attention_mask": (torch.arange(9) < length).long()})
+    for i, (source, length) in enumerate([(5, 9), (2, 3), (7, 6), (3, 2), (4, 8), (1, 9), (6, 1), (3, 4)]):
+        if name in SEQ2SEQ:
+            labels = random_ids(1, length, seed=100 + i)[0].tolist()
+            if i % 3 == 0:
+                labels[length // 2] = -100
+            ids = random_ids(1, source, seed=i)[0].tolist()
+            rows.append({"input_ids": ids, "attention_mask": [1] * source, "labels": labels})
+        else:
+            ids = random_ids(1, 9, seed=i)[0]
+            labels = ids.masked_fill(torch.arange(9) >= length, -100)
+            labels[i % 3 + 1] = -100
+            rows.append({"input_ids": ids, "labels": labels, "attention_mask": (torch.arange(9) < length).long()})
     return rows
 
 
-def train(model, tmp_path, data=None, **arguments) -> Trainer:
-    arguments = {**ONE_STEP, **arguments}
-    trainer = Trainer(model, TrainingArguments(tmp_path, **arguments), train_dataset=rows() if data is None else data)
-    trainer.train()
-    return trainer
+def collator_of(model):
+    is_pair = model.config.is_encoder_decoder
+    return DataCollatorForSeq2Seq(word_tokenizer(), model=model) if is_pair else default_data_collator
 
 
-@pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.1, "ngram_target": "simple"}, {"ngram_size": 1}])
-def test_gradient_accumulation_is_exact(tmp_path, fields):
-    start = tiny_model(torch.float64, **fields)
-    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
-    if start.config.ngram_size == 1:
-        expected = gradients(start, start.train()(**batch).loss)
-    else:
-        # The count that Trainer passes: every label except the first of a row.
-        num_items = (batch["labels"][:, 1:] != -100).sum()
-        expected = gradients(start, reference.training_loss(start, **batch, num_items=num_items)[0])
-    for arguments in (
-        {"per_device_train_batch_size": 8},
-        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
-        {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3},
-        {"per_device_train_batch_size": 8, "gradient_checkpointing": True},
+def trainer_of(model, folder, kind=NgramTrainer, data=None, options=None, **arguments) -> Trainer:
+    data = rows("marian" if model.config.is_encoder_decoder else "gpt2") if data is None else data
+    training = Seq2SeqTrainingArguments(folder, **{**ONE_STEP, "per_device_eval_batch_size": 8, **arguments})
+    return kind(
+        model, training, data_collator=collator_of(model), train_dataset=data, eval_dataset=data, **(options or {})
+    )
+
+
+def trained(model, folder, **arguments) -> dict[str, torch.Tensor]:
+    resume = arguments.pop("resume", None)
+    trainer_of(model, folder, **{**ADAM, **arguments}).train(resume_from_checkpoint=resume)
+    return {key: tensor.clone() for key, tensor in model.state_dict().items()}
+
+
+def reference_batch(model, data) -> dict[str, torch.Tensor]:
+    """
+    Return the batch as the references take it. For pairs, the labels are one place later, where a decoder-only model
+    has them, and there is a token more for the last of them to stand at.
+    """
+    batch = collator_of(model)(data)
+    if not model.config.is_encoder_decoder:
+        return dict(batch)
+    start = batch["labels"].new_full((len(data), 1), -100)
+    return {
+        "input_ids": torch.cat([batch["decoder_input_ids"], start.clamp(min=0)], dim=1),
+        "labels": torch.cat([start, batch["labels"]], dim=1),
+        "encoder_ids": batch["input_ids"],
+        "encoder_mask": batch["attention_mask"],
+    }
+
+
+@pytest.mark.parametrize("fields", [{}, {"ngram_target": "simple", "label_smoothing": 0.1}, {"ngram_size": 1}])
+def test_gradient_accumulation_is_exact(name, fields, tmp_path):
+    """Trainer counts all targets of a step, and each has the same weight, however the batches are cut."""
+    start = model_of(name, **fields)
+    batch = reference_batch(start, rows(name))
+    loss, _ = reference.training_loss(start, **batch, num_items=(batch["labels"][:, 1:] != -100).sum())
+    expected = gradients(start, loss)
+    for kind, arguments in (
+        (Seq2SeqTrainer, {"per_device_train_batch_size": 8}),
+        (Trainer, {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}),
+        (NgramTrainer, {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}),
+        (NgramTrainer, {"per_device_train_batch_size": 8, "gradient_checkpointing": True}),
     ):
-        model = tiny_model(torch.float64, **fields)
-        train(model, tmp_path, **arguments)
-        for name, moved in change(start, model).items():
-            torch.testing.assert_close(moved, expected[name])
+        model = model_of(name, **fields)
+        trainer = trainer_of(model, tmp_path, kind, logging_steps=1, **arguments)
+        trainer.train()
+        assert trainer.state.log_history[0]["loss"] == pytest.approx(loss.item(), abs=1e-5)
+        for parameter, moved in change(start, model).items():
+            torch.testing.assert_close(moved, expected[parameter])
 
 
-def test_batch_without_targets(tmp_path):
-    start, model = tiny_model(), tiny_model()
-    ids = random_ids(4, 9)
-    train(model, tmp_path, [{"input_ids": row, "labels": torch.full_like(row, -100)} for row in ids])
-    assert all(not moved.any() for moved in change(start, model).values())
-
-
-def test_loss_outside_of_a_training(tmp_path):
-    """A user may call the trainer's own steps."""
-    model, batch = tiny_model().train(), {"input_ids": random_ids(2, 9), "labels": random_ids(2, 9)}
-    trainer = NgramTrainer(model, TrainingArguments(tmp_path, report_to="none", use_cpu=True))
-    torch.testing.assert_close(trainer.compute_loss(model, batch), model(**batch).loss)
-
-
-def test_logged_losses_are_means_over_targets(tmp_path):
+def test_logged_losses_are_means_over_targets(name, tmp_path):
     """Three steps of batches with different numbers of targets, and heads without any in one of them."""
-    model, data = tiny_model(torch.float64).train(), [row for row in rows() if row["attention_mask"].sum() in (2, 9)]
+    model, data = model_of(name).train(), [rows(name)[i] for i in (0, 1, 5)]
+    outputs = [model(**collator_of(model)([row])) for row in data]
     options = {"max_steps": 3, "logging_steps": 3, "learning_rate": 0.0, "per_device_train_batch_size": 1}
-    trainer = NgramTrainer(model, TrainingArguments(tmp_path, **{**ONE_STEP, **options}), train_dataset=data)
-    outputs = [model(**{name: tensor[None] for name, tensor in row.items()}) for row in data]
+    trainer = trainer_of(model, tmp_path, data=data, **options)
     trainer.train()
     counts = torch.stack([output.head_counts for output in outputs])
-    assert len(data) == 3 and not (counts == counts[0]).all()
+    assert counts.min() == 0 and counts[:, 0].min() > 0
     means = (torch.stack([output.head_losses for output in outputs]) * counts).sum(0) / counts.sum(0)
     (log,) = [entry for entry in trainer.state.log_history if "next_word_loss" in entry]
-    names = ["next_word_loss", *(f"head_{n}_loss" for n in (1, 2, 3))]
-    assert [log[name] for name in names] == pytest.approx(means.tolist())
+    names = ["next_word_loss", *(f"head_{n}_loss" for n in range(1, model.config.ngram_size))]
+    assert [log[key] for key in names] == pytest.approx(means.tolist())
+    # A user may call the trainer's own steps.
+    torch.testing.assert_close(trainer.compute_loss(model, collator_of(model)(data[:1])), outputs[0].loss)
 
 
-def test_evaluation_is_the_ensembles(tmp_path):
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    seen = {}
+def test_logged_bag_of_words_of_a_short_step(tmp_path):
+    """An epoch of five batches ends with a step of one."""
+    model, row = tiny_seq2seq("bart", torch.float64, bow_loss_weight=1.0), rows("bart")[:1]
+    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+    trainer = trainer_of(model, tmp_path, data=row * 5, max_steps=4, logging_steps=1, learning_rate=0, **sizes)
+    trainer.train()
+    expected = model.train()(**collator_of(model)(row)).bow_loss.item()
+    assert [entry["bow_loss"] for entry in trainer.state.log_history[:4]] == pytest.approx([expected] * 4)
 
-    def metrics(prediction):
-        seen["logits"], seen["labels"] = torch.as_tensor(prediction.predictions), torch.as_tensor(prediction.label_ids)
-        return {}
 
-    arguments = TrainingArguments(
-        tmp_path, per_device_eval_batch_size=8, report_to="none", use_cpu=True, disable_tqdm=True
-    )
-    trainer = Trainer(model, arguments, eval_dataset=rows(), compute_metrics=metrics)
+@pytest.mark.parametrize("kind", [Trainer, NgramTrainer])
+def test_evaluation_is_the_ensembles(name, kind, tmp_path):
+    """The loss, and the logits that metrics get."""
+    model, seen = model_of(name, ensemble_lambda=0.4), {}
+    trainer = trainer_of(model, tmp_path, kind)
+    trainer.compute_metrics = lambda prediction: seen.update(logits=prediction.predictions) or {}
     loss = trainer.evaluate()["eval_loss"]
-    batch = {name: torch.stack([row[name] for row in rows()]) for name in rows()[0]}
+    batch = reference_batch(model, rows(name))
     labels = batch.pop("labels")
     with torch.no_grad():
         logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **batch)
-    torch.testing.assert_close(seen["logits"], logits)
-    assert torch.equal(seen["labels"], labels)
-    assert loss == pytest.approx(reference.next_word_nll(logits, labels, batch["attention_mask"]).item())
+        plain = reference.ensembled_logits(model, ensemble_lambda=0.0, **batch)
+    mask = batch.get("attention_mask")
+    assert loss == pytest.approx(reference.next_word_nll(logits, labels, mask).item())
+    assert abs(loss - reference.next_word_nll(plain, labels, mask).item()) > 0.01
+    # Of an encoder-decoder model, only the ensemble's logits and the encoder's output are gathered.
+    is_pair = name in SEQ2SEQ
+    predicted = torch.as_tensor(seen["logits"][0] if is_pair else seen["logits"])
+    torch.testing.assert_close(predicted, logits[:, :-1] if is_pair else logits)
 
 
-def test_training_lowers_every_heads_loss_and_is_saved(tmp_path):
-    """Repeated rows can be memorized: the next token and those after it."""
-    model = tiny_model(n_embd=32, initializer_range=0.05)
-    ids = random_ids(4, 12)
-    data = [{"input_ids": row, "labels": row} for row in ids] * 2
-    before = model(ids, labels=ids).head_losses
-    trainer = train(model, tmp_path, data, max_steps=60, learning_rate=1e-2, optim="adamw_torch", num_train_epochs=60)
-    after = model.eval()(ids, labels=ids).head_losses
-    assert (after < before / 2).all()
-    trainer.save_model(tmp_path / "model")
-    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "model")
-    torch.testing.assert_close(loaded(ids, labels=ids).head_losses, after)
-
-
-def test_adapters_train_with_the_heads(tmp_path):
-    """PEFT wraps the model: LoRA on the trunk, the heads trained in full, and the ensemble through the wrapper."""
-    start = tiny_model()
-    heads = [f"ngram_heads.{n}" for n in range(3)]
-    model = get_peft_model(
-        tiny_model(), LoraConfig(target_modules=["c_attn"], modules_to_save=heads, fan_in_fan_out=True)
-    )
-    train(model, tmp_path, max_steps=2, learning_rate=0.1)
-    merged = model.eval().merge_and_unload()
-    moved = change(start, merged)
-    assert all(moved[name].any() == ("c_attn.weight" in name or "ngram_heads" in name) for name in moved)
-    ids = random_ids(2, 5)
-    by_argument = merged.generate(ids, ensemble_lambda=0.4, max_new_tokens=6, do_sample=False)
-    processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    assert torch.equal(
-        model.generate(ids, logits_processor=[processor], max_new_tokens=6, do_sample=False), by_argument
-    )
-
-
-def test_loss_that_bypasses_the_heads_is_an_error(tmp_path):
-    """Trainer's label smoothing hides the labels from the model, which then cannot train its heads."""
-    start, model = tiny_model(), tiny_model()
+def test_batches_and_losses_that_do_not_train(name, tmp_path):
+    start, model = model_of(name), model_of(name)
+    data = [{**row, "labels": [-100] * len(row["labels"])} for row in rows(name)]
+    trainer_of(model, tmp_path, Trainer, data).train()
+    # Trainer's label smoothing hides the labels from the model, which then cannot train its heads.
     with raises_naming(RuntimeError, "`ngram_heads`"):
-        train(model, tmp_path, label_smoothing_factor=0.1)
+        trainer_of(model, tmp_path, Trainer, label_smoothing_factor=0.1).train()
     assert all(not moved.any() for moved in change(start, model).values())
 
 
-def test_cases_without_an_error():
-    """No error for: a custom loss with heads, frozen heads, a plain model, a frozen backbone, an analysis."""
-    ids = random_ids(2, 9)
-    model = tiny_model().train()
-    hidden_states = model.transformer(ids).last_hidden_state
-    (model(ids).logits.sum() + model.ngram_heads[0](hidden_states).sum()).backward()
-    frozen = copy.deepcopy(tiny_model()).train()
-    frozen.ngram_heads.requires_grad_(False)
-    frozen(ids).logits.sum().backward()
-    tiny_model(ngram_size=1).train()(ids).logits.sum().backward()
-    backbone_frozen = tiny_model().train()
-    backbone_frozen.transformer.requires_grad_(False)
-    backbone_frozen(ids, labels=ids).loss.backward()
-    watched = tiny_model().train()
-    torch.autograd.grad(watched(ids).logits.sum(), watched.transformer.wpe.weight)
-    tiny_model()(ids).logits.sum().backward()
+@pytest.mark.parametrize("strategy", ["steps", "no"])
+def test_loss_that_is_not_finite(strategy, tmp_path):
+    """Noticed by the log of a step, or by the evaluation."""
+    model = tiny_model()
+    trainer = trainer_of(model, tmp_path, logging_strategy=strategy, logging_steps=1, logging_nan_inf_filter=False)
+    model.transformer.wpe.weight.data[3] = math.nan
+    with raises_naming(FloatingPointError, f"step {int(strategy == 'steps')}"):
+        trainer.train() if strategy == "steps" else trainer.evaluate()
 
 
-def test_copy_is_checked_independently():
-    ids = random_ids(2, 9)
-    model = tiny_model().train()
-    copied = copy.deepcopy(model)
-    model(ids, labels=ids).loss.backward()
-    with raises_naming(RuntimeError, "`ngram_heads`"):
-        copied(ids).logits.sum().backward()
+def with_weights_of(plain, model):
+    model.load_state_dict(plain.state_dict(), strict=False)
+    return model
+
+
+def assert_same_trunk(actual: dict, wanted: dict) -> None:
+    assert any("ngram_heads" in key for key in actual)
+    for key, tensor in wanted.items():
+        assert torch.equal(actual[key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpt2", {"max_steps": 40}),
+        # The stock Trainer clips all weights together, so without clipping.
+        ("gpt2", {"max_steps": 10, "max_grad_norm": 0.0, "kind": Trainer}),
+        ("gpt2", {"max_steps": 6, "gradient_accumulation_steps": 3}),
+        ("gpt2", {"max_steps": 6, "gradient_checkpointing": True}),
+        ("marian", {"max_steps": 6}),
+    ],
+)
+def test_free_heads_leave_the_training_alone(name, arguments, tmp_path):
+    """With γ = 0, the trunk's weights are those of the plain model's training, bit for bit, while the heads learn."""
+    fields = {"label_smoothing": 0.1, **dropout(name)}
+    plain = model_of(name, torch.float32, ngram_size=1, **fields)
+    model = with_weights_of(plain, model_of(name, torch.float32, head_sample_rate=0.5, **FREE, **fields))
+    start = model.ngram_heads[0].fc_in.weight.clone()
+    wanted = trained(plain, tmp_path, **arguments)
+    assert_same_trunk(trained(model, tmp_path, **arguments), wanted)
+    assert not torch.equal(model.ngram_heads[0].fc_in.weight, start)
+
+
+def test_attached_heads_do_not(tmp_path):
+    """The comparison above would notice a gradient from the heads, and clipping that couples them."""
+    for kind, fields in ((NgramTrainer, {**FREE, "head_gradient": 0.01}), (Trainer, FREE)):
+        plain = tiny_model(ngram_size=1)
+        model = with_weights_of(plain, tiny_model(**fields))
+        wanted = trained(plain, tmp_path, kind=kind, max_steps=2)
+        with pytest.raises(AssertionError):
+            assert_same_trunk(trained(model, tmp_path, kind=kind, max_steps=2), wanted)
+
+
+def test_free_heads_with_a_loss_scale(tmp_path, monkeypatch):
+    """Float16 scales the loss. The gradients are divided by the scale once, though they are clipped in two parts."""
+
+    class ScalingTrainer(NgramTrainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+    def unscale(accelerator):
+        if accelerator.scaler is not None:
+            for optimizer in accelerator._optimizers:
+                accelerator.scaler.unscale_(optimizer.optimizer)
+
+    # Accelerate does so for float16 only, which a CPU is too slow for.
+    monkeypatch.setattr(Accelerator, "unscale_gradients", unscale)
+    one, other = (
+        trained(tiny_model(**FREE), tmp_path, kind=kind, max_steps=3) for kind in (NgramTrainer, ScalingTrainer)
+    )
+    torch.testing.assert_close(one, other)
+
+
+def test_factors():
+    assert head_factors("constant", 5, 10, 3) is None
+    assert head_factors("linear", 0, 10, 2) == [1.0, 1.0] and head_factors("linear", 5, 10, 2) == [0.5, 0.5]
+    steps = [head_factors("curriculum", step, 10, 3) for step in range(10)]
+    assert steps == [[float(step >= n) for n in (3, 5, 8)] for step in range(10)]
+    with raises_naming(ValueError, "`schedule`", "cosine"):
+        HeadSchedule("cosine")
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("gpt2", "linear"), ("marian", "curriculum")])
+def test_schedule_and_sample_resume(name, schedule, tmp_path):
+    """An interrupted training ends with the weights of one that was not. Then the schedule is over."""
+    fields = {"head_sample_rate": 0.5, **dropout(name)}
+    arguments = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
+    options = {"options": {"head_loss_schedule": schedule}}
+    wanted = trained(model_of(name, torch.float32, **fields), tmp_path, **arguments, **options)
+    model = model_of(name, torch.float32, **fields)
+    actual = trained(model, tmp_path, resume=str(tmp_path / "checkpoint-4"), **arguments, **options)
+    assert model.ngram_step == 7 and model.ngram_head_factors is None
+    assert_same_trunk(actual, wanted)
+    other = trained(model_of(name, torch.float32, **fields), tmp_path, **arguments)
+    assert not torch.equal(other["ngram_heads.0.fc_in.weight"], wanted["ngram_heads.0.fc_in.weight"])

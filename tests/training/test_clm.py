@@ -1,0 +1,358 @@
+"""`ngram-wdr clm`, from its arguments to what it leaves."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from datasets import Dataset
+from matplotlib.figure import Figure
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from ngram_wdr_hf.method.ensemble import weights_of
+from ngram_wdr_hf.training.new_models import make_model
+from ngram_wdr_hf.training.presets import CLM_PRESETS
+from ngram_wdr_hf.training.results import USUAL_GRID, EnsembleSearch
+from tests.support import reference, scripts
+from tests.support.clm_runs import QUICK, parsed, run
+from tests.support.processes import run_without_package
+from tests.support.scripts import as_arguments, contents, metrics_of
+from tests.support.tiny import LLAMA_SIZES
+
+EVALUATE = ("--do_train", "false", "--sample_tokens", "0", "--model_name_or_path")
+
+
+@torch.no_grad()
+def slow_perplexity(model, ids: torch.Tensor, size: int, ensemble) -> float:
+    """Predict every token but the first, one at a time, in windows of `size` tokens, the last one moved to the end."""
+    nlls, weights = [], weights_of(ensemble, model.config.ngram_size)
+    for i in range(1, len(ids)):
+        end = min(-(-i // size) * size, len(ids) - 1)
+        window, t = ids[None, end - size : end], i - 1 - (end - size)
+        hidden = reference.hidden_states(model, window)
+        mixed = weights[0] * hidden[0, t]
+        for n, weight in enumerate(weights[1:], start=1):
+            is_known = n <= t
+            # Before there are n tokens, the hidden state stands for head n.
+            mixed = mixed + weight * (
+                reference.head_prediction(model, hidden, window, 0, t - n, n) if is_known else hidden[0, t]
+            )
+        nlls.append(torch.nn.functional.cross_entropy(reference.logits_of(model, mixed), ids[i]))
+    return torch.stack(nlls).mean().exp().item()
+
+
+@pytest.mark.parametrize("recipe", ["free", "paper"])
+@pytest.mark.plots
+def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
+    """All figures are those of the saved model, and the same in every file."""
+    plots, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **rest: (plots.append(self), save(self, path, **rest)))
+    folder = tmp_path / "run"
+    options = as_arguments(max_steps=40, eval_steps=20, block_size=14, recipe=recipe, head_sample_rate=1)
+    result = run(*files, "--output_dir", str(folder), *QUICK, *options)
+    printed, card, metrics = capsys.readouterr().out, (folder / "README.md").read_text(), metrics_of(folder)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    own = model.ngram_ensemble()
+    assert own == result.ensemble and len(model.ngram_heads) == 3
+    assert (metrics["ensemble_lambda"], metrics["ensemble_weights"]) == (
+        (None, [*own]) if recipe == "free" else (own, None)
+    )
+    assert (result.fit is None) == (metrics["fit"] is None) == (recipe == "paper")
+    for split in ("validation", "test"):
+        text, figures = Path(texts[split]).read_text(), metrics["splits"][split]
+        assert figures["num_words"] == figures["num_tokens"] == len(text.split()) + text.count("\n")
+        ids = torch.tensor([model.config.bos_token_id, *tokenizer(text).input_ids])
+        by_lambda = dict(zip(figures["lambda"], figures["perplexity"], strict=True))
+        for value in (0.0, 0.5):
+            assert by_lambda[value] == pytest.approx(slow_perplexity(model, ids, 14, value), rel=1e-4)
+        chosen = slow_perplexity(model, ids, 14, own)
+        if recipe == "free":
+            named = {name: each["perplexity"] for name, each in figures["ensembles"].items()}
+            assert named["fitted"] == pytest.approx(chosen, rel=1e-4)
+            assert named["temperature"] == pytest.approx(slow_perplexity(model, ids, 14, result.fit.temperature), 1e-4)
+        if split == "validation":
+            assert by_lambda.keys() == {*USUAL_GRID} and chosen <= min(by_lambda.values()) * (1 + 1e-4)
+            assert chosen < len(tokenizer) / 2
+        cell = f"{chosen:.2f}" if recipe == "free" else f"{chosen:.2f} ({own:g})"
+        assert re.search(rf"wdr N=4 +{split} .* {re.escape(cell)}\*\n", printed)
+        assert f"{cell} ★" in card
+    for axes, by_lambda in zip(plots[0].axes, result.over_lambda.values(), strict=True):
+        assert axes.lines[0].get_xydata().tolist() == [list(pair) for pair in by_lambda.items()]
+    logged = [entry for entry in metrics["history"] if "head_3_loss" in entry]
+    assert len(logged) == 40
+    assert all(logged[-1][name] < logged[0][name] for name in ("next_word_loss", "head_3_loss"))
+    assert "step     20  validation perplexity" in printed
+    for name in ("lambda_sweep.png", "training.png", "run.yaml", "tokenizer.json"):
+        assert (folder / name).stat().st_size > 0
+
+
+def test_card_and_saved_generation(finished_clm, tmp_path):
+    """The card's code works without the package. `<eos>` is the end of a line, which does not end a generation."""
+    code = scripts.card_code(finished_clm.folder) + "\nprint(type(model).__name__)"
+    text, model_class = run_without_package(code, tmp_path)
+    samples = finished_clm.result.samples
+    prompt = text.split()[:8]
+    assert model_class == "WDRNgramGPT2LMHeadModel" and all(each.split()[:8] == prompt for each in samples.values())
+    # A prompt of 8 tokens, and 8 new ones.
+    assert [len(each.split()) for each in (text, *samples.values())] == [16] * 3
+    tokenizer = AutoTokenizer.from_pretrained(finished_clm.folder)
+    model = AutoModelForCausalLM.from_pretrained(finished_clm.folder)
+    end = tokenizer.convert_tokens_to_ids("<eos>")
+    assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (None,) * 3
+    assert model.config.bos_token_id == model.generation_config.pad_token_id == end
+    # With a saved length, `generate(max_new_tokens=...)` would warn about two lengths.
+    assert model.generation_config.max_length is None
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 16
+    with torch.no_grad():
+        # Make every next token <eos>.
+        model.transformer.ln_f.bias.copy_(1e3 * model.lm_head.weight[end])
+    generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    (generated,) = generate("the cat sees", return_tensors=True, max_new_tokens=13)
+    assert generated["generated_token_ids"][3:] == [end] * 13
+
+
+def test_free_heads_leave_the_model_as_it_is(files, tmp_path):
+    """After 60 steps with dropout and clipping, the trunk equals that of a plain run, bit for bit."""
+    options = as_arguments(max_steps=60, eval_steps=60, lambda_grid=0, max_grad_norm=0.2, weight_decay=0.1)
+    options += ["--load_best_model_at_end", "false", "--label_smoothing", "0.1", "--config_overrides", "n_layer=1"]
+    options += ["resid_pdrop=0.1", "attn_pdrop=0.1", "embd_pdrop=0.1", "--output_dir"]
+    run(*files, *QUICK, *options, str(tmp_path / "free"))
+    run(*files, *QUICK, *options, str(tmp_path / "plain"), "--ngram_target", "none")
+    free, plain = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("free", "plain"))
+    heads, trunk = free.state_dict(), plain.state_dict()
+    assert plain.config.ngram_size == 1 and free.config.n_layer == 1
+    assert trunk.keys() == {name for name in heads if not name.startswith("ngram_heads.")}
+    assert len(heads) > len(trunk) and all(torch.equal(weight, heads[name]) for name, weight in trunk.items())
+    for split, figures in metrics_of(tmp_path / "plain")["splits"].items():
+        assert figures["perplexity"][0] == metrics_of(tmp_path / "free")["splits"][split]["perplexity"][0]
+
+
+def test_default_data_and_bpe(tmp_path, monkeypatch, capsys):
+    """Only options that shorten the run are given."""
+    monkeypatch.chdir(tmp_path)
+    short = as_arguments(max_steps=2, lambda_grid="0 0.4", eval_strategy="no", disable_tqdm="true")
+    result = run(*short, "--config_overrides", "n_layer=1", "n_embd=32", "n_head=2")
+    assert result.name == "wdr N=4" and result.settings["preset"] == "tiny"
+    assert result.splits.keys() == {"validation", "test"}
+    assert 20_000 < result.splits["validation"]["num_words"] < result.splits["validation"]["num_tokens"]
+    printed = capsys.readouterr().out
+    assert "Perplexity by token" in printed and "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, weights " in printed
+    folder = tmp_path / "runs" / "clm"
+    assert (folder / "model.safetensors").exists() and len(AutoTokenizer.from_pretrained(folder)) == 2048
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_dataset(texts, tmp_path, streaming):
+    """A column of a dataset, whole or streamed; the first loss is that of the untrained model on the first blocks."""
+    (tmp_path / "data").mkdir()
+    for split, path in texts.items():
+        lines = Path(path).read_text().splitlines(keepends=True)
+        rows = Dataset.from_dict({"body": lines, "number": [*range(len(lines))]})
+        rows.to_json(tmp_path / "data" / f"{split}.jsonl")
+    options = as_arguments(dataset_name=tmp_path / "data", text_column="body", ngram_target="simple", vocab_size=12)
+    options += as_arguments(streaming=streaming, max_steps=3, tokenizer="word", recipe="paper")
+    result = run(*QUICK, *options, "--output_dir", str(tmp_path / "run"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert len(tokenizer) == 12 and result.name == "simple N=4"
+    assert {name: each["num_words"] for name, each in result.splits.items()} == {"validation": 320, "test": 240}
+    if streaming:
+        # Read in order: a batch of four blocks of 16.
+        ids = tokenizer(Path(texts["train"]).read_text(), return_tensors="pt").input_ids[0, :64].view(4, 16)
+        torch.manual_seed(42)
+        model = AutoModelForCausalLM.from_config(AutoModelForCausalLM.from_pretrained(tmp_path / "run").config).train()
+        with torch.no_grad():
+            assert result.history[0]["loss"] == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-4)
+
+
+class Words:
+    """The part of a tokenizer that a new model needs."""
+
+    eos_token_id = bos_token_id = 1
+    pad_token_id = None
+
+    def __len__(self):
+        return 10_000
+
+
+def new_model(*arguments: str):
+    options, model, _ = parsed(*arguments)
+    with torch.device("meta"):
+        return make_model(model, "causal", Words(), options.block_size)
+
+
+PAPER = {
+    # N, λ of simple heads, λ of WDR heads, tokens in a batch, layers
+    "paper-tt-ptb": (2, 0.2, 0.4, 3840, 3),
+    "paper-tt-wikitext2": (4, 0.2, 0.3, 3840, 3),
+    "paper-tt-text8": (3, 0.2, 0.1, 4800, 6),
+    "paper-tt-wikitext103": (2, 0.1, 0.1, 4800, 6),
+    "paper-rf-ptb": (4, 0.2, 0.1, 16_384, 6),
+    "paper-rf-wikitext2": (2, 0.2, 0.3, 8192, 6),
+    "paper-rf-text8": (3, 0.1, 0.1, 512, 6),
+    "paper-rf-wikitext103": (4, 0.1, 0.1, 512, 6),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_the_papers_settings(preset):
+    size, simple, wdr, tokens, layers = PAPER[preset]
+    options, _, training = parsed("--preset", preset)
+    model = new_model("--preset", preset)
+    config, batch = model.config, training.per_device_train_batch_size * training.gradient_accumulation_steps
+    assert batch * options.block_size == tokens and config.max_position_embeddings == options.block_size
+    assert training.learning_rate == (2.5e-3 if "-tt-" in preset else 1e-4)
+    assert config.ngram_size == size and len(model.ngram_heads) == size - 1 and config.num_hidden_layers == layers
+    assert (config.head_gradient, config.head_loss_weight, config.ngram_head_reads) == (1.0, None, "hidden")
+    # The paper's heads of 0.1M or 0.5M parameters.
+    width = model.get_output_embeddings().weight.shape[1]
+    assert sum(p.numel() for p in model.ngram_heads[0].parameters()) == 2 * width**2 + 2 * width
+    for kind, value in {"wdr": wdr, "simple": simple}.items():
+        assert EnsembleSearch.of(*parsed("--preset", preset, "--ngram_target", kind)).grid == [0.0, value]
+    # Options override N and λ.
+    plain = new_model("--preset", preset, "--ngram_target", "none")
+    assert not plain.ngram_heads and new_model("--preset", preset, "--ngram_size", "5").config.ngram_size == 5
+    assert EnsembleSearch.of(*parsed("--preset", preset, "--lambda_grid", "0.3", "0", "0.15")).grid == [0, 0.15, 0.3]
+    if preset == "paper-tt-ptb":
+        # The paper's table: 6.7M with the 10,000 words of Penn Treebank.
+        assert 6.65e6 < sum(p.numel() for p in plain.parameters()) < 6.75e6
+
+
+def test_recipes_and_default_grids():
+    for preset in CLM_PRESETS.keys() - PAPER.keys():
+        assert EnsembleSearch.of(*parsed("--preset", preset)).grid == [*USUAL_GRID], preset
+    names = ("head_gradient", "head_loss_weight", "head_sample_rate", "head_loss_tokens", "ngram_head_expansion")
+    expected = {"free": (0.0, 1.0, 1 / 3, "all", 1), "paper": (1, None, 1, "all", 1), "drafts": (0, 1, 1, "draft", 3)}
+    for recipe, values in expected.items():
+        config, search = new_model("--recipe", recipe).config, EnsembleSearch.of(*parsed("--recipe", recipe))
+        assert tuple(getattr(config, name) for name in names) == values
+        assert config.ngram_head_reads == ("hidden" if recipe == "paper" else "hidden+tokens")
+        assert search.fits == (recipe == "free") and (search.grid == [0.0]) == (recipe == "drafts")
+    # The command line comes last.
+    config = new_model("--config_overrides", "head_gradient=0.5", "n_layer=3", "--head_sample_rate", "0.2").config
+    assert (config.head_gradient, config.n_layer, config.head_sample_rate) == (0.5, 3, 0.2)
+
+
+# By preset, or plain checkpoints.
+MODELS = {
+    # Half a chunk and one and a half chunks of Reformer's attention.
+    "tiny-tt": ["--block_size", "7", "--ngram_target", "simple", "--ngram_size", "2"],
+    "tiny-rf": ["--block_size", "47", "--ngram_size", "3"],
+    "LlamaForCausalLM": {**LLAMA_SIZES, "max_position_embeddings": 24},
+    # It has no `max_position_embeddings`.
+    "BloomForCausalLM": {"hidden_size": 16, "n_layer": 1, "n_head": 2},
+}
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS.items())
+def test_other_models(name, options, checkpoint, files, tmp_path):
+    """They learn, resume, and are evaluated again with the same figures."""
+    complete, broken, expected = tmp_path / "complete", tmp_path / "broken", {"tiny-tt": "Tensor", "tiny-rf": "Reform"}
+    if isinstance(options, dict):
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        ends = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": None, "vocab_size": len(tokenizer)}
+        model_class = getattr(transformers, name)
+        for part in (tokenizer, model_class(model_class.config_class(**{**options, **ends}))):
+            part.save_pretrained(tmp_path / "plain")
+        options = ["--model_name_or_path", str(tmp_path / "plain"), "--per_device_train_batch_size", "1"]
+    else:
+        options = ["--preset", name, *options]
+    begin = QUICK.index("--block_size")
+    command = [*files, *QUICK[:begin], *QUICK[begin + 2 :], *options, "--lambda_grid", "0", "0.4", "--recipe", "paper"]
+    command += ["--learning_rate", "0.01", "--gradient_accumulation_steps", "2", "--output_dir"]
+    result = run(*command, str(complete))
+    model = AutoModelForCausalLM.from_pretrained(complete)
+    assert type(model).__name__.startswith(f"WDRNgram{expected.get(name, name)}")
+    assert all(head.fc_out.bias.any() for head in model.ngram_heads)
+    losses = [entry["next_word_loss"] for entry in result.history if "loss" in entry]
+    assert len(losses) == 4 and losses[-1] < losses[0] and len(result.samples) == 2
+    scripts.cut_off(complete, broken, 2)
+    run(*command, str(broken))
+    assert scripts.weights_of(broken) == scripts.weights_of(complete)
+    again = run(*EVALUATE, str(complete), "--lambda_grid", "0", "0.4")
+    assert again.splits.keys() == result.splits.keys()
+    assert again.splits["test"]["perplexity"] == pytest.approx(result.splits["test"]["perplexity"], rel=1e-5)
+
+
+def test_evaluation_repeats_that_of_the_run(checkpoint, texts, tmp_path, capsys):
+    """It takes the held-out text, block size and stride from `run.yaml`, also for one of the run's checkpoints."""
+    folder = tmp_path / "run"
+    command = ["--model_name_or_path", checkpoint, "--train_file", texts["train"], "--test_file", texts["test"]]
+    options = as_arguments(block_size=8, stride=4, max_steps=1, eval_steps=1, validation_percentage=7)
+    trained = run(*command, *QUICK, *options, "--output_dir", str(folder))
+    before = contents(tmp_path)
+    for model in (folder, folder / "checkpoint-1"):
+        again = run(*EVALUATE, str(model), "--output_dir", str(tmp_path / "new"))
+        for split, figures in trained.splits.items():
+            assert again.splits[split]["num_words"] == figures["num_words"]
+            assert again.splits[split]["perplexity"] == pytest.approx(figures["perplexity"], rel=1e-5)
+    assert trained.splits["validation"]["num_words"] == sum(
+        len(line.split()) + 1 for line in Path(texts["train"]).read_text().splitlines()[-21:]
+    )
+    # Another text has the block size and stride, too, but not the λ; another stride gives other figures.
+    other = [*EVALUATE, str(folder), "--test_file", texts["test"]]
+    again, wide = run(*other), run(*other, "--stride", "1", "--lambda_grid", "0", "0.3")
+    test = trained.splits["test"]
+    assert again.splits.keys() == {"test"} and wide.splits["test"]["lambda"] == [0.0, 0.3]
+    assert again.splits["test"]["perplexity"][0] == pytest.approx(test["perplexity"][0], rel=1e-5)
+    assert wide.splits["test"]["perplexity"][0] != pytest.approx(test["perplexity"][0], rel=1e-5)
+    assert re.search(r"wdr N=4 +test", capsys.readouterr().out)
+    # The tables are saved where `--output_dir` says, else beside the model. Nothing else changes.
+    new = {parent / f"evaluation.{suffix}" for parent in (tmp_path / "new", folder) for suffix in ("md", "json")}
+    after = contents(tmp_path)
+    assert after.keys() - before.keys() == new and before.items() <= after.items()
+    assert "| wdr N=4 | validation |" in (tmp_path / "new" / "evaluation.md").read_text()
+    assert json.loads((folder / "evaluation.json").read_text())["splits"].keys() == {"test"}
+
+
+@pytest.mark.plots
+def test_compare(files, tmp_path, capsys, monkeypatch):
+    """Each kind in its folder, and all in one table; repeated in another place, nothing is trained."""
+    command = [*files, *QUICK, "--compare", "--ngram_target", "simple", "--gradient_diversity_steps", "2"]
+    result = run(*command, "--output_dir", str(tmp_path / "run"))
+    table = capsys.readouterr().out.split("Perplexity by word")[-1]
+    for name in ("plain", "wdr N=4", "simple N=4"):
+        assert all(re.search(rf"{name} +{split}", table) for split in ("validation", "test"))
+    # Without heads, λ changes nothing and is not shown.
+    (plain,) = re.findall(r"plain +validation +[\d,]+ (.*)", table)
+    assert len(plain.split()) == 1
+    folders = {"plain": tmp_path / "run" / "plain", "wdr": tmp_path / "run" / "wdr", "simple": tmp_path / "run"}
+    for kind, folder in folders.items():
+        config = AutoModelForCausalLM.from_pretrained(folder).config
+        assert (config.ngram_size == 1) if kind == "plain" else config.ngram_target == kind
+        diversity = [entry["step"] for entry in metrics_of(folder)["history"] if "gradient_diversity" in entry]
+        assert diversity == [0, 2, 4] and (folder / "gradient_diversity.png").exists()
+    assert (tmp_path / "run" / "comparison.png").exists() and (tmp_path / "run" / "comparison_training.png").exists()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
+    assert run(*command, "--output_dir", f"{tmp_path}/moved/").splits == result.splits
+
+
+def test_early_stopping_keeps_the_best(files, tmp_path):
+    """With a destructive learning rate, an early evaluation is the best."""
+    options = as_arguments(learning_rate=0.3, lr_scheduler_type="constant", patience=2, max_steps=40)
+    result = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, *options)
+    evaluations = [entry["eval_fitted_perplexity"] for entry in result.history if "eval_loss" in entry]
+    assert len(evaluations) == evaluations.index(min(evaluations)) + 3 < 20
+    # The validation text is short enough that the weights were fitted to all of it.
+    kept = result.splits["validation"]["ensembles"]["fitted"]["perplexity"]
+    assert kept == pytest.approx(min(evaluations), rel=1e-4)
+
+
+def test_drafts(files, texts, tmp_path):
+    """The most frequent tokens are drafted. Samples say how well; an evaluation gives the same, with drafts or not."""
+    folder = tmp_path / "run"
+    result = run(*files, "--output_dir", str(folder), *QUICK, "--use_mtp", "--draft_vocab_size", "9")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.config.draft_vocab_size == 9
+    counts = Counter(tokenizer(Path(texts["train"]).read_text()).input_ids)
+    drafted = model.draft_token_ids.tolist()
+    assert sorted(counts[token] for token in drafted) == sorted(count for _, count in counts.most_common(9))
+    labels = ["λ=0", "weights " + " ".join(f"{weight:.2f}" for weight in result.ensemble)]
+    assert [label.split(",")[0] for label in result.samples] == labels
+    assert all(float(re.search(r", ([\d.]+) tokens per forward pass", label)[1]) >= 1 for label in result.samples)
+    evaluate = ("--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "8")
+    assert run(*evaluate, "--use_mtp").samples == result.samples
+    assert list(run(*evaluate).samples) == labels

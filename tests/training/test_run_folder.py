@@ -1,0 +1,263 @@
+"""Folders of runs, on `ngram-wdr clm`: interrupted, repeated, prolonged, refused; options from files."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import Trainer
+
+from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.training import clm
+from ngram_wdr_hf.training.options import RunTrainingArguments
+from ngram_wdr_hf.training.run_folder import RunFolder, read_state, settings_of
+from tests.support.clm_runs import QUICK, parsed, run, write_text
+from tests.support.errors import raises_naming
+from tests.support.processes import run_and_kill
+from tests.support.scripts import as_arguments, contents, cut_off, metrics_of, weights_of
+
+# Dropout, whose random numbers a resumed run has to restore, is in the checkpoint.
+CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2, sample_tokens=0)
+
+
+@pytest.fixture
+def command(checkpoint, files) -> list[str]:
+    return ["--model_name_or_path", checkpoint, *files, *QUICK, *CONSTANT]
+
+
+@pytest.fixture
+def in_step(monkeypatch):
+    """A function that interrupts a training in a step, once."""
+
+    def interrupt(step: int) -> None:
+        original = Trainer.training_step
+
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == step - 1:
+                monkeypatch.setattr(Trainer, "training_step", original)
+                raise KeyboardInterrupt
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(Trainer, "training_step", training_step)
+
+    return interrupt
+
+
+@pytest.fixture
+def without_training(monkeypatch):
+    monkeypatch.setattr(Trainer, "training_step", lambda *args, **kwargs: pytest.fail("trained"))
+
+
+def figures_of(folder: Path) -> tuple:
+    """Return everything that a resumed run has to find again."""
+    metrics = metrics_of(folder)
+    metrics["history"] = [entry for entry in metrics["history"] if "train_loss" not in entry]
+    for entry in metrics["history"]:
+        for name in [name for name in entry if "runtime" in name or "per_second" in name]:
+            del entry[name]
+    return weights_of(folder), metrics
+
+
+def test_killed_and_resumed(command, tmp_path):
+    """After `kill -9`, the same command ends with the same bits."""
+    command += as_arguments(max_steps=40, eval_steps=10)
+    run(*command, "--output_dir", str(tmp_path / "complete"))
+    run_and_kill(run, tmp_path / "broken", command)
+    run(*command, "--output_dir", str(tmp_path / "broken"))
+    assert figures_of(tmp_path / "broken") == figures_of(tmp_path / "complete")
+
+
+# The best checkpoint is not the last, and the training ends before its 40 steps.
+STOPPED_EARLY = as_arguments(
+    learning_rate=0.3, patience=3, max_steps=40, save_total_limit=100, metric_for_best_model="loss"
+)
+
+
+@pytest.mark.parametrize(("options", "last_step"), [([], None), (STOPPED_EARLY, None), (STOPPED_EARLY, 6)])
+def test_killed_before_the_result(command, tmp_path, request, options, last_step):
+    """After the last step, which may be that of early stopping, or with early stopping still to come."""
+    complete, broken = tmp_path / "complete", tmp_path / "broken"
+    run(*command, *options, "--output_dir", str(complete))
+    assert read_state(complete).global_step in ((range(7, 40)) if options else (4,))
+    cut_off(complete, broken, last_step)
+    # The file that marks the training as complete may be cut off.
+    (broken / "trainer_state.json").write_text('{"epoch": 1')
+    if last_step is None:
+        request.getfixturevalue("without_training")
+    run(*command, *options, "--output_dir", str(broken))
+    assert figures_of(broken) == figures_of(complete)
+    assert {path.name for path in broken.iterdir()} == {path.name for path in complete.iterdir()}
+
+
+def test_stopped_and_repeated(command, in_step, tmp_path, request):
+    """A Ctrl-C in a step; then nothing more is trained."""
+    run(*command, "--output_dir", str(tmp_path / "whole"))
+    in_step(4)
+    with pytest.raises(KeyboardInterrupt):
+        run(*command, "--output_dir", str(tmp_path / "parts"))
+    assert not (tmp_path / "parts" / "metrics.json").exists()
+    run(*command, "--output_dir", str(tmp_path / "parts"))
+    expected = figures_of(tmp_path / "whole")
+    assert figures_of(tmp_path / "parts") == expected
+    request.getfixturevalue("without_training")
+    run(*command, "--output_dir", str(tmp_path / "parts"))
+    assert figures_of(tmp_path / "parts") == expected
+
+
+def test_streamed_run_stopped_in_a_later_pass(in_step, files, tmp_path):
+    """The text has four or five batches."""
+    text = write_text(tmp_path / "short.txt", lines=30, seed=0)
+    options = [*QUICK, *as_arguments(streaming="true", shuffle_buffer=10, max_steps=8)]
+    options = ["--train_file", str(text), *files[2:], *options, "--output_dir"]
+    run(*options, str(tmp_path / "whole"))
+    in_step(8)
+    with pytest.raises(KeyboardInterrupt):
+        run(*options, str(tmp_path / "parts"))
+    run(*options, str(tmp_path / "parts"))
+    assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
+
+
+@pytest.mark.plots
+def test_longer_run(command, tmp_path, monkeypatch):
+    """It resumes, and equals one from the start. No results of the shorter run stay with its model."""
+    folder, whole = tmp_path / "parts", tmp_path / "whole"
+    run(*command, "--output_dir", str(folder))
+    (folder / "evaluation.md").write_text("| model |")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(clm, "load_trained", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        run(*command, "--max_steps", "6", "--output_dir", str(folder))
+    left = {path.name for path in folder.iterdir()}
+    assert left.isdisjoint({"metrics.json", "README.md", "evaluation.md", "lambda_sweep.png", "training.png"})
+    for path in (folder, whole):
+        run(*command, "--max_steps", "6", "--output_dir", str(path))
+    assert figures_of(folder) == figures_of(whole)
+    assert (folder / "run.yaml").read_text() == (whole / "run.yaml").read_text()
+    other = as_arguments(max_steps=6, output_dir=tmp_path / "new", resume_from_checkpoint=whole / "checkpoint-4")
+    run(*command, *other)
+    assert weights_of(tmp_path / "new") == weights_of(whole)
+    before = contents(folder)
+    for shorter in (["--max_steps", "3"], ["--max_steps", "-1", "--num_train_epochs", "0.01"]):
+        with raises_naming(InputError, str(folder / "checkpoint-6"), "longer"):
+            run(*command, *shorter, "--output_dir", str(folder))
+    assert contents(folder) == before
+
+
+def test_refused_folders(finished_clm, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished_clm.folder, folder)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("...")
+    before = contents(tmp_path)
+    command = [*finished_clm.command, "--output_dir"]
+    with raises_naming(InputError, f"`--output_dir {folder}`", "ngram_size: saved None, now 3"):
+        run(*command, str(folder), "--ngram_size", "3")
+    with raises_naming(InputError, f"`--output_dir {tmp_path / 'thesis'}`"):
+        run(*command, str(tmp_path / "thesis"))
+    # Another run is in the folder.
+    new, training = tmp_path / "new", RunTrainingArguments("new", report_to="none")
+    with RunFolder(new).claimed({}, training), raises_naming(InputError, f"`--output_dir {new}`", "another run"):
+        run(*command, str(new))
+    assert not {path for path in contents(tmp_path).keys() - before.keys() if path.name != ".lock"}
+    # It has ended. A tokenizer that an interrupted run has left is replaced.
+    shutil.copy(finished_clm.folder / "tokenizer.json", new)
+    result = run(*command, str(new), "--vocab_size", "12")
+    assert result.num_parameters < finished_clm.result.num_parameters
+
+
+def test_settings_file(tmp_path):
+    """The command line wins, and the preset comes last. Values are words, as on the command line."""
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        "preset: paper-tf-small\neval_strategy: no\nlearning_rate: 1e-3\ntrain_file: a.txt\nlambda_grid: [0, 0.4]\n"
+        "save_total_limit: null\npatience: null\nstreaming: yes\nseed: 3\nprompt: 2024-01-01\n"
+        "lr_scheduler_kwargs: {power: 2}\n"
+    )
+    options, model, training = parsed(str(path), "--seed", "4")
+    assert (model.preset, model.patience, options.prompt) == ("paper-tf-small", None, "2024-01-01")
+    assert (options.train_file, options.streaming, options.lambda_grid) == (["a.txt"], True, [0.0, 0.4])
+    assert (training.eval_strategy, training.learning_rate, training.seed) == ("no", 1e-3, 4)
+    assert (training.save_total_limit, training.lr_scheduler_kwargs) == (None, {"power": 2})
+    assert (training.per_device_train_batch_size, options.block_size) == (32, 128)
+    assert training.lr_scheduler_type == "constant" and training.output_dir == "run"
+    # Checkpoints are saved at evaluations.
+    _, _, training = parsed("--eval_strategy", "steps", "--logging_steps", "30")
+    assert training.eval_steps == training.save_steps == 30
+    # New heads alone learn faster by default, unless a preset says otherwise.
+    rates = {"full": 5e-5, "heads": 3e-3, "heads --preset paper-tf-small": 2.5e-4, "heads --learning_rate 2": 2}
+    for mode, rate in rates.items():
+        assert parsed("--model_name_or_path", "some", "--train_mode", *mode.split())[2].learning_rate == rate
+
+
+HEADS = "--model_name_or_path somewhere --train_mode heads"
+RUNS = [
+    "--preset paper-tt-ptb --train_file a b --lambda_grid 0 0.3 --label_smoothing 0.2",
+    "--compare --validation_percentage 7.5 --adam_epsilon 1e-12 --learning_rate 1e-05",
+    f"{HEADS} --optim adamw_torch --metric_for_best_model best_perplexity --lr_scheduler_type cosine",
+    f"{HEADS} --ngram_size 2 --gradient_checkpointing true --config_overrides head_gradient=0.5",
+    "--streaming true --train_file a --max_steps 10 --eval_strategy steps --eval_steps 5 --patience 2",
+    "--recipe paper --ensemble fitted --eval_strategy no --num_train_epochs 1.5 --stride 4",
+]
+
+
+@pytest.mark.parametrize("options", RUNS)
+def test_run_yaml_is_a_settings_file_of_the_same_run(options, tmp_path):
+    path = tmp_path / "run.yaml"
+    settings = settings_of(*parsed(*options.split()))
+    path.write_text(yaml.safe_dump(settings))
+    assert settings_of(*parsed(str(path))) == settings
+
+
+def test_run_yaml_repeats_the_run(files, tmp_path):
+    # With this learning rate, the best checkpoint is not the last.
+    run(
+        *files,
+        "--output_dir",
+        str(tmp_path / "one"),
+        *QUICK,
+        *as_arguments(learning_rate=0.3, max_steps=6, metric_for_best_model="loss"),
+    )
+    run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), *as_arguments(logging_steps=1))
+    assert read_state(tmp_path / "two").best_global_step < 6
+    assert weights_of(tmp_path / "two") == weights_of(tmp_path / "one")
+    one, two = (yaml.safe_load((tmp_path / name / "run.yaml").read_text()) for name in ("one", "two"))
+    assert one == two
+
+
+# Options, or a settings file, and what the error names.
+BAD = {
+    "--lerning_rate 1": "`--learning_rate`",
+    "--max_step=3": "`--max_steps`",
+    "3": "`3`",
+    "--preset huge": "--preset",
+    "--ngram_size 0": "`--ngram_size`",
+    "--ngram_size 16": "`--block_size`",
+    "--ngram_size 3 --ngram_target none": "`--ngram_target none`",
+    "--train_mode heads": "`--model_name_or_path`",
+    "--do_train false": "`--model_name_or_path`",
+    "--compare --ngram_size 1": "`--compare`",
+    "--streaming --max_steps -1": "`--max_steps`",
+    "--block_size 1": "`--block_size`",
+    "--validation_percentage 0": "`--validation_percentage`",
+    "--dataset_name wikitext": "`--dataset_name`",
+    "--lambda_grid 0 1.5": "`--lambda_grid`",
+    "--label_smoothing_factor 0.1": "`--label_smoothing_factor`",
+    "--config_overrides layers=3": "`--config_overrides layers`",
+    "--config_overrides 3": "`--config_overrides`",
+    "--draft_vocab_size 100000": "`--draft_vocab_size`",
+    "--prompt_file none.txt": "`--self_generated",
+    "--self_generated 10 --streaming": "`--streaming`",
+    "learning_rat: 1": "`--learning_rate`",
+    "- max_steps": "`option: value`",
+    "ngram_target: words": "--ngram_target",
+}
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_bad_options(options, texts, tmp_path):
+    arguments = ["--train_file", texts["train"], *QUICK, *options.split(" ")]
+    if ": " in options or options.startswith("- "):
+        (tmp_path / "settings.yaml").write_text(options)
+        arguments = [str(tmp_path / "settings.yaml")]
+    with raises_naming(InputError, BAD[options]):
+        run(*arguments, "--output_dir", str(tmp_path / "run"))
+    assert not list((tmp_path / "run").glob("[!.]*"))
