@@ -111,8 +111,9 @@ class PairBatches(TorchDataset):
         difference = (lengths[:, 0] - lengths[:, 1]) * np.where(longest % 2, 1, -1)
         order = shuffled[np.lexsort((difference[shuffled], longest[shuffled]))]
         self.batches = cut_into_batches(longest, batch_tokens, order)
-        padded = sum(len(batch) * lengths[batch].max(0).sum() for batch in self.batches)
-        self.padding_share = 1 - lengths.sum() / padded
+
+    def __str__(self) -> str:
+        return f"{len(self.rows):,} in {len(self):,} batches, {sum(self.rows['is_truncated'][:]):,} truncated"
 
     def target_tokens(self) -> list[np.ndarray]:
         """Return the token ids of all targets one after the other, as a list of flat arrays."""

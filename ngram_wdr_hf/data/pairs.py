@@ -1,13 +1,14 @@
-"""Sentence pairs from parallel text files, JSON lines and datasets, as rows with `source` and `target`."""
+"""Sentence pairs from parallel text files and datasets, as rows with `source` and `target`."""
 
-from collections.abc import Callable, Sequence
-from glob import escape
+from collections.abc import Sequence
 
 from datasets import Dataset, Features, Value, load_dataset
+from transformers.utils import logging
 
 from .errors import InputError
-from .text import hold_out, known_splits
+from .text import known_splits
 
+logger = logging.get_logger(__name__)
 Splits = dict[str, Dataset]
 PAIRS = Features({"source": Value("string"), "target": Value("string")})
 
@@ -35,15 +36,6 @@ def read_lines(paths: Sequence[str]) -> list[str]:
     return lines
 
 
-def load_json_pairs(files: dict[str, Sequence[str]], source_lang: str | None, target_lang: str | None) -> Splits:
-    """Load JSON lines such as `{"en": ..., "de": ...}` or `{"translation": {"en": ..., "de": ...}}`."""
-    splits = {}
-    for split, paths in files.items():  # one by one, because their other fields may differ
-        rows = load_dataset("json", data_files=[escape(str(path)) for path in paths], split="train")
-        splits[split] = _select_languages(rows, source_lang, target_lang, f"the {split} file")
-    return splits
-
-
 def load_pair_dataset(name: str, config: str | None, source_lang: str | None, target_lang: str | None) -> Splits:
     """Load the splits `train`, `validation` and `test` of a dataset from the Hub or a folder, with the same fields."""
     splits = known_splits(name, load_dataset(name, config)).items()
@@ -65,19 +57,13 @@ def _select_languages(rows: Dataset, source_lang: str | None, target_lang: str |
     return rows if rows.features == PAIRS else rows.cast(PAIRS)
 
 
-def reverse(splits: Splits) -> Splits:
-    """Return new splits with source and target swapped."""
-    swapped = {"source": "target", "target": "source"}
-    return {split: rows.rename_columns(swapped).select_columns(list(PAIRS)) for split, rows in splits.items()}
-
-
 def has_references(rows: Dataset) -> bool:
     """Return whether any row has a target, which may be empty, but not `None`."""
     return rows.with_format("arrow")["target"][:].null_count < len(rows)
 
 
-def drop_empty(splits: Splits, notify: Callable[[str], None]) -> Splits:
-    """Return the splits without the pairs that have a blank side; `notify` gets a message with their number."""
+def drop_empty(splits: Splits) -> Splits:
+    """Return the splits without the pairs that have a blank side, with a warning."""
     kept = {}
     for split, rows in splits.items():
         sides = [rows["source"][:]] + ([rows["target"][:]] if has_references(rows) else [])
@@ -86,14 +72,9 @@ def drop_empty(splits: Splits, notify: Callable[[str], None]) -> Splits:
         if not complete:
             raise InputError(f"The {split} set has no pair with text on both sides: choose another.")
         if len(complete) < len(rows):
-            notify(f"Dropped {len(rows) - len(complete)} of {len(rows)} {split} pairs with an empty side.")
+            logger.warning(f"Dropped {len(rows) - len(complete)} of {len(rows)} {split} pairs with an empty side.")
         kept[split] = rows.select(complete)
     return kept
-
-
-def hold_out_pairs(splits: Splits, percentage: float) -> Splits:
-    """Return the splits with a `validation` split: if there is none, random training pairs, always the same."""
-    return hold_out(splits, percentage, shuffle=True)
 
 
 def texts_of_pairs(rows: Dataset) -> list[str]:

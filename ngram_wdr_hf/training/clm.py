@@ -44,7 +44,7 @@ from .options import (
     optional,
     preset_choice,
 )
-from .parsing import parse
+from .parsing import folder_of_run, parse
 from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
 from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles, score_metrics
 from .results import (
@@ -165,7 +165,7 @@ def main(
             model = make_model(model_options, "causal", tokenizer, options.block_size, training.do_train)
             block_size = find_block_size(model, options.block_size)
             limit_length(tokenizer, model)
-            source = folder if training.do_train else RunFolder(model_options.model_name_or_path)
+            source = folder if training.do_train else RunFolder(folder_of_run(model_options.model_name_or_path))
             own = own_rows(model, tokenizer, options, source, training)
             streams = [data.streams["train"].ids] if "train" in data.streams else []
             restrict_drafts(model, model_options, options, [*streams, *own.train])

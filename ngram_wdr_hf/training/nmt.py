@@ -4,13 +4,11 @@ Train and evaluate a translation model with N-gram heads on its decoder.
     ngram-wdr nmt                                              # English to German dates and amounts, in minutes
     ngram-wdr nmt --compare                                    # compare with plain, bag-of-words and simple N-gram
     ngram-wdr nmt --preset paper-small --train_source train.en --train_target train.de \
-        --validation_source val.en --validation_target val.de --test_source test.en --test_target test.de \
-        --output_dir runs/en-de                                # the paper's small Transformer
+        --test_source test.en --test_target test.de --output_dir runs/en-de     # the paper's small Transformer
     ngram-wdr nmt --dataset_name wmt14 --dataset_config de-en --source_lang en --target_lang de \
         --preset paper-base --output_dir runs/wmt14            # a translation dataset
-    ngram-wdr nmt run.yaml --reverse                           # options from a file, source and target swapped
     ngram-wdr nmt --do_train false --model_name_or_path runs/en-de      # BLEU of a finished run
-    ngram-wdr nmt --do_train false --model_name_or_path runs/en-de --translate FILE
+    ngram-wdr nmt --do_train false --model_name_or_path runs/en-de --translate FILE > OUT
     accelerate launch --multi_gpu -m ngram_wdr_hf nmt          # several GPUs
 
 Repeat a command to resume an interrupted run. `python train_nmt.py` is the same command.
@@ -19,13 +17,11 @@ Repeat a command to resume an interrupted run. `python train_nmt.py` is the same
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.hf_argparser import HfArg
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
@@ -43,25 +39,13 @@ from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
 from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles
-from .results import (
-    EnsembleSearch,
-    add_callbacks,
-    compare,
-    fit_and_score,
-    introduce,
-    load_trained,
-    save,
-    set_ensemble,
-)
+from .results import EnsembleSearch, add_callbacks, compare, fit_and_score, introduce, load_trained, save, set_ensemble
 from .run_folder import TRANSLATIONS, RunFolder, settings_of
 from .trainer import NgramTrainer, loss_names, to_device, uses_fsdp
 from .translator import Translator
 
 # Choices for `--metric_for_best_model` that need translations of the validation set.
 DECODED_METRICS = ("bleu", "chrf")
-DEFAULT_BEAMS = 5
-# The longest translation, in tokens, of models without a limit.
-DEFAULT_LENGTH = 512
 CARD = Card(
     "A translation model",
     "translation",
@@ -100,22 +84,6 @@ class NmtModelOptions(ModelOptions):
         return {"plain": kinds["plain"], "bow": (*KINDS["plain"], "--bow_loss_weight", "1"), **kinds}
 
 
-@dataclass
-class NmtTrainingArguments(RunTrainingArguments):
-    """Trainer's options, with batches by tokens."""
-
-    per_device_train_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
-    per_device_eval_batch_size: int = HfArg(default=1, help="Must be 1: `--batch_tokens` sets the batch size.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
-            if getattr(self, name) != 1:
-                raise InputError(f"`--{name}` must be 1: set `--batch_tokens` instead.")
-        if self.requested_metric in DECODED_METRICS and uses_fsdp(self):
-            raise InputError(f"`--metric_for_best_model {self.requested_metric}` needs whole weights: remove FSDP.")
-
-
 class TranslationTrainer(NgramTrainer):
     """An [`NgramTrainer`] that logs `eval_bleu` and `eval_chrf` too, if one of them selects the best checkpoint."""
 
@@ -133,12 +101,14 @@ class TranslationTrainer(NgramTrainer):
 
 
 def main(arguments: Sequence[str]) -> RunResult | None:
-    """
-    Train a model, choose its ensemble by BLEU on the validation set, evaluate, and save; with `--compare`, several.
-    With `--translate`, only translate that file, and return `None`.
-    """
-    classes = (PairOptions, NmtModelOptions, NmtTrainingArguments)
-    options, model_options, training = parse(classes, arguments, "ngram-wdr nmt", __doc__, {"output_dir": "runs/nmt"})
+    """Train a model, choose its ensemble by BLEU on the validation set, evaluate, and save; or `--translate`."""
+    classes = (PairOptions, NmtModelOptions, RunTrainingArguments)
+    defaults = {"output_dir": "runs/nmt", "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+    options, model_options, training = parse(classes, arguments, "ngram-wdr nmt", __doc__, defaults)
+    if training.per_device_train_batch_size != 1 or training.per_device_eval_batch_size != 1:
+        raise InputError("`--per_device_train_batch_size` and `_eval_` must be 1: set `--batch_tokens` instead.")
+    if training.requested_metric in DECODED_METRICS and uses_fsdp(training):
+        raise InputError(f"`--metric_for_best_model {training.requested_metric}` needs whole weights: remove FSDP.")
     if options.translate is not None:
         return translate_file(options, model_options, training)
     search = EnsembleSearch.of(options, model_options, training)
@@ -157,11 +127,13 @@ def main(arguments: Sequence[str]) -> RunResult | None:
             translator = make_translator(model, tokenizer, options, training)
             limit_length(tokenizer, model)
             batches = tokenize_splits(pairs, tokenizer, model, options, training.seed)
-            train_dataset = batches.pop("train", None)
-            restrict_drafts(model, model_options, options, train_dataset.target_tokens() if training.do_train else ())
+            targets = batches["train"].target_tokens() if training.do_train else ()
+            restrict_drafts(model, model_options, options, targets)
             if model.config.head_loss_tokens == "draft":
                 model.generation_config.use_mtp = True
-        introduce(model, {split: f"{len(rows):,} pairs" for split, rows in pairs.items()}, training)
+        counts = {split: f"{len(rows):,} pairs ({batches.get(split, 'not scored')})" for split, rows in pairs.items()}
+        introduce(model, counts, training)
+        train_dataset = batches.pop("train", None)
 
         # 3. Train
         if training.do_train and not folder.is_finished():
@@ -194,17 +166,24 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         own = model.ngram_ensemble()
         named = named_ensembles(own, best_lambda, fit)
         if "test" in pairs:
-            translated, ratings["test"] = translate_and_score(translator, model, pairs["test"], {own, *named.values()})
-            columns = (pairs["test"]["source"][:], pairs["test"]["target"][:], translated[0.0], translated[own])
+            translated, rated = translate_and_score(translator, model, pairs["test"], {own, *named.values()})
             names = ("source", "reference", "plain", "hypothesis")
+            columns = (pairs["test"]["source"], pairs["test"]["target"], translated[0.0], translated[own])
             rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            ratings |= {"test": rated} if rated else {}
 
         # 5. Save and report
-        examples = find_examples(rows, options.num_examples)
-        history = folder.history()
-        result = nmt_result(model, fit, scores, ratings, named, examples, folder.settings, history)
+        # Examples from the whole test set, first those that the ensemble translates differently.
+        spread = sorted(rows[:: max(1, len(rows) // 50)], key=lambda row: row["plain"] == row["hypothesis"])
+        examples = spread[: options.num_examples]
+        result = nmt_result(model, fit, scores, ratings, named, examples, folder)
         if training.do_train and training.should_save:
-            save_translations(rows, model, folder.path)
+            if rows:
+                lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                (folder.path / TRANSLATIONS).write_text(lines, encoding="utf-8")
+            if not model.generation_config.use_mtp:
+                # Drafts by default have another name in a checkpoint, which saving the model has written.
+                model.generation_config.save_pretrained(folder.path)
         source = examples[0]["source"] if examples else "A sentence."
         save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
     if model_options.compare:
@@ -215,12 +194,9 @@ def main(arguments: Sequence[str]) -> RunResult | None:
 def make_translator(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: PairOptions, training: RunTrainingArguments
 ) -> Translator:
-    """
-    Set beams, length penalty and maximum length in the model's `generation_config`, which is saved with the model:
-    from the options, else the checkpoint's, else 5 beams. Return a translator with the options of the run.
-    """
-    search = model.generation_config
-    search.num_beams = options.num_beams or search.num_beams or DEFAULT_BEAMS
+    """Set the beam search of the options in `generation_config`, which is saved with the model, and use it."""
+    search, prefix = model.generation_config, options.source_prefix or ""
+    search.num_beams = options.num_beams or search.num_beams or 5
     if options.use_mtp and search.num_beams > 1:
         raise InputError(f"`--use_mtp` does not work with {search.num_beams} beams: set `--num_beams 1`.")
     if options.length_penalty is not None:
@@ -228,9 +204,8 @@ def make_translator(
     if search.num_beams == 1:
         # Transformers refuses to save these without beam search.
         search.length_penalty = search.early_stopping = None
-    search.max_length = max_positions(model) or DEFAULT_LENGTH
-    prefix, use_mtp = options.source_prefix or "", options.use_mtp and bool(model.ngram_heads)
-    return Translator(tokenizer, options.batch_tokens, prefix, use_mtp, not training.disable_tqdm)
+    search.max_length = max_positions(model) or 512
+    return Translator(tokenizer, options.batch_tokens, prefix, options.use_mtp, not training.disable_tqdm)
 
 
 def translate_and_score(
@@ -244,25 +219,16 @@ def translate_and_score(
 
 
 def translate_file(options: PairOptions, model_options: ModelOptions, training: RunTrainingArguments) -> None:
-    """Translate the lines of `--translate` with the model's ensemble. An empty line stays empty."""
+    """Print the translations of `--translate` with the model's ensemble, in UTF-8. An empty line stays empty."""
     if training.do_train:
         raise InputError("`--translate` needs a trained model: set `--do_train false --model_name_or_path RUN`.")
     tokenizer = load_tokenizer(options.tokenizer or model_options.model_name_or_path)
     model = to_device(make_model(model_options, "seq2seq", tokenizer, do_train=False), training)
     translator = make_translator(model, tokenizer, options, training)
     translations = translator(model, read_lines([options.translate]), model.ngram_ensemble())
-    # A translation may contain line breaks.
-    text = "".join(f"{' '.join(line.split())}\n" for line in translations)
-    if training.process_index == 0 and options.translate_to is None:
-        sys.stdout.write(text)
-    elif training.process_index == 0:
-        Path(options.translate_to).write_text(text, encoding="utf-8")
-
-
-def find_examples(rows: Sequence[dict[str, str | None]], count: int) -> list[dict[str, str | None]]:
-    """Return up to `count` rows spread over the test set, first those that the ensemble translates differently."""
-    spread = rows[:: max(1, len(rows) // 50)]
-    return sorted(spread, key=lambda row: row["plain"] == row["hypothesis"])[:count]
+    if training.process_index == 0:
+        # A translation may contain line breaks.
+        sys.stdout.buffer.write("".join(f"{' '.join(line.split())}\n" for line in translations).encode())
 
 
 def nmt_result(
@@ -272,27 +238,18 @@ def nmt_result(
     ratings: Mapping[str, Mapping[Ensemble, TranslationScores]],
     named: Mapping[str, Ensemble],
     examples: Sequence[dict[str, str | None]],
-    settings: dict[str, Any],
-    history: list[dict[str, float]],
+    folder: RunFolder,
 ) -> RunResult:
     """Return the result of a run: BLEU and chrF of the translations, and the perplexities of the references."""
-    own, search, splits, tables, bleu = model.ngram_ensemble(), model.generation_config, {}, {}, {}
+    own, search, splits, tables, over_lambda = model.ngram_ensemble(), model.generation_config, {}, {}, {}
     for split, rated in ratings.items():
-        if not rated:
-            continue
-        lambdas, first, each = [ensemble for ensemble in rated if is_lambda(ensemble)], rated[0.0], scores[split]
-        figures = {name: {key: getattr(value, name) for key, value in rated.items()} for name in DECODED_METRICS}
-        bleu[split] = figures["bleu"]
+        each, lambdas = scores[split], list(filter(is_lambda, rated))
         splits[split] = {
             "lambda": lambdas,
-            **{name: [values[value] for value in lambdas] for name, values in figures.items()},
-            "bleu_signature": first.bleu_signature,
-            "chrf_signature": first.chrf_signature,
-            "ensembles": {
-                heading: {name: values[ensemble] for name, values in figures.items()}
-                for heading, ensemble in named.items()
-            },
-            "num_sentences": first.num_sentences,
+            **asdict(rated[0.0]),
+            "bleu": [rated[value].bleu for value in lambdas],
+            "chrf": [rated[value].chrf for value in lambdas],
+            "ensembles": {name: {"bleu": rated[key].bleu, "chrf": rated[key].chrf} for name, key in named.items()},
             "num_beams": search.num_beams,
             "length_penalty": 1.0 if search.length_penalty is None else search.length_penalty,
             "perplexity_lambda": [*each.by_lambda()],
@@ -303,39 +260,23 @@ def nmt_result(
         }
         for label, name in (("SacreBLEU", "bleu"), ("chrF", "chrf")):
             title = f"{label} ({splits[split][f'{name}_signature']})"
-            cells = ensemble_cells("sentences", first.num_sentences, named, figures[name], own)
+            figures = {ensemble: getattr(rating, name) for ensemble, rating in rated.items()}
+            cells = ensemble_cells("sentences", rated[0.0].num_sentences, named, figures, own)
             tables.setdefault(title, {})[split] = cells
-    labels = {"source": "source", "reference": "reference", "plain": "plain, λ=0"}
-    if own != 0:
-        labels["hypothesis"] = f"ensemble, {describe_ensemble(own)}"
-    width = max(map(len, labels.values()))
-    lines = [
-        "\n".join(f"{label:<{width}}  {row[name]}" for name, label in labels.items() if row[name] is not None)
-        for row in examples
-    ]
-    validation = bleu.get("validation", {})
-    over_lambda = {value: figure for value, figure in validation.items() if is_lambda(value)}
+        if split == "validation":  # the only one translated with every λ
+            over_lambda[split] = {value: rated[value].bleu for value in lambdas}
+    shown = [name for name in ("source", "reference", "plain", "hypothesis") if name != "hypothesis" or own != 0]
+    texts = ["\n".join(f"{name:<10}  {row[name]}" for name in shown if row[name] is not None) for row in examples]
     return RunResult(
         **describe_model(model),
-        settings=settings,
-        history=history,
+        settings=folder.settings,
+        history=folder.history(),
         splits=splits,
         tables=tables,
         ensemble=own,
         fit=fit,
-        # Only the validation set is translated with every λ.
-        over_lambda={"validation": over_lambda} if over_lambda else {},
-        with_weights={split: figures[fit.ensemble] for split, figures in bleu.items() if fit},
+        over_lambda=over_lambda,
+        with_weights={split: rated[fit.ensemble].bleu for split, rated in ratings.items() if fit},
         lambda_figure="BLEU",
-        samples={describe_ensemble(own): "\n\n".join(lines)} if lines else {},
+        samples={describe_ensemble(own): "\n\n".join(texts)} if texts else {},
     )
-
-
-def save_translations(rows: Sequence[dict[str, str | None]], model: PreTrainedModel, folder: Path) -> None:
-    """Write the translated test set, if there is one, and the search settings of the translations."""
-    if rows:
-        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-        (folder / TRANSLATIONS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if not model.generation_config.use_mtp:
-        # Drafts by default have another name in a checkpoint, which saving the model has written.
-        model.generation_config.save_pretrained(folder)

@@ -101,16 +101,23 @@ def _read_yaml(path: Path, names: Sequence[str] | None = None) -> tuple[list[str
     return words, nulls
 
 
+def folder_of_run(model: str) -> Path:
+    """Return the folder of a model's run: that of the model or, for a checkpoint of Trainer's, the one above."""
+    folder = Path(model)
+    return folder.parent if not (folder / SETTINGS).exists() and (folder.parent / SETTINGS).exists() else folder
+
+
 def _data_words(data_class: type, chosen: Any) -> list[str]:
     """Return the data options of the run that is to be evaluated, as words of a command line; none without a run."""
     if chosen.model_name_or_path is None:
         raise InputError("`--do_train false` needs a trained model: set `--model_name_or_path`.")
-    # A checkpoint's run is in the folder above.
-    model = Path(chosen.model_name_or_path)
-    path = next((folder / SETTINGS for folder in (model, model.parent) if (folder / SETTINGS).exists()), None)
-    if path is None:
+    path = folder_of_run(chosen.model_name_or_path) / SETTINGS
+    if not path.exists():
         return []
     names = {field.name for field in fields(data_class)} - {"tokenizer", "vocab_size"}
     if any(getattr(chosen, name) for name in data_class.sources):
-        names &= data_class.model_options
+        return _read_yaml(path, names & data_class.model_options)[0]
+    gone = yaml.safe_load(path.read_text(encoding="utf-8")).keys() - vars(chosen).keys() - {"num_processes"}
+    if gone:
+        raise InputError(f"{path} is of an older version, with the option `{min(gone)}`: give the data to evaluate on.")
     return _read_yaml(path, names)[0]

@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 from transformers import EarlyStoppingCallback, PreTrainedModel
 
+from ..data.errors import InputError
 from ..evaluation.ensemble_fit import EnsembleFit, fit_ensemble
 from ..evaluation.gradient_diversity import GradientDiversityCallback
 from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
@@ -28,6 +29,8 @@ from .report import (
 from .run_folder import RunFolder
 from .trainer import NgramTrainer, to_device, uses_fsdp
 
+# The beginnings of the metrics that change while a frozen model's heads learn.
+HEAD_METRICS = ("head", "accepted_drafts", "best_perplexity", "fitted_perplexity")
 USUAL_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
@@ -67,8 +70,11 @@ class EnsembleSearch:
         if has_heads_only:
             counts_drafts = RECIPES[model.recipe or model.default_recipe].ensemble is None and not is_sharded
             default_metric = "accepted_drafts" if counts_drafts else "heads_loss"
-            # The loss of a frozen model never changes.
-            training.requested_metric = None if training.requested_metric == "loss" else training.requested_metric
+            if not (training.requested_metric or default_metric).startswith(HEAD_METRICS):
+                raise InputError(
+                    f"`--metric_for_best_model {training.requested_metric}` never changes with `--train_mode heads`: "
+                    f"choose {default_metric}."
+                )
         elif fits:
             default_metric = "fitted_perplexity"
         else:

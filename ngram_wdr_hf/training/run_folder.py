@@ -35,8 +35,8 @@ NOT_SETTINGS = {
     "gradient_diversity_steps", "greater_is_better", "hub_model_id", "hub_private_repo", "hub_token",
     "length_penalty", "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams",
     "num_examples", "num_workers", "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to",
-    "resume_from_checkpoint", "run_name", "sample_tokens", "save_total_limit", "translate", "translate_to",
-    "use_cpu", "use_mtp",
+    "resume_from_checkpoint", "run_name", "sample_tokens", "save_total_limit", "translate", "use_cpu",
+    "use_mtp",
 }
 # fmt: on
 

@@ -21,19 +21,12 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Translator:
-    r"""
+    """
     Translation of sentences in batches, shared among processes, with the beams and the length penalty of the model's
-    `generation_config`. A translation is limited to twice the tokens of the longest source in its batch, plus ten; a
-    translation that reaches this limit therefore depends on its batch.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        batch_tokens (`int`, *optional*, defaults to 4096): Maximum number of source tokens per batch, padding
-            included, times the beams.
-        prefix (`str`, *optional*, defaults to ""): Text to put before every source.
-        use_mtp (`bool`, *optional*, defaults to `False`): Whether to decode speculatively, with drafts by the heads;
-            needs greedy search.
-        shows_progress (`bool`, *optional*, defaults to `True`): Whether to show a progress bar.
+    `generation_config`. A batch has at most `batch_tokens` source tokens, padding included, times the beams; `prefix`
+    goes before every source. A translation has at most twice the tokens of the longest source in its batch, plus ten;
+    one that reaches this limit therefore depends on its batch. `use_mtp` decodes with drafts by the heads, if there
+    are any; it needs greedy search.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -44,10 +37,7 @@ class Translator:
 
     @torch.no_grad()
     def __call__(self, model: PreTrainedModel, texts: Sequence[str], ensemble: Ensemble) -> list[str]:
-        """
-        Return the translations of all texts, in their order, in every process. That of an empty text is empty. Sources
-        that are too long for the model are truncated.
-        """
+        """Return the translations of all texts, in every process. Empty texts stay empty, long ones are truncated."""
         process_index, num_processes = processes()
         indices = [i for i, text in enumerate(texts) if text and text.strip()]
         longest, given = max_positions(model), [texts[i] for i in indices]
@@ -57,29 +47,22 @@ class Translator:
         lengths = np.array([len(ids) for ids in sources])
         budget = self.batch_tokens // (model.generation_config.num_beams or 1)
         batches = cut_into_batches(lengths, budget, np.argsort(lengths, kind="stable")) if sources else []
-        translations, label = [""] * len(texts), f"Translating, {describe_ensemble(ensemble)}"
-        is_silent = not self.shows_progress or process_index > 0
-        with evaluating(model), tqdm(batches, desc=label, unit=" batches", leave=False, disable=is_silent) as bar:
-            translated = [
-                (indices[k], text)
-                for i, batch in enumerate(bar)
-                if i % num_processes == process_index
-                for k, text in zip(batch, self._translate(model, [sources[k] for k in batch], ensemble), strict=True)
-            ]
-        for i, text in gather_object(translated) if num_processes > 1 else translated:
-            translations[i] = text
-        return translations
-
-    def _translate(self, model: PreTrainedModel, sources: list[list[int]], ensemble: Ensemble) -> list[str]:
-        input_ids = pad(sources, self.tokenizer.pad_token_id).to(model.device)
-        limit, longest = 2 * input_ids.shape[1] + 10, max_positions(model)
-        generated = model.generate(
-            input_ids=input_ids,
-            attention_mask=pad([[1] * len(ids) for ids in sources], 0).to(model.device),
-            max_length=None,
-            max_new_tokens=limit if longest is None else min(limit, longest - 1),
-            do_sample=False,
-            use_mtp=self.use_mtp,
-            **ensemble_arguments(ensemble),
-        )
-        return [text.strip() for text in self.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+        own, label = batches[process_index::num_processes], f"Translating, {describe_ensemble(ensemble)}"
+        is_silent, translated = not self.shows_progress or process_index > 0, []
+        with evaluating(model):
+            for batch in tqdm(own, label, unit=" batches", leave=False, disable=is_silent):
+                input_ids = pad([sources[k] for k in batch], self.tokenizer.pad_token_id).to(model.device)
+                limit = 2 * input_ids.shape[1] + 10
+                generated = model.generate(
+                    input_ids=input_ids,
+                    attention_mask=pad([[1] * lengths[k] for k in batch], 0).to(model.device),
+                    max_length=None,
+                    max_new_tokens=limit if longest is None else min(limit, longest - 1),
+                    do_sample=False,
+                    use_mtp=self.use_mtp and bool(model.ngram_heads),
+                    **ensemble_arguments(ensemble),
+                )
+                outputs = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
+                translated += [(indices[k], text.strip()) for k, text in zip(batch, outputs, strict=True)]
+        translations = dict(gather_object(translated) if num_processes > 1 else translated)
+        return [translations.get(i, "") for i in range(len(texts))]

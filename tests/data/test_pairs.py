@@ -1,4 +1,4 @@
-"""Sentence pairs from parallel files, JSON lines and folders."""
+"""Sentence pairs from parallel files and folders."""
 
 import json
 
@@ -7,6 +7,7 @@ from datasets import Dataset, Features, Translation, Value
 
 from ngram_wdr_hf.data import pairs as data
 from ngram_wdr_hf.data.errors import InputError
+from ngram_wdr_hf.data.text import hold_out
 from tests.support.errors import assert_names, raises_naming
 from tests.support.texts import write
 
@@ -64,10 +65,11 @@ def test_several_files_a_side(tmp_path):
 def test_json_lines(tmp_path, wrap):
     pairs = [*PAIRS, (" one\u2028two\x85\n", "\r\ndrei "), ("2020-01-01", "17"), ("", "null"), ("d", None)]
     rows = [wrap({**as_fields(pair), "fr": "non"}) for pair in pairs]
-    paths = [write(tmp_path / f"[{i}].jsonl", json_lines(*part)) for i, part in enumerate((rows[:2], rows[2:]))]
-    splits = data.load_json_pairs({"train": paths, "test": paths[1:]}, "en", "de")
+    for split, part in (("train", rows), ("test", rows[2:])):
+        write(tmp_path / f"{split}.jsonl", json_lines(*part))
+    splits = data.load_pair_dataset(str(tmp_path), None, "en", "de")
     assert {split: pairs_of(rows) for split, rows in splits.items()} == {"train": pairs, "test": pairs[2:]}
-    other_way = data.load_json_pairs({"train": paths}, "de", "en")["train"]
+    other_way = data.load_pair_dataset(str(tmp_path), None, "de", "en")["train"]
     assert pairs_of(other_way) == [pair[::-1] for pair in pairs]
 
 
@@ -83,9 +85,9 @@ def test_json_lines(tmp_path, wrap):
     ],
 )
 def test_languages_that_are_missing(tmp_path, fields, languages, names):
-    path = write(tmp_path / "train.jsonl", json_lines(fields))
+    write(tmp_path / "train.jsonl", json_lines(fields))
     with raises_naming(InputError, "train", *names):
-        data.load_json_pairs({"train": [path]}, *languages)
+        data.load_pair_dataset(str(tmp_path), None, *languages)
 
 
 # The format of WMT and OPUS on the Hub, and long texts.
@@ -103,18 +105,17 @@ def test_dataset_in_a_folder(tmp_path, kind):
         data.load_pair_dataset(str(tmp_path), None, "en", "fr")
 
 
-def test_sides_and_texts():
-    backward = data.reverse({"train": rows_of(*PAIRS, ("a", None))})["train"]
-    assert pairs_of(backward) == [*[pair[::-1] for pair in PAIRS], (None, "a")]
+def test_texts_of_pairs():
     assert data.texts_of_pairs(rows_of(*PAIRS)) == [pair[side] for side in (0, 1) for pair in PAIRS]
 
 
-def test_empty_pairs_are_dropped_and_counted():
+def test_empty_pairs_are_dropped_and_counted(monkeypatch):
     messages = []
+    monkeypatch.setattr(data.logger, "warning", messages.append)
     bad = [("", "b"), ("a", ""), (" \t\u2003", "b"), ("a", "\r\n"), (None, "b"), ("a", None), ("", "")]
     mixed = [PAIRS[0], *bad[:3], PAIRS[1], *bad[3:], PAIRS[2]]
     splits = {"train": rows_of(*mixed), "validation": rows_of(*PAIRS), "test": rows_of(("a", None), ("", None))}
-    kept = data.drop_empty(splits, messages.append)
+    kept = data.drop_empty(splits)
     assert pairs_of(kept["train"]) == pairs_of(kept["validation"]) == PAIRS
     # A set without any reference keeps its sources.
     assert pairs_of(kept["test"]) == [("a", None)]
@@ -123,12 +124,12 @@ def test_empty_pairs_are_dropped_and_counted():
     assert_names(messages[1], "1 of 2", "test")
     for pairs in ([("", "b"), (" ", "c")], [("", None), ("\t", None)], [("a", ""), ("", "b")]):
         with raises_naming(InputError, "test set"):
-            data.drop_empty({"test": rows_of(*pairs)}, messages.append)
+            data.drop_empty({"test": rows_of(*pairs)})
 
 
 def test_held_out_pairs_are_random():
     pairs = [(f"source {i}", f"target {i}") for i in range(200)]
-    held, again = (data.hold_out_pairs({"train": rows_of(*pairs)}, 5.0) for _ in range(2))
+    held, again = (hold_out({"train": rows_of(*pairs)}, 5.0, shuffle=True) for _ in range(2))
     train, validation = pairs_of(held["train"]), pairs_of(held["validation"])
     # A partition of the whole text, not only its end, each source with its target.
     assert len(validation) == 10 and sorted(train + validation) == sorted(pairs)

@@ -50,13 +50,10 @@ def write_sides(folder: Path, split: str, pairs: list[tuple[str, str]]) -> list[
     return arguments
 
 
-def write_json(folder: Path, split: str, pairs: list[tuple[str, str]], nested: bool) -> list[str]:
-    """Write JSON lines, at the top level or in a field, and return the options for them."""
-    rows = [dict(zip(LANGUAGES.values(), pair, strict=True)) for pair in pairs]
-    rows = [{"id": i, "translation": row} if nested else row for i, row in enumerate(rows)]
-    path = folder / f"{split}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [f"--{split}_file", str(path)]
+def write_json(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
+    """Write JSON lines with the fields `en` and `de`."""
+    rows = [json.dumps(dict(zip(LANGUAGES.values(), pair, strict=True))) for pair in pairs]
+    (folder / f"{split}.jsonl").write_text("\n".join(rows), encoding="utf-8")
 
 
 def write_pairs(folder: Path) -> dict[str, list[str]]:

@@ -3,9 +3,7 @@
 import io
 import json
 import re
-import runpy
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -49,10 +47,6 @@ def card_code(folder: Path) -> str:
     return code
 
 
-def cut_in_half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def cut_off(complete: Path, broken: Path, last_step: int | None = None) -> None:
     """Copy the folder of a run, as it was before the result was saved, or soon after a step."""
     shutil.copytree(complete, broken)
@@ -93,19 +87,3 @@ def one_sentence(printed: str) -> str:
     *before, last = printed.strip().split("\n")
     assert "error: " in last and not any("error" in line for line in before)
     return last
-
-
-def failing(script: Path, folder: Path, monkeypatch, capsys) -> Callable[..., str]:
-    """Return a function that runs `script` in `folder`, in this process, and returns its one-line error."""
-    monkeypatch.chdir(folder)
-
-    def call(*arguments: str) -> str:
-        before = contents(folder)
-        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(script), run_name="__main__")
-        assert stopped.value.code == 2
-        assert contents(folder) == before
-        return one_sentence(capsys.readouterr().err)
-
-    return call

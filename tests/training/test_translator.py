@@ -5,7 +5,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ngram_wdr_hf.training import translator as module
 from ngram_wdr_hf.training.translator import Translator
 from tests.support.tiny import VOCAB_SIZE, tiny_seq2seq
 
@@ -41,10 +40,6 @@ def alone(model, tokenizer, text: str, ensemble_lambda: float = LAMBDA, **option
     return tokenizer.decode(generated, skip_special_tokens=True).strip()
 
 
-def translator(tokenizer, **options) -> Translator:
-    return Translator(tokenizer, **{"shows_progress": False, **options})
-
-
 @pytest.fixture
 def expected(model, tokenizer) -> list[str]:
     translations = [alone(model, tokenizer, text) for text in TEXTS]
@@ -58,11 +53,15 @@ def expected(model, tokenizer) -> list[str]:
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 60, 4096])
 def test_batches_do_not_change_translations_or_their_order(model, tokenizer, expected, batch_tokens):
-    translate = translator(tokenizer, batch_tokens=batch_tokens)
+    """Without dropout; the model's mode is restored."""
+    for layer in (layer for layer in model.train().modules() if hasattr(layer, "dropout")):
+        layer.dropout = 0.9
+    translate = Translator(tokenizer, batch_tokens=batch_tokens)
     texts = ["", *TEXTS, " \t", None, "\u2003"]
     assert translate(model, texts, LAMBDA) == ["", *expected, "", "", ""]
     assert translate(model, TEXTS[::-1], LAMBDA) == expected[::-1]
     assert translate(model, [], LAMBDA) == [] and translate(model, [""], LAMBDA) == [""]
+    assert all(layer.training for layer in model.modules())
 
 
 def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monkeypatch):
@@ -76,7 +75,7 @@ def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monke
 
     monkeypatch.setattr(model, "generate", generate)
     # A model that copies its input shows that no sentence is lost.
-    assert translator(tokenizer, batch_tokens=36)(model, TEXTS, LAMBDA) == TEXTS
+    assert Translator(tokenizer, batch_tokens=36)(model, TEXTS, LAMBDA) == TEXTS
     assert shapes == [(4, 3), (2, 4), (1, 6), (1, 9)]
     assert all(count * length * 3 <= 36 for count, length in shapes)
     assert [kwargs["max_new_tokens"] for kwargs in options] == [16, 18, 22, 28]
@@ -85,44 +84,16 @@ def test_batches_hold_all_beams_and_are_sorted_by_length(model, tokenizer, monke
     # The model's maximum length limits the translation.
     options.clear()
     model.config.max_position_embeddings = 20
-    translator(tokenizer, batch_tokens=36)(model, TEXTS, LAMBDA)
+    Translator(tokenizer, batch_tokens=36)(model, TEXTS, LAMBDA)
     assert [kwargs["max_new_tokens"] for kwargs in options] == [16, 18, 19, 19]
 
 
 def test_settings_reach_the_model(model, tokenizer, expected):
     """Prefix, ensemble and the model's maximum length."""
-    translated = translator(tokenizer, prefix="w5 w6 ")(model, ["", *TEXTS[:3]], LAMBDA)
+    translated = Translator(tokenizer, prefix="w5 w6 ")(model, ["", *TEXTS[:3]], LAMBDA)
     assert translated == ["", *(alone(model, tokenizer, f"w5 w6 {text}") for text in TEXTS[:3])]
-    plain = translator(tokenizer)(model, TEXTS, 0.0)
+    plain = Translator(tokenizer)(model, TEXTS, 0.0)
     assert plain == [alone(model, tokenizer, text, ensemble_lambda=0.0) for text in TEXTS] != expected
     model.config.max_position_embeddings, cut = 4, [" ".join(text.split()[:3]) for text in TEXTS]
-    translated = translator(tokenizer)(model, TEXTS, LAMBDA)
+    translated = Translator(tokenizer)(model, TEXTS, LAMBDA)
     assert translated == [alone(model, tokenizer, text, max_new_tokens=3) for text in cut]
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 9])
-def test_shares_of_several_processes(model, tokenizer, expected, monkeypatch, num_processes):
-    texts, shares, translate = ["", *TEXTS, " "], {}, translator(tokenizer, batch_tokens=36)
-
-    def run(index: int, gather) -> list[str]:
-        monkeypatch.setattr(module, "processes", lambda: (index, num_processes))
-        monkeypatch.setattr(module, "gather_object", gather)
-        return translate(model, texts, LAMBDA)
-
-    for index in range(num_processes):
-        run(index, lambda share, index=index: shares.setdefault(index, share))
-    # Every sentence is translated by exactly one process.
-    assert sorted(i for share in shares.values() for i, _ in share) == list(range(1, len(TEXTS) + 1))
-    assert sum(bool(share) for share in shares.values()) == min(num_processes, 4)
-    everything = [item for index in reversed(shares) for item in shares[index]]
-    for index in range(num_processes):
-        assert run(index, lambda _: everything) == ["", *expected, ""]
-
-
-def test_training_mode_is_restored(model, tokenizer, expected):
-    """Translation uses no dropout, and restores the model's mode."""
-    model.train()
-    for layer in (layer for layer in model.modules() if hasattr(layer, "dropout")):
-        layer.dropout = 0.9
-    assert translator(tokenizer)(model, TEXTS, LAMBDA) == expected
-    assert all(layer.training for layer in model.modules())
