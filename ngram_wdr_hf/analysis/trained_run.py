@@ -121,7 +121,7 @@ def _running_text(
 def _pairs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, split: str, max_tokens: int
 ) -> tuple[Any, ...]:
-    options, _, training = _options(path, PairOptions, nmt.NmtModelOptions, nmt.NmtTrainingArguments)
+    options, _, training = _options(path, PairOptions, nmt.NmtModelOptions, RunTrainingArguments)
     batches = tokenize_pairs(load_pairs(options, training), tokenizer, model, options, training.seed)
     lengths = [len(row) for row in batches[split].rows["labels"]]
     rows = batches[split].rows.select(range(max(1, np.searchsorted(np.cumsum(lengths), max_tokens, side="right"))))

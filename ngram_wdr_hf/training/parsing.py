@@ -119,5 +119,5 @@ def _data_words(data_class: type, chosen: Any) -> list[str]:
         return _read_yaml(path, names & data_class.model_options)[0]
     gone = yaml.safe_load(path.read_text(encoding="utf-8")).keys() - vars(chosen).keys() - {"num_processes"}
     if gone:
-        raise InputError(f"{path} is of an older version, with the option `{min(gone)}`: give the data to evaluate on.")
+        raise InputError(f"{path} is of an older version, with `{min(gone)}`: give the data to evaluate on.")
     return _read_yaml(path, names)[0]
