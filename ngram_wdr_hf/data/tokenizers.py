@@ -45,7 +45,9 @@ def train_sentence_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTraine
     """Train byte-level BPE for sentences, which end in `<eos>`. A word has the same tokens at any position."""
     tokenizer = _train_bpe(texts, vocab_size, [END, PADDING])
     special_tokens = [(END, tokenizer.token_to_id(END))]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=special_tokens)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=special_tokens
+    )
     return _wrap(tokenizer, eos_token=END, pad_token=PADDING)
 
 

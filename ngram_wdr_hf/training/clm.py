@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import ConcatDataset, Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 from transformers.hf_argparser import HfArg
 
 from ..data.errors import InputError
@@ -34,7 +34,7 @@ from ..evaluation.models import max_positions
 from ..evaluation.scores import Scores
 from ..method.ensemble import describe_ensemble, ensemble_arguments
 from .frozen_model_data import CachedRows, OwnRows, own_rows
-from .new_models import choose_weights, limit_length, make_model, restrict_drafts
+from .new_models import make_model, restrict_drafts
 from .options import (
     EnsembleOptions,
     ModelOptions,
@@ -150,11 +150,7 @@ def main(
     if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
         raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
-    folder = RunFolder(training.output_dir)
-    with folder.claimed(settings_of(options, model_options, training), training):
-        set_seed(training.seed)
-        folder.make_repository(training)
-
+    with RunFolder.claimed(settings_of(options, model_options, training), training) as folder:
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             splits = load_splits(options, training, needs_text=options.self_generated is None)
@@ -164,13 +160,10 @@ def main(
             # 2. Model
             model = make_model(model_options, "causal", tokenizer, options.block_size, training.do_train)
             block_size = find_block_size(model, options.block_size)
-            limit_length(tokenizer, model)
             source = folder if training.do_train else RunFolder(folder_of_run(model_options.model_name_or_path))
             own = own_rows(model, tokenizer, options, source, training)
             streams = [data.streams["train"].ids] if "train" in data.streams else []
             restrict_drafts(model, model_options, options, [*streams, *own.train])
-            if model.config.head_loss_tokens == "draft":
-                model.generation_config.use_mtp = True
         texts = evaluation_texts(data, own, tokenizer, block_size, options.stride)
         introduce(model, {**data.counts(), **own.counts()}, training)
 
@@ -183,13 +176,12 @@ def main(
                     folder.begin(tokenizer)
                 train_dataset = CachedRows(train_dataset, folder.path, model, training)
             trainer = NgramTrainer(
-                choose_weights(model, model_options),
+                model,
                 training,
                 train_dataset=train_dataset,
                 eval_dataset=texts.get("validation"),
                 processing_class=tokenizer,
                 data_collator=pad_batch if own.train or options.cache_hidden_states else default_data_collator,
-                head_loss_schedule=model_options.head_loss_schedule,
                 **search.trainer_options(model_options, training),
             )
             add_callbacks(trainer, model_options)

@@ -1,8 +1,7 @@
 r"""
 Fine-tune a checkpoint, with or without N-gram heads, on SST-2, CoLA and RTE, three tasks of GLUE.
 
-    ngram-wdr glue --model_name_or_path runs/clm --task sst2 --train_file SST-2/train.tsv \
-        --validation_file SST-2/dev.tsv
+    ngram-wdr glue --model_name_or_path runs/clm --task sst2 --train_file train.tsv --validation_file dev.tsv
     ngram-wdr glue --model_name_or_path runs/clm --task sst2 cola rte --data_dir GLUE --seeds 1 2 3 4 5
     ngram-wdr glue --model_name_or_path runs/clm --task cola --dataset_name glue --output_dir runs/cola
     accelerate launch --multi_gpu -m ngram_wdr_hf glue ...   # several GPUs
@@ -14,26 +13,21 @@ print the results of finished ones. `python finetune_glue.py` is the same comman
 import copy
 import csv
 import json
-import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, mode, stdev
 from typing import Any, ClassVar, NamedTuple
 
 import evaluate
 import torch
 from datasets import get_dataset_config_names, load_dataset
-from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    set_seed,
 )
 from transformers.hf_argparser import HfArg
 
@@ -47,7 +41,6 @@ from .report import as_text
 from .run_folder import RunFolder, settings_of
 from .trainer import ResumableTrainer
 
-DEFAULT_MAX_LENGTH = 128
 # From the recipe of Cramming (hf.co/papers/2212.14034).
 DEFAULTS = {
     "output_dir": "runs/glue",
@@ -60,14 +53,13 @@ DEFAULTS = {
     "logging_strategy": "epoch",
     "save_total_limit": 1,
     "load_best_model_at_end": False,
+    # Batches of similar lengths take half the time.
+    "train_sampling_strategy": "group_by_length",
 }
 
 
 class GlueTask(NamedTuple):
-    """
-    A task: its folder, text columns, labels in the order of their ids, and metric. `columns` are those of its files,
-    if they have no header line.
-    """
+    """A task: its folder, text columns, labels by id, metric, and the columns of files without a line of them."""
 
     title: str
     sentences: tuple[str, ...]
@@ -76,16 +68,13 @@ class GlueTask(NamedTuple):
     columns: tuple[str, ...] | None = None
 
 
+Example = tuple[list[str], int]  # sentences and label id
 COLA_COLUMNS = ("source", "label", "star", "sentence")
 GLUE_TASKS = {
     "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive"), "accuracy"),
     "cola": GlueTask("CoLA", ("sentence",), ("unacceptable", "acceptable"), "matthews_correlation", COLA_COLUMNS),
     "rte": GlueTask("RTE", ("sentence1", "sentence2"), ("entailment", "not_entailment"), "accuracy"),
 }
-
-
-# Sentences and label id.
-Example = tuple[list[str], int]
 
 
 @dataclass
@@ -96,32 +85,20 @@ class GlueOptions:
     sources: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "data_dir", "dataset_name")
     model_options: ClassVar[set[str]] = set()
 
-    task: list[str] = HfArg(help="Tasks to fine-tune on, one or more.", metadata={"choices": list(GLUE_TASKS)})
+    task: list[str] = HfArg(help="Tasks to fine-tune on.", metadata={"choices": list(GLUE_TASKS)})
     train_file: str | None = optional("Training examples of one task, in the format of its train.tsv.")
     validation_file: str | None = optional("Its validation examples, in the format of its dev.tsv.")
-    data_dir: str | None = optional(
-        "Instead of these files, a folder with SST-2, CoLA or RTE, each with train.tsv and dev.tsv."
-    )
-    dataset_name: str | None = optional(
-        "Dataset instead of files, with a configuration per task: a name on the Hub, such as `glue`, or a "
-        "folder. For a single task, it need not have configurations.",
-    )
-    max_length: int | None = optional(
-        "Truncate examples to this many tokens. Default: 128, or the model's maximum if that is less.",
-    )
-    seeds: list[int] | None = optional(
-        "Fine-tune once per seed, and report mean and standard deviation. Default: only `--seed`."
-    )
+    data_dir: str | None = optional("Or a folder with GLUE's folders SST-2, CoLA and RTE, or those that are needed.")
+    dataset_name: str | None = optional("Or a dataset such as `glue`. Several tasks are its configurations.")
+    max_length: int | None = optional("Truncate examples to this many tokens. Default: the model's limit, up to 128.")
+    seeds: list[int] | None = optional("Fine-tune once per seed, and report the mean. Default: only `--seed`.")
 
     def __post_init__(self):
-        files = (self.train_file, self.validation_file)
-        is_wrong = any(files) and (not all(files) or len(self.task) > 1)
-        if is_wrong or [any(files), bool(self.data_dir), bool(self.dataset_name)].count(True) != 1:
-            raise InputError(
-                "Set one of `--data_dir`, `--dataset_name` or, for one `--task`, `--train_file` with "
-                "`--validation_file`."
-            )
-        # Leaves room for text besides the special tokens.
+        sources = [self.train_file, self.data_dir, self.dataset_name]
+        has_half = (self.train_file is None) != (self.validation_file is None)
+        if has_half or sources.count(None) != 2 or (self.train_file is not None and len(self.task) > 1):
+            raise InputError("Set `--data_dir`, `--dataset_name`, or for one task `--train_file --validation_file`.")
+        # Some of them are special tokens.
         check_at_least(self, 8, "max_length")
 
 
@@ -131,24 +108,16 @@ class GlueModelOptions:
 
     presets: ClassVar[dict] = {}
 
-    model_name_or_path: str = HfArg(
-        help="Checkpoint to fine-tune, with its tokenizer, with or without heads: a folder or a name on the Hub."
-    )
+    model_name_or_path: str = HfArg(help="Checkpoint to fine-tune: a folder or a name on the Hub.")
 
 
 def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """
-    Fine-tune a checkpoint on every task with every seed; print, plot and save the validation metrics. Return those of
-    each task, as in `glue_metrics.json`.
-    """
+    """Fine-tune a checkpoint on every task with every seed. Return the results, as in `glue_metrics.json`."""
     classes = (GlueOptions, GlueModelOptions, RunTrainingArguments)
-    # Batches of similar lengths take half the time. But each of several processes would group in its own order, so
-    # that some examples are read twice and others never.
-    order = "group_by_length" if os.environ.get("WORLD_SIZE", "1") == "1" else "random"
-    defaults = {**DEFAULTS, "train_sampling_strategy": order}
-    options, model_options, all_training = parse(classes, arguments, "ngram-wdr glue", __doc__, defaults)
+    options, model_options, all_training = parse(classes, arguments, "ngram-wdr glue", __doc__, DEFAULTS)
     if all_training.world_size > 1 and all_training.train_sampling_strategy == "group_by_length":
-        raise InputError("`--train_sampling_strategy group_by_length` needs a single process: remove the option.")
+        # Each process would group in its own order, so that some examples are read twice and others never.
+        all_training.train_sampling_strategy = "random"
     if not all_training.do_train or all_training.eval_strategy != "epoch":
         raise InputError("Each run trains and evaluates every epoch: remove `--do_train` and `--eval_strategy`.")
 
@@ -167,14 +136,11 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
             training.seed, training.output_dir = seed, str(Path(all_training.output_dir) / name / f"seed-{seed}")
             if training.load_best_model_at_end:
                 training.select_by(task.metric)
-            folder = RunFolder(training.output_dir)
             settings = settings_of(replace(options, task=[name], seeds=None), model_options, training)
-            with folder.claimed(settings, training):
+            with RunFolder.claimed(settings, training) as folder:
                 if not folder.is_finished():
                     # 2. Model; the seed also initializes its new weights
-                    set_seed(seed)
-                    with training.main_process_first(local=False, desc="preparing data and model"):
-                        model, tokenizer = load_classifier(model_options.model_name_or_path, task)
+                    model, tokenizer = load_classifier(model_options.model_name_or_path, task)
                     rows = {key: encode(each, model, tokenizer, options.max_length) for key, each in examples.items()}
 
                     # 3. Train
@@ -198,14 +164,12 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
         # 4. Evaluate
         train, validation = ([label for _, label in examples[split]] for split in ("train", "validation"))
-        ((majority, _),) = Counter(train).most_common(1)
-        guess = metric.compute(predictions=[majority] * len(validation), references=validation)
+        majority = metric.compute(predictions=[mode(train)] * len(validation), references=validation)
         results[name] = {
             "metric": task.metric,
             "last_epoch": summary([each[-1] for each in scores.values()]),
-            # Optimistic, as the epoch is chosen by the reported metric.
             "best_epoch": summary([max(each) for each in scores.values()]),
-            "majority_class": guess[task.metric],
+            "majority_class": majority[task.metric],
             "by_seed": scores,
             "num_train": len(train),
             "num_validation": len(validation),
@@ -218,60 +182,40 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def read_examples(options: GlueOptions, name: str) -> dict[str, list[Example]]:
-    """
-    Read the examples of a task by split, `train` and `validation`, from GLUE's files or a dataset. Sentences are
-    stripped, and labels, ids or names, become ids.
-    """
+    """Return the examples of a task by split, `train` and `validation`. Their labels are given as ids or names."""
     task, splits = GLUE_TASKS[name], {}
+    needed = (*task.sentences, "label")
     ids = {key: i for i, label in enumerate(task.labels) for key in (str(i), label)}
     for split, file in (("train", "train.tsv"), ("validation", "dev.tsv")):
         if options.dataset_name is not None:
+            source = options.dataset_name
             # Without a configuration of its name, a dataset has one task only.
-            has_name = len(options.task) > 1 or name in get_dataset_config_names(options.dataset_name)
-            source = f"{options.dataset_name}, {split}"
-            rows = load_dataset(options.dataset_name, name if has_name else None, split=split)
-            columns = rows.column_names
+            has_name = len(options.task) > 1 or name in get_dataset_config_names(source)
+            rows = load_dataset(source, name if has_name else None, split=split)
         else:
             source = getattr(options, f"{split}_file") or Path(options.data_dir) / task.title / file
-            columns, rows = read_file(source, task.columns)
-        missing = {*task.sentences, "label"} - {*columns}
-        if missing or not len(rows):
-            what = f"no column `{min(missing)}`" if missing else "no examples"
-            raise InputError(f"{source} has {what}, which {task.title} needs: choose another.")
+            # Not pandas, which silently fills up short lines.
+            with open(source, encoding="utf-8-sig", newline="") as lines:
+                rows = list(csv.DictReader(lines, task.columns, delimiter="\t", quoting=csv.QUOTE_NONE))
+        if not len(rows):
+            raise InputError(f"{source} has no examples: choose another.")
         splits[split] = []
         for number, row in enumerate(rows, start=1):
-            if str(row["label"]) not in ids:
-                raise InputError(f"Example {number} of {source} has the label {row['label']!r}: use {', '.join(ids)}.")
+            *sentences, label = map(row.get, needed)
+            # In a file, missing values are `None`, and superfluous ones have the name `None`.
+            if None in row or None in sentences or str(label) not in ids:
+                what = f"a value per column, also {', '.join(needed)}, and one of the labels {', '.join(ids)}"
+                raise InputError(f"Example {number} of {source}, {split}, needs {what}: {row}.")
             # GLUE's files have trailing spaces, which a byte-level tokenizer would turn into a token.
-            splits[split].append(([row[column].strip() for column in task.sentences], ids[str(row["label"])]))
+            splits[split].append(([text.strip() for text in sentences], ids[str(label)]))
     return splits
 
 
-def read_file(path: str | Path, columns: Sequence[str] | None) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Read a tab-separated file without quoting. Return its columns, by default those of its first line, and rows."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
-        columns, rows = reader.fieldnames or (), []
-        for row in reader:
-            # Superfluous values have the name `None`, and missing ones are `None`.
-            if None in row or None in row.values():
-                raise InputError(
-                    f"Line {reader.line_num} of {path} needs {len(columns)} columns: {', '.join(columns)}."
-                )
-            rows.append(row)
-    return columns, rows
-
-
 def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """
-    Load a checkpoint's trunk into the stock model for sequence classification, in float32, with a new classification
-    layer and without the heads; and its tokenizer, with a padding token and a separator for pairs.
-    """
+    """Return the stock classifier with a checkpoint's trunk, in float32, and a tokenizer that can pad."""
     tokenizer = load_tokenizer(name_or_path)
     labels = dict(enumerate(task.labels))
-    config = AutoConfig.from_pretrained(
-        name_or_path, id2label=labels, label2id={name: i for i, name in labels.items()}
-    )
+    config = AutoConfig.from_pretrained(name_or_path, id2label=labels, label2id={labels[i]: i for i in labels})
     if len(tokenizer) > config.get_text_config().vocab_size:
         raise InputError(f"{name_or_path} has fewer embeddings than tokens: use the tokenizer of its training.")
     # Models with this field, such as a causal BERT or Reformer, classify at their first token.
@@ -279,67 +223,47 @@ def load_classifier(name_or_path: str, task: GlueTask) -> tuple[PreTrainedModel,
         config.is_decoder = False
         if "reformer" in config.model_type:
             config.local_num_chunks_after = config.lsh_num_chunks_after = 1
+    # Half precision is too coarse for small updates.
     model, info = AutoModelForSequenceClassification.from_pretrained(
-        name_or_path,
-        config=config,
-        # Half precision is too coarse for small updates.
-        dtype=torch.float32,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
+        name_or_path, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
     )
-    missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+    missing = [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]
     # The pooler belongs to the classifier.
-    trunk = f"{model.base_model_prefix}."
-    missing = sorted(name for name in missing if name.startswith(trunk) and ".pooler." not in name)
+    missing = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if missing:
-        raise InputError(f"{name_or_path} is incomplete: `{missing[0]}` is missing or has another shape.")
+        raise InputError(f"{name_or_path} is incomplete: `{min(missing)}` is missing or has another shape.")
     # Not the end token: a causal model classifies at the last token that is not padding, which may be that.
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         tokenizer.add_special_tokens({"pad_token": PADDING})
     if len(tokenizer) > model.config.get_text_config().vocab_size:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    tokenizer.padding_side = "right"
-    return model, join_pairs(tokenizer) if len(task.sentences) > 1 else tokenizer
+    # Truncated at the left, a text would lose its separator.
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    return model, tokenizer
 
 
-def join_pairs(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that puts a separator between the texts of a pair, its SEP or EOS token if it has none."""
-    if tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add(pair=False):
-        return tokenizer
+def joined(sentences: list[str], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the texts to encode together: SEP or EOS begins the second one, unless the tokenizer separates pairs."""
+    num_added = [tokenizer.num_special_tokens_to_add(pair=is_pair) for is_pair in (False, True)]
+    if len(sentences) == 1 or num_added[1] > num_added[0]:
+        return sentences
     separator = tokenizer.sep_token or tokenizer.eos_token
-    if separator is None:
-        raise InputError("The tokenizer cannot join two sentences: use one with an `eos_token` or `sep_token`.")
-    # The special tokens around a single text also go around a pair.
-    encoded = tokenizer("a", return_special_tokens_mask=True)
-    tokens, is_special = tokenizer.convert_ids_to_tokens(encoded.input_ids), encoded.special_tokens_mask
-    before, after = tokens[: is_special.index(0)], tokens[len(tokens) - is_special[::-1].index(0) :]
-    backend = copy.deepcopy(tokenizer.backend_tokenizer)
-    backend.post_processor = TemplateProcessing(
-        single=[*before, "$A", *after],
-        pair=[*before, "$A", separator, "$B:1", *(f"{token}:1" for token in after)],
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in {*before, separator, *after}],
-    )
-    # Not the original class: some classes replace the post-processor when loaded.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=tokenizer.model_max_length,
-        padding_side=tokenizer.padding_side,
-        clean_up_tokenization_spaces=False,
-        **tokenizer.special_tokens_map,
-    )
+    if separator is None or num_added[1] < num_added[0]:
+        raise InputError("The tokenizer cannot join two sentences: use one that adds special tokens to pairs.")
+    return [sentences[0], f"{separator}{sentences[1]}"]
 
 
 def encode(
     examples: list[Example], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the model's inputs, a dictionary per example; of a pair, the longer text is truncated first."""
-    longest = min(DEFAULT_MAX_LENGTH, max_positions(model) or DEFAULT_MAX_LENGTH, tokenizer.model_max_length)
+    longest = min(128, max_positions(model) or 128, tokenizer.model_max_length)
     options = {"truncation": True, "max_length": max_length or longest}
     if getattr(model.config, "type_vocab_size", 0) < 2:
         # GPT-2, which has no token types, would look them up in the token embedding.
         options["return_token_type_ids"] = False
-    return [{**tokenizer(*sentences, **options), "labels": label} for sentences, label in examples]
+    return [{**tokenizer(*joined(sentences, tokenizer), **options), "labels": label} for sentences, label in examples]
 
 
 def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
@@ -360,31 +284,17 @@ def summary(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def save_results(results: dict[str, dict[str, Any]], model: str, folder: Path) -> None:
-    """Print the table, and save it with a plot of the metric over the epochs."""
-    from matplotlib.figure import Figure
-
+    """Print and save the results of all tasks."""
     rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
-    figure = Figure(figsize=(4.5 * len(results), 3.6), layout="constrained")
-    all_axes = figure.subplots(1, len(results), squeeze=False)[0]
-    for axes, (name, result) in zip(all_axes, results.items(), strict=True):
-        title, metric = GLUE_TASKS[name].title, result["metric"].replace("_", " ").capitalize()
+    for name, result in results.items():
         cells = [
             f"{100 * each['mean']:.1f}" + ("" if each["std"] is None else f" ± {100 * each['std']:.1f}")
             for each in (result["last_epoch"], result["best_epoch"])
         ]
-        majority = 100 * result["majority_class"]
-        rows.append([title, metric, f"{len(result['by_seed'])}", *cells, f"{majority:.1f}"])
-        for seed, scores in result["by_seed"].items():
-            epochs = range(1, len(scores) + 1)
-            axes.plot(epochs, [100 * score for score in scores], marker="o", label=f"seed {seed}")
-        axes.axhline(majority, color="gray", linestyle="--", label="majority class")
-        axes.set(title=title, xlabel="epoch", ylabel=f"{metric} × 100")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(folder / "glue.png", dpi=120)
+        metric, majority = result["metric"].replace("_", " ").capitalize(), f"{100 * result['majority_class']:.1f}"
+        rows.append([GLUE_TASKS[name].title, metric, f"{len(result['by_seed'])}", *cells, majority])
     text = json.dumps({"model": model, "tasks": results}, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "glue_metrics.json").write_text(text + "\n", encoding="utf-8")
     print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(rows)}")
     print("\nReport the last epoch: the best one is chosen per seed by the validation score, which is optimistic.")
-    print(f"\nSaved in {folder}: a model per task and seed, glue_metrics.json and glue.png.")
+    print(f"\nSaved in {folder}: a model per task and seed, and glue_metrics.json.")

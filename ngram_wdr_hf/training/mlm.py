@@ -16,11 +16,11 @@ same command.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, default_data_collator, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
 from transformers.hf_argparser import HfArg
 
 from ..data.errors import InputError
@@ -28,10 +28,10 @@ from ..data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMas
 from ..data.masking import KINDS as MASKINGS
 from ..data.token_stream import StreamedBlocks
 from ..data.tokenizers import train_masked_tokenizer
-from ..evaluation.scores import MaskedScores, score_masked
+from ..evaluation.scores import score_masked
 from ..method.documents import IGNORE_INDEX
 from ..modeling.masked import COMPOSITIONS
-from .new_models import choose_weights, limit_length, make_model
+from .new_models import make_model
 from .options import (
     KINDS,
     ModelOptions,
@@ -73,14 +73,11 @@ class MlmOptions(TextOptions):
     model_options: ClassVar[set[str]] = {"block_size", "masking", "mlm_probability"}
 
     tokenizer: str | None = optional(
-        "`bpe`: lower-case byte-level BPE, trained on the text; otherwise the name or folder of a tokenizer with "
-        "a mask token. Default: the checkpoint's, else `bpe`."
+        "`bpe`, trained on the text in lower case, or a pretrained one. Default: the checkpoint's, else `bpe`."
     )
-    masking: str = choice(
-        "token", MASKINGS, "What to mask: `token`, single tokens; `span`, spans of up to ten tokens, as in SpanBERT."
-    )
+    masking: str = choice("token", MASKINGS, "Mask single tokens or, as in SpanBERT, spans of up to ten.")
     mlm_probability: float = HfArg(default=0.15, help="Share of tokens to mask.")
-    num_examples: int = HfArg(default=8, help="Number of masked tokens to show with the model's predictions.")
+    num_examples: int = HfArg(default=8, help="Number of masked tokens to show with predictions.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -103,8 +100,8 @@ class MlmModelOptions(ModelOptions):
     wdr_compose: str | None = choice(
         None,
         COMPOSITIONS,
-        "Which of the next n tokens head n composes a masked token with: `all`, masked or not; `masked`, only if all "
-        "n are masked (else it has no target). Default: the checkpoint's, else `all`.",
+        "What head n composes a masked token with: `all` of the next n tokens; `masked`, only if all are masked. "
+        "Default: the checkpoint's, else `all`.",
     )
 
     @property
@@ -140,11 +137,7 @@ def main(arguments: Sequence[str]) -> RunResult:
     classes = (MlmOptions, MlmModelOptions, RunTrainingArguments)
     options, model_options, training = parse(classes, arguments, "ngram-wdr mlm", __doc__, {"output_dir": "runs/mlm"})
     training.select_by("heads_loss" if model_options.train_mode == "heads" else "loss")
-    folder = RunFolder(training.output_dir)
-    with folder.claimed(settings_of(options, model_options, training), training):
-        set_seed(training.seed)
-        folder.make_repository(training)
-
+    with RunFolder.claimed(settings_of(options, model_options, training), training) as folder:
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             splits = load_splits(options, training)
@@ -158,12 +151,8 @@ def main(arguments: Sequence[str]) -> RunResult:
             # 2. Model
             model = make_model(model_options, "masked", tokenizer, options.block_size, training.do_train)
             block_size = find_block_size(model, options.block_size)
-            limit_length(tokenizer, model)
-        texts = {
-            split: MaskedText(stream, block_size, masking)
-            for split, stream in data.streams.items()
-            if split != "train"
-        }
+        held_out = {split: stream for split, stream in data.streams.items() if split != "train"}
+        texts = {split: MaskedText(stream, block_size, masking) for split, stream in held_out.items()}
         introduce(model, data.counts(), training)
 
         # 3. Train
@@ -174,7 +163,7 @@ def main(arguments: Sequence[str]) -> RunResult:
                 blocks = StreamedBlocks(data.streamed, block_size - FRAME)
                 train_dataset = StreamedMaskedBlocks(blocks, masking, training.seed)
             trainer = MaskedTrainer(
-                choose_weights(model, model_options),
+                model,
                 training,
                 train_dataset=train_dataset,
                 eval_dataset=texts.get("validation"),
@@ -188,7 +177,24 @@ def main(arguments: Sequence[str]) -> RunResult:
         model = load_trained(model, folder, training)
 
         # 4. Evaluate
-        scores = {split: score_text(score_masked, split, text, training, model=model) for split, text in texts.items()}
+        metrics, cells = {}, {}
+        for split, text in texts.items():
+            scores = score_text(score_masked, split, text, training, model=model)
+            names = loss_names(len(scores.head_nlls), MaskedTrainer.main_name)
+            metrics[split] = {
+                "perplexity": scores.perplexity,
+                "accuracy": scores.accuracy,
+                **dict(zip(names, scores.head_nlls, strict=True)),
+                "num_masked": scores.num_masked,
+                "head_counts": scores.head_counts,
+            }
+            cells[split] = {
+                "masked tokens": f"{scores.num_masked:,}",
+                "perplexity": f"{scores.perplexity:.2f}",
+                "accuracy": f"{scores.accuracy:.2%}",
+                # A head may have no targets.
+                **{f"{n}-level NLL": f"{nll:.3f}" for n, nll in enumerate(scores.head_nlls) if n and nll is not None},
+            }
         samples = {}
         if training.should_save and options.num_examples:
             samples["masked tokens"] = guesses(model, tokenizer, next(iter(texts.values())), options.num_examples)
@@ -198,32 +204,14 @@ def main(arguments: Sequence[str]) -> RunResult:
             **describe_model(model),
             settings=folder.settings,
             history=folder.history(),
-            splits={split: masked_metrics(each) for split, each in scores.items()},
-            tables={"Masked tokens": {split: masked_cells(each) for split, each in scores.items()}},
+            splits=metrics,
+            tables={"Masked tokens": cells},
             samples=samples,
         )
         save(result, model, folder, training, CARD, {})
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
     return result
-
-
-def masked_metrics(scores: MaskedScores) -> dict[str, Any]:
-    """Return the figures of a split for `metrics.json`."""
-    return {
-        "perplexity": scores.perplexity,
-        "accuracy": scores.accuracy,
-        **dict(zip(loss_names(len(scores.head_nlls), "masked_word"), scores.head_nlls, strict=True)),
-        "num_masked": scores.num_masked,
-        "head_counts": scores.head_counts,
-    }
-
-
-def masked_cells(scores: MaskedScores) -> dict[str, str]:
-    """Return the cells of a row by heading, without those of heads that have no targets."""
-    heads = {f"{n}-level NLL": f"{nll:.3f}" for n, nll in enumerate(scores.head_nlls) if n and nll is not None}
-    figures = {"perplexity": f"{scores.perplexity:.2f}", "accuracy": f"{scores.accuracy:.2%}"}
-    return {"masked tokens": f"{scores.num_masked:,}", **figures, **heads}
 
 
 @torch.no_grad()

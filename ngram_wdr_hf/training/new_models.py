@@ -51,7 +51,9 @@ def make_model(
     """
     Return the checkpoint of `--model_name_or_path` with heads, of a kind (`"causal"`, `"seq2seq"` or `"masked"`), or a
     new model by preset, for up to `block_size` tokens. A plain checkpoint gets new heads if it is to be trained, else
-    none. A model to be trained has no ensemble, as that of a checkpoint does not suit the new weights.
+    none. A model to be trained has no ensemble, as that of a checkpoint does not suit the new weights. It drafts by
+    default if its heads are for drafts alone. What `--train_mode` does not train is frozen. The tokenizer's maximum
+    length becomes that of the model, in place.
     """
     fields = {} if options.recipe is None else dict(RECIPES[options.recipe].fields)
     if do_train:
@@ -64,18 +66,25 @@ def make_model(
     new_heads = {"ngram_size": options.default_ngram_size, **recipe.fields, **recipe.new_heads}
     if options.model_name_or_path is not None:
         _check_overrides(options.overrides, type(load_config(options.model_name_or_path, kind)))
-        return load_checkpoint(
-            options.model_name_or_path, kind, tokenizer, new_heads if do_train else {"ngram_size": 1}, **fields
-        )
-    preset = options.presets[options.preset]
-    model_class = BACKBONES[preset.backbone]
-    _check_overrides(options.overrides, model_class.config_class)
-    fields = {**new_heads, **read_fields(preset.config.split()), **fields}
-    fields |= _token_fields(preset, tokenizer) | _length_fields(preset, block_size, fields, model_class.config_class)
-    model = model_class(model_class.config_class(vocab_size=len(tokenizer), **fields))
-    if kind == "causal":
-        # In `generation_config` only: in a forward pass, the end token is not padding.
-        model.generation_config.pad_token_id = end_token_id(tokenizer)
+        new_heads = new_heads if do_train else {"ngram_size": 1}
+        model = load_checkpoint(options.model_name_or_path, kind, tokenizer, new_heads, **fields)
+    else:
+        preset = options.presets[options.preset]
+        model_class = BACKBONES[preset.backbone]
+        config_class = model_class.config_class
+        _check_overrides(options.overrides, config_class)
+        fields = {**new_heads, **read_fields(preset.config.split()), **fields}
+        fields |= _token_fields(preset, tokenizer) | _length_fields(preset, block_size, fields, config_class)
+        model = model_class(config_class(vocab_size=len(tokenizer), **fields))
+        if kind == "causal":
+            # In `generation_config` only: in a forward pass, the end token is not padding.
+            model.generation_config.pad_token_id = end_token_id(tokenizer)
+    if model.config.head_loss_tokens == "draft" and kind != "masked":
+        model.generation_config.use_mtp = True
+    if options.train_mode == "heads":
+        model.requires_grad_(False)
+        model.ngram_heads.requires_grad_(True)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model) or tokenizer.model_max_length)
     return model
 
 
@@ -114,11 +123,6 @@ def _length_fields(
     return {"max_position_embeddings": length, "axial_pos_shape": [rows, length // rows]}
 
 
-def limit_length(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Lower the tokenizer's `model_max_length`, in place, to the longest input of the model, if that has a limit."""
-    tokenizer.model_max_length = min(tokenizer.model_max_length, max_positions(model) or tokenizer.model_max_length)
-
-
 def restrict_drafts(
     model: PreTrainedModel, options: ModelOptions, ensemble: EnsembleOptions, training_tokens: Iterable[np.ndarray]
 ) -> None:
@@ -143,11 +147,3 @@ def restrict_drafts(
     elif size is not None:
         model.config.draft_vocab_size = size
         model._ngram_match_draft_tokens()
-
-
-def choose_weights(model: PreTrainedModel, options: ModelOptions) -> PreTrainedModel:
-    """Freeze the weights that `--train_mode` does not train, in place, and return the model."""
-    if options.train_mode == "heads":
-        model.requires_grad_(False)
-        model.ngram_heads.requires_grad_(True)
-    return model

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.errors import InputError
@@ -33,7 +33,7 @@ from ..evaluation.models import max_positions
 from ..evaluation.scores import Scores, by_kind
 from ..evaluation.translation_scores import TranslationScores, score_translations
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
-from .new_models import choose_weights, limit_length, make_model, restrict_drafts
+from .new_models import make_model, restrict_drafts
 from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, optional, preset_choice
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
@@ -112,11 +112,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
     if options.translate is not None:
         return translate_file(options, model_options, training)
     search = EnsembleSearch.of(options, model_options, training)
-    folder = RunFolder(training.output_dir)
-    with folder.claimed(settings_of(options, model_options, training), training):
-        set_seed(training.seed)
-        folder.make_repository(training)
-
+    with RunFolder.claimed(settings_of(options, model_options, training), training) as folder:
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             pairs = load_pairs(options, training)
@@ -125,12 +121,9 @@ def main(arguments: Sequence[str]) -> RunResult | None:
             # 2. Model
             model = make_model(model_options, "seq2seq", tokenizer, do_train=training.do_train)
             translator = make_translator(model, tokenizer, options, training)
-            limit_length(tokenizer, model)
             batches = tokenize_splits(pairs, tokenizer, model, options, training.seed)
             targets = batches["train"].target_tokens() if training.do_train else ()
             restrict_drafts(model, model_options, options, targets)
-            if model.config.head_loss_tokens == "draft":
-                model.generation_config.use_mtp = True
         counts = {split: f"{len(rows):,} pairs ({batches.get(split, 'not scored')})" for split, rows in pairs.items()}
         introduce(model, counts, training)
         train_dataset = batches.pop("train", None)
@@ -138,13 +131,12 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         # 3. Train
         if training.do_train and not folder.is_finished():
             trainer = TranslationTrainer(
-                choose_weights(model, model_options),
+                model,
                 training,
                 train_dataset=train_dataset,
                 eval_dataset=batches["validation"],
                 processing_class=tokenizer,
                 data_collator=unwrap_batch,
-                head_loss_schedule=model_options.head_loss_schedule,
                 translator=translator,
                 pairs=pairs["validation"],
                 **search.trainer_options(model_options, training),

@@ -87,6 +87,7 @@ class EnsembleSearch:
             "ensembles": self.grid if needs_grid and model.kind not in ("plain", "bow") else (),
             "fits_ensemble": fits and needs_ensemble,
             "measures_acceptance": has_heads_only and not is_sharded,
+            "head_loss_schedule": model.head_loss_schedule,
         }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 from huggingface_hub import create_repo, upload_folder
-from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArguments, set_seed
 
 from ..data.errors import InputError
 from ..data.tokenizers import load_tokenizer
@@ -66,34 +66,38 @@ def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str,
 class RunFolder:
     """The folder of one run: options (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, settings: dict[str, Any] | None = None, is_trained_here: bool = False):
         self.path = Path(path)
-        self.settings: dict[str, Any] = {}
+        self.settings = settings or {}
+        self.is_trained_here, self.is_longer = is_trained_here, False
         self.repository: str | None = None
-        self.is_trained_here = self.is_longer = False
 
+    @classmethod
     @contextmanager
-    def claimed(self, settings: dict[str, Any], training: TrainingArguments) -> Iterator["RunFolder"]:
+    def claimed(cls, settings: dict[str, Any], training: TrainingArguments) -> Iterator["RunFolder"]:
         """
-        Hold the lock on the folder in the `with` block. Raise an `InputError` unless it is free, and new or of a run
-        with the same settings, up to the length of the training.
+        Begin a run, with its seed: hold the lock on `--output_dir` in the `with` block, and create the repository of
+        `--push_to_hub`. Raise an `InputError` unless the folder is free, and new or of a run with the same settings,
+        up to the length of the training. An evaluation may use any folder.
         """
-        self.settings, self.is_trained_here = settings, training.do_train
+        set_seed(training.seed)
+        folder = cls(training.output_dir, settings, training.do_train)
         if not training.do_train:
-            yield self
+            yield folder
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.path / ".lock")
         if training.process_index == 0:
             try:
                 lock.acquire(blocking=False)
             except Timeout as error:
                 raise InputError(
-                    f"`--output_dir {self.path}` is in use by another run: wait for it, or choose another folder."
+                    f"`--output_dir {folder.path}` is in use by another run: wait for it, or choose another folder."
                 ) from error
         try:
-            self._check()
-            yield self
+            folder._check()
+            folder._make_repository(training)
+            yield folder
         finally:
             lock.release()
 
@@ -172,12 +176,12 @@ class RunFolder:
         """Return Trainer's log of the completed training; empty in an evaluation."""
         return read_state(self.path).log_history if self.is_trained_here else []
 
-    def make_repository(self, training: TrainingArguments) -> None:
-        """Create the repository on the Hub for `--push_to_hub`, unless it exists. Trainer itself pushes nothing."""
+    def _make_repository(self, training: TrainingArguments) -> None:
         if training.push_to_hub and training.process_index == 0:
             name = training.hub_model_id or self.path.absolute().name
             url = create_repo(name, token=training.hub_token, private=training.hub_private_repo, exist_ok=True)
             self.repository = url.repo_id
+        # Trainer would push its own model card.
         training.push_to_hub = False
 
     def push(self, training: TrainingArguments) -> None:

@@ -201,7 +201,6 @@ def test_evaluation_with_other_masks(files, tmp_path):
     ("options", "name"),
     [
         ("--mlm_probability 0", "`--mlm_probability`"),
-        ("--mlm_probability 1.5", "`--mlm_probability`"),
         ("--block_size 2", "`--block_size`"),
         ("--ngram_size 16", "N = 16"),
         ("--model_name_or_path {gpt2}", "`mask_token`"),
