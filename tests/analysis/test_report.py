@@ -89,23 +89,15 @@ def test_text_of_a_run(compared):
 def test_other_tasks(task, pairs, files, tmp_path):
     options = QUICK | {"output_dir": tmp_path, "vocab_size": 300}
     if task == "nmt":
-        nmt.main(
-            [*pairs, *as_arguments(**options | {"per_device_train_batch_size": 1}, num_beams=1, batch_tokens=256)]
-        )
+        options |= {"per_device_train_batch_size": 1, "num_beams": 1, "batch_tokens": 256}
+        nmt.main([*pairs, *as_arguments(**options)])
     else:
         mlm.main([*files, *as_arguments(**options, block_size=16)])
     main([str(tmp_path), "--max_tokens", "10000"])
-    page, found = (
-        (tmp_path / "analysis.html").read_text(encoding="utf-8"),
-        metrics_of(tmp_path)["splits"]["validation"],
-    )
-    (heads,) = tables(page, SECTIONS[2])
-    losses = [
-        found["next_word_loss" if task == "nmt" else "masked_word_loss"],
-        found["head_1_loss"],
-        found["head_2_loss"],
-    ]
-    assert [row[2] for row in heads[1:]] == [f"{math.exp(loss):,.4g}" for loss in losses]
+    page = (tmp_path / "analysis.html").read_text(encoding="utf-8")
+    (heads,), found = tables(page, SECTIONS[2]), metrics_of(tmp_path)["splits"]["validation"]
+    names = ("next_word_loss" if task == "nmt" else "masked_word_loss", "head_1_loss", "head_2_loss")
+    assert [row[2] for row in heads[1:]] == [f"{math.exp(found[name]):,.4g}" for name in names]
     metrics = {row[2] for row in tables(page, "Results")[2][1:]}
     assert metrics == ({"bleu", "chrf", "token perplexity"} if task == "nmt" else {"perplexity", "accuracy"})
     assert ("Where the ensemble helps" in page) == (task == "nmt") and "Not available" not in page

@@ -10,7 +10,6 @@ from ngram_wdr_hf import cli
 from ngram_wdr_hf.cli import COMMANDS, main, run_script
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.version import __version__
-from tests.support.scripts import one_sentence
 
 INSTALL = 'pip install "ngram-wdr-hf[train]"'
 LIST = "".join(f"  {name:<8}{summary}\n" for name, (_, summary) in COMMANDS.items())
@@ -73,8 +72,3 @@ def test_ctrl_c_and_sigterm(rank, monkeypatch, capsys):
     assert run_script(script, []) == 130 and signal.getsignal(signal.SIGTERM) == before
     assert handlers == [before if rank else signal.default_int_handler]
     assert capsys.readouterr().err == ("" if rank == "1" else "\nStopped. Repeat the command to resume.\n")
-
-
-def test_report_names_what_is_missing(tmp_path, capsys):
-    assert main(["report", str(tmp_path / "nowhere")]) == 1
-    assert "nowhere" in one_sentence(capsys.readouterr().err)

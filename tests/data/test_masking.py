@@ -145,7 +145,7 @@ def test_tokenizer_encodes_sentences_and_pairs(tokenizer):
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert one[0] == begin and one[-1] == end and two[: len(one)] == one and two.count(end) == 2
     assert tokenizer.decode(one, skip_special_tokens=True) == "wordaa"
-    assert tokenizer("WORDAA", return_tensors="pt").keys() == {"input_ids", "attention_mask"}
+    assert tokenizer("WORDAA").keys() == {"input_ids", "attention_mask"}
     # Lower case, and no token for the end of a line.
     assert tokenizer(" WORDAA \n \n\twordbb  wordaa\n").input_ids == tokenizer("wordaa wordbb wordaa").input_ids
     assert tokenizer("\n", add_special_tokens=False).input_ids == []

@@ -15,7 +15,6 @@ from ngram_wdr_hf.data.pair_batches import (
     cut_into_batches,
     encode_sources,
     keep_lengths,
-    pad,
     side_lengths,
     tokenize_pairs,
     unwrap_batch,
@@ -178,8 +177,3 @@ def test_batches_in_a_data_loader(num_workers):
     for copy in (batches, pickle.loads(pickle.dumps(batches))):
         loader = DataLoader(copy, batch_size=1, collate_fn=unwrap_batch, num_workers=num_workers)
         assert all_pairs(loader) == all_pairs(batches)
-
-
-def test_pad():
-    padded = pad([[5, 6, 7], [], [8]], 3)
-    assert padded.tolist() == [[5, 6, 7], [3, 3, 3], [8, 3, 3]] and padded.dtype == torch.long

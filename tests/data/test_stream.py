@@ -150,12 +150,6 @@ def test_blocks_drop_only_the_remainder(length):
         blocks[len(blocks)]
 
 
-def test_one_long_document_is_cut_quickly():
-    """Quadratic time in the length of a document would show here."""
-    rows = IterableDataset.from_generator(lambda: iter([{"input_ids": np.arange(1_000_000)}]))
-    assert sum(1 for _ in itertools.islice(StreamedBlocks(rows, 10), 100_000)) == 100_000
-
-
 def test_blocks_in_worker_processes(tmp_path):
     paths = [write_lines(tmp_path / f"{i}.txt", 600, seed=i) for i in range(2)]
     rows, streamed = (load_text_files({"train": paths}, streaming)["train"] for streaming in (False, True))

@@ -23,11 +23,3 @@ def test_page(tmp_path):
         "ptb-small-ptb-lambda.png",
         "ptb-small-ptb-gradient-diversity.png",
     }
-
-
-def test_the_page_says_if_the_plain_model_had_a_better_epoch(tmp_path):
-    results = ptb_results()
-    for entry in results.of("ptb", "plain"):
-        entry["lowest_validation_perplexity"] = 98.5 if entry["seed"] == 1 else None
-    page = write_page(load_experiment("ptb", "small"), results, tmp_path).read_text(encoding="utf-8")
-    assert "98.50 instead of 100.00 (seed 1)." in page

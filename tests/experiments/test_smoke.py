@@ -29,7 +29,7 @@ def test_smoke(table, tmp_path, capsys):
         assert plain["head_parameters"] == 0 < plain["parameters"] <= record["parameters"]
     text = page.read_text(encoding="utf-8")
     assert all(experiment.label(system) in text for system in experiment.systems)
-    assert all((page.parent / name).is_file() for name in _images(text))
+    assert all((page.parent / part.split(")")[0]).is_file() for part in text.split("](")[1:])
 
     # Nothing is trained again, and the page needs only the results.
     before = contents(tmp_path / "runs")
@@ -42,7 +42,3 @@ def test_smoke(table, tmp_path, capsys):
         main(again)
         assert page.read_text(encoding="utf-8") == text
     assert not list((tmp_path / "runs").rglob("metrics.json"))
-
-
-def _images(text: str) -> list[str]:
-    return [part.split(")")[0] for part in text.split("](")[1:]]

@@ -33,10 +33,6 @@ CHECKPOINTS = {
 }
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
-
-
 def test_links_lead_somewhere():
     for document in DOCUMENTS:
         for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):

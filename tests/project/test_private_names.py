@@ -1,6 +1,6 @@
 """
-Private names and undocumented modules of other libraries: those in `NAMES` are as the package expects them, and it
-uses no others. A release that changes one fails in one line.
+Private names and undocumented functions of other libraries: those in `NAMES` are as the package expects them, and it
+uses no other private names. A release that changes one fails in one line.
 """
 
 import ast
@@ -27,13 +27,10 @@ torch._C: _current_graph_task_id
 torch._dynamo: mark_static_address(t)
 torch.autograd: Variable._execution_engine.queue_callback
 torch.nn: Module._compiled_call_impl
-transformers.activations: ACT2FN
 transformers.cache_utils:
-    BaseQuantizedLayer Cache.activate_past_recording() Cache.get_mask_sizes(query_length, layer_idx)
-    CacheLayerMixin._layer_type CacheLayerMixin.lazy_initialization(key_states, value_states)
-    DYNAMIC_LAYER_TYPE_MAPPING DynamicLayer.crop(tokens_to_remove) DynamicSlidingWindowLayer STATIC_LAYER_TYPE_MAPPING
+    Cache.activate_past_recording() Cache.get_mask_sizes(query_length, layer_idx) CacheLayerMixin._layer_type
+    CacheLayerMixin.lazy_initialization(key_states, value_states) DynamicLayer.crop(tokens_to_remove)
 transformers.cli.serving.model_manager: transformers
-transformers.cli.transformers: app
 transformers.configuration_utils: PreTrainedConfig._attn_implementation
 transformers.conversion_mapping:
     get_checkpoint_conversion_mapping(model_type)
@@ -41,7 +38,6 @@ transformers.conversion_mapping:
 transformers.generation.configuration_utils: GenerationConfig._from_model_config
 transformers.generation.logits_process: PrefixConstrainedLogitsProcessor._prefix_allowed_tokens_fn
 transformers.generation.utils:
-    ALL_CACHE_NAMES
     GenerationMixin._assisted_decoding(input_ids, logits_processor, stopping_criteria, generation_config, *,
         synced_gpus, streamer, inputs_tensor, assistant_model, assistant_tokenizer, tokenizer)
     GenerationMixin._get_candidate_generator(generation_config, *, logits_processor, model_kwargs, ...)
@@ -61,12 +57,8 @@ transformers.modeling_utils:
     PreTrainedModel._is_stateful PreTrainedModel._no_split_modules PreTrainedModel._skip_keys_device_placement
     PreTrainedModel._tied_weights_keys PreTrainedModel._keys_to_ignore_on_load_unexpected
     slice_logits_to_keep(hidden_states, logits_to_keep)
-transformers.models.auto: modeling_auto
-transformers.models.auto.configuration_auto: AutoConfig CONFIG_MAPPING_NAMES
-transformers.models.auto.modeling_auto: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 transformers.models.blenderbot.modeling_blenderbot:
     shift_tokens_right(input_ids, pad_token_id, decoder_start_token_id)
-transformers.models.marian.modeling_marian: MarianSinusoidalPositionalEmbedding
 transformers.models.mixtral.modeling_mixtral:
     load_balancing_loss_func(gate_logits, num_experts, top_k, attention_mask)
 transformers.models.reformer.modeling_reformer:
@@ -81,13 +73,6 @@ transformers.utils: can_return_tuple(func)
 trl.trainer.sft_trainer: SFTTrainer._metrics SFTTrainer._total_train_tokens
 """
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
-LIBRARIES = ("accelerate", "datasets", "evaluate", "torch", "transformers", "trl")
-# Modules with documented or deliberately exported names.
-PUBLIC_MODULES = (
-    *LIBRARIES,
-    *("transformers.generation", "transformers.modeling_outputs", "transformers.utils", "accelerate.utils"),
-    *("datasets.exceptions", "torch.distributed.tensor", "torch.nn", "torch.nn.utils.rnn", "torch.utils.data"),
-)
 # Public names with an underscore.
 NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")
 MADE_BY_METACLASSES = ("_abc_impl", "_backward_cls", "_field_defaults", "_fields", "_is_protocol")
@@ -172,7 +157,6 @@ def test_name_exists_unchanged(name):
     ("replacements", "expected"),
     [
         ({"path": "GenerationMixin._gone"}, "gone"),
-        ({"path": "GenerationMixin.generate._gone"}, "gone"),
         ({"module": "transformers.generation.gone"}, "gone"),
         ({"parameters": "input_ids, another"}, "now self, input_ids, generation_config, model_kwargs"),
         ({"parameters": "generation_config, input_ids, model_kwargs"}, "its parameters"),
@@ -208,20 +192,6 @@ def test_overridden_private_names_are_listed():
         and not name.endswith("_cached_value")
         for base in cls.__mro__
         if not base.__module__.startswith("ngram_wdr_hf") and name in vars(base) and name not in LISTED
-    }
-    assert unlisted == set()
-
-
-def test_undocumented_imports_are_listed():
-    listed = [f"{name.module}.{name.path}." for name in READ_NAMES]
-    unlisted = {
-        f"{path}:{node.lineno} {node.module}.{alias.name}"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] in LIBRARIES
-        for alias in node.names
-        if not any(name.startswith(f"{node.module}.{alias.name}.") for name in listed)
-        and not is_public(node.module, alias.name)
     }
     assert unlisted == set()
 
@@ -265,14 +235,3 @@ def own_classes() -> Iterator[type]:
         except ModuleNotFoundError:  # an optional package
             continue
         yield from (cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == info.name)
-
-
-def is_public(module: str, name: str) -> bool:
-    """Return whether a name is imported from a public module, or could be."""
-    if module in PUBLIC_MODULES:
-        return True
-    imported = getattr(importlib.import_module(module), name)
-    public = [
-        importlib.import_module(other) for other in PUBLIC_MODULES if other.split(".")[0] == module.split(".")[0]
-    ]
-    return any(getattr(other, name, None) is imported for other in public)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripts import weights_of
+
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "examples" / "accelerate"
 PATIENCE = 300
@@ -72,23 +74,32 @@ def run_without_package(code: str, folder: Path, *arguments: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def run_and_kill(run, folder: Path, options: list[str]) -> None:
-    """Start a script's `run` with 40 steps that saves every 10 in a process, and kill it soon after step 10."""
+def killed_and_resumed(run, folder: Path, options: list[str], subfolder: str = "") -> tuple[Path, Path]:
+    """
+    Repeat a script's `run` of 40 steps that was killed soon after step 10, where it saves. Return the folders of one
+    that was not, and of this one, whose weights are the same.
+    """
     import torch.multiprocessing as mp
 
+    whole, parts = ([*options, "--output_dir", str(folder / name)] for name in ("complete", "broken"))
+    complete, broken = (folder / name / subfolder for name in ("complete", "broken"))
+    run(*whole)
     mp.set_forkserver_preload([run.__module__])
-    process = mp.get_context("forkserver").Process(target=run, args=(*options, "--output_dir", str(folder)))
+    process = mp.get_context("forkserver").Process(target=run, args=parts)
     process.start()
     deadline = time.monotonic() + PATIENCE
-    while not (folder / "checkpoint-10" / "trainer_state.json").exists():
+    while not (broken / "checkpoint-10" / "trainer_state.json").exists():
         assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
     process.join()
-    assert not (folder / "model.safetensors").exists()
+    assert not (broken / "model.safetensors").exists()
     # Simulate a kill during saving.
-    (folder / "checkpoint-40").mkdir()
-    (folder / "checkpoint-40" / "trainer_state.json").write_text('{"epoch": 1')
+    (broken / "checkpoint-40").mkdir()
+    (broken / "checkpoint-40" / "trainer_state.json").write_text('{"epoch": 1')
+    run(*parts)
+    assert weights_of(broken) == weights_of(complete)
+    return complete, broken
 
 
 def launch(script: Path, *arguments: str) -> tuple[int, str]:

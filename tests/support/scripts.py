@@ -1,4 +1,4 @@
-"""Options, folders and error lines that the tests of all training scripts share."""
+"""Options and folders that the tests of all training scripts share."""
 
 import io
 import json
@@ -79,11 +79,3 @@ def finish(run: Callable[..., Any], folder: Path, *command: str) -> FinishedRun:
     with redirect_stdout(io.StringIO()) as printed:
         result = run(*command, "--output_dir", str(folder))
     return FinishedRun([*command], folder, result, printed.getvalue())
-
-
-def one_sentence(printed: str) -> str:
-    """Return the error, which must be the last line and the only error. Progress bars and warnings may precede it."""
-    assert "Traceback" not in printed
-    *before, last = printed.strip().split("\n")
-    assert "error: " in last and not any("error" in line for line in before)
-    return last

@@ -330,17 +330,6 @@ def test_compare(files, tmp_path, capsys, monkeypatch):
     assert run(*command, "--output_dir", f"{tmp_path}/moved/").splits == result.splits
 
 
-def test_early_stopping_keeps_the_best(files, tmp_path):
-    """With a destructive learning rate, an early evaluation is the best."""
-    options = as_arguments(learning_rate=0.3, lr_scheduler_type="constant", patience=2, max_steps=40)
-    result = run(*files, "--output_dir", str(tmp_path / "run"), *QUICK, *options)
-    evaluations = [entry["eval_fitted_perplexity"] for entry in result.history if "eval_loss" in entry]
-    assert len(evaluations) == evaluations.index(min(evaluations)) + 3 < 20
-    # The validation text is short enough that the weights were fitted to all of it.
-    kept = result.splits["validation"]["ensembles"]["fitted"]["perplexity"]
-    assert kept == pytest.approx(min(evaluations), rel=1e-4)
-
-
 def test_drafts(files, texts, tmp_path):
     """The most frequent tokens are drafted. Samples say how well; an evaluation gives the same, with drafts or not."""
     folder = tmp_path / "run"

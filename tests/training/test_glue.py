@@ -28,7 +28,7 @@ from ngram_wdr_hf.training.glue import (
 )
 from tests.support.errors import raises_naming
 from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, WORDS, run, tiny_checkpoint, tokenizer_for, write_task
-from tests.support.processes import in_two_processes, run_and_kill
+from tests.support.processes import in_two_processes, killed_and_resumed
 from tests.support.scripts import contents, weights_of
 
 KINDS = {
@@ -163,11 +163,11 @@ def test_token_type_ids_only_for_models_with_token_types(kind, has_types, tmp_pa
     assert row.keys() == {"input_ids", "attention_mask", "labels"}
 
 
-@pytest.mark.parametrize("axes", [None, [4, 6]])
-def test_reformer_attention_is_bidirectional(tmp_path, axes):
-    positions = (
-        {} if axes is None else {"axial_pos_embds": True, "axial_pos_shape": axes, "axial_pos_embds_dim": [8, 8]}
-    )
+AXES = {"axial_pos_embds": True, "axial_pos_shape": [4, 6], "axial_pos_embds_dim": [8, 8]}
+
+
+@pytest.mark.parametrize("positions", [{}, AXES], ids=["learned", "axial"])
+def test_reformer_attention_is_bidirectional(tmp_path, positions):
     tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24, **positions)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     rows = encode([(["film plot dull scene often film plot"], 0), (["dull"], 1)], model, tokenizer)
@@ -236,21 +236,12 @@ def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
     assert weights[0] == weights[1] != weights[2]
 
 
-def run_seed(*arguments: str) -> None:
-    """Run a command whose last argument is the folder of a task and seed."""
-    run(*arguments[:-1], str(Path(arguments[-1]).parents[1]))
-
-
 def test_killed_and_resumed(gpt2, glue, tmp_path):
     """The final weights and scores are those of an uninterrupted run. Ten steps are an epoch."""
     options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
     options += ["--per_device_train_batch_size", "5", "--num_train_epochs", "4"]
-    complete, broken = (tmp_path / name / "sst2" / "seed-42" for name in ("complete", "broken"))
-    run_seed(*options, "--output_dir", str(complete))
-    run_and_kill(run_seed, broken, options)
-    run_seed(*options, "--output_dir", str(broken))
-    assert weights_of(broken) == weights_of(complete)
-    metrics = [(folder.parents[1] / "glue_metrics.json").read_text() for folder in (complete, broken)]
+    folders = killed_and_resumed(run, tmp_path, options, "sst2/seed-42")
+    metrics = [(folder.parents[1] / "glue_metrics.json").read_text() for folder in folders]
     assert metrics[0] == metrics[1]
 
 
@@ -347,7 +338,6 @@ def test_datasets(glue, tmp_path):
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", ("dev.tsv", "examples")),
         ("sentence\tlabel\n", ("dev.tsv", "examples")),
         ("sentence\tmood\nfilm\t1\n", ("dev.tsv", "Example 1", "label")),
         ("sentence\tlabel\nfilm\t1\nplot\n", ("dev.tsv", "Example 2", "per column")),

@@ -17,8 +17,8 @@ from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
 from tests.support.errors import raises_naming
 from tests.support.masked import plain_masked
 from tests.support.mlm_runs import QUICK, run
-from tests.support.processes import in_two_processes, run_and_kill
-from tests.support.scripts import as_arguments, card_code, metrics_of, weights_of
+from tests.support.processes import in_two_processes, killed_and_resumed
+from tests.support.scripts import as_arguments, card_code, metrics_of
 from tests.support.texts import stream_of
 
 
@@ -108,11 +108,8 @@ def test_scores_are_those_of_the_masked_words(finished_mlm, texts):
 def test_killed_and_resumed(short_files, tmp_path):
     """The weights are exactly those of an uninterrupted run, which needs the same masks in each epoch."""
     options = [*short_files, *QUICK, *as_arguments(max_steps=40, eval_steps=10, masking="span", wdr_compose="masked")]
-    run(*options, "--output_dir", str(tmp_path / "complete"))
-    assert metrics_of(tmp_path / "complete")["history"][-1]["epoch"] > 5
-    run_and_kill(run, tmp_path / "broken", options)
-    run(*options, "--output_dir", str(tmp_path / "broken"))
-    assert weights_of(tmp_path / "broken") == weights_of(tmp_path / "complete")
+    complete, _ = killed_and_resumed(run, tmp_path, options)
+    assert metrics_of(complete)["history"][-1]["epoch"] > 5
 
 
 def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:

@@ -23,7 +23,7 @@ from ngram_wdr_hf.training.translator import Translator
 from tests.support import nmt_runs
 from tests.support.errors import raises_naming
 from tests.support.nmt_runs import NUM_PAIRS, QUICK, SEARCH, run, toy_pairs, translations_of
-from tests.support.processes import in_two_processes, run_and_kill, run_python
+from tests.support.processes import in_two_processes, killed_and_resumed, run_python
 from tests.support.scripts import as_arguments, card_code, contents, metrics_of, weights_of
 from tests.support.tiny import plain_seq2seq
 
@@ -35,23 +35,15 @@ def parsed(*arguments: str):
     return parse(classes, [*arguments, "--report_to", "none"], "nmt", "", {"output_dir": "run"})
 
 
-def loaded(*arguments: str) -> dict[str, list[tuple[str, str]]]:
-    options, _, training = parsed(*arguments)
+def test_pairs_of_json_lines(tmp_path):
+    """Without validation pairs, a part is held out."""
+    for split, count in (("train", 200), ("test", 22)):
+        nmt_runs.write_json(tmp_path, split, toy_pairs(count, seed=0))
+    data = as_arguments(dataset_name=tmp_path, source_lang="de", target_lang="en", validation_percentage=10)
+    options, _, training = parsed(*data)
     splits = nmt.load_pairs(options, training)
-    return {split: list(zip(rows["source"], rows["target"], strict=True)) for split, rows in splits.items()}
-
-
-def test_pairs_of_json_lines(pairs, tmp_path):
-    """In both directions; without validation pairs, a part is held out."""
-    toys = {split: toy_pairs(count, seed) for seed, (split, count) in enumerate(NUM_PAIRS.items())}
-    for split, rows in toys.items():
-        nmt_runs.write_json(tmp_path, split, rows)
-    folder, languages = ["--dataset_name", str(tmp_path), "--source_lang"], ["de", "--target_lang", "en"]
-    swapped = {split: [pair[::-1] for pair in rows] for split, rows in toys.items()}
-    assert loaded(*folder, *languages[::-1]) == loaded(*pairs) == toys and loaded(*folder, *languages) == swapped
-    (tmp_path / "validation.jsonl").unlink()
-    held_out = loaded(*folder, *languages, "--validation_percentage", "10")
-    assert [len(held_out[split]) for split in ("train", "validation")] == [180, 20]
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 180, "validation": 20, "test": 22}
+    assert [*zip(splits["test"]["target"], splits["test"]["source"], strict=True)] == toy_pairs(22, seed=0)
 
 
 def test_pairs_that_are_too_long(marian, tmp_path):
@@ -74,14 +66,6 @@ def test_pairs_that_are_too_long(marian, tmp_path):
     # Only the first 64 tokens of a longer reference are scored.
     expected = sum(len(tokenizer(pair[1]).input_ids) for pair in short) + 64
     assert sum(int((batch["labels"] != -100).sum()) for batch in batches["test"]) == expected
-    # What the model gets, with a prefix.
-    options.source_prefix, options.max_length, options.max_length_ratio = "to German : ", 30, None
-    seen = []
-    for batch in nmt.tokenize_splits(splits, tokenizer, model, options, 0)["train"]:
-        sides = (batch["input_ids"] * batch["attention_mask"], batch["labels"].clamp(min=0))
-        decoded = [[text.split("<eos>")[0].strip() for text in tokenizer.batch_decode(ids)] for ids in sides]
-        seen += zip(*decoded, strict=True)
-    assert sorted(seen) == sorted((f"to German : {source}", target) for source, target in train)
 
 
 def test_run_and_its_files(finished_nmt):
@@ -286,13 +270,10 @@ def test_killed_and_resumed(marian, pairs, tmp_path):
     """The final weights are those of an uninterrupted run, with dropout."""
     options = ["--model_name_or_path", marian, *pairs, *QUICK, "--ngram_size", "3", "--lambda_grid", "0", "0.4"]
     options += as_arguments(max_steps=40, eval_steps=10, learning_rate=1e-2)
-    complete, broken = tmp_path / "complete", tmp_path / "broken"
-    run(*options, "--output_dir", str(complete))
-    run_and_kill(run, broken, options)
-    run(*options, "--output_dir", str(broken))
+    complete, broken = killed_and_resumed(run, tmp_path, options)
     assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
     assert metrics_of(broken)["splits"] == metrics_of(complete)["splits"]
-    assert weights_of(broken) == weights_of(complete) and translations_of(broken) == translations_of(complete)
+    assert translations_of(broken) == translations_of(complete)
     assert WDRNgramMarianMTModel.from_pretrained(broken).config.dropout == 0.1
 
 

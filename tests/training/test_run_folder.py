@@ -13,7 +13,7 @@ from ngram_wdr_hf.training.options import RunTrainingArguments
 from ngram_wdr_hf.training.run_folder import RunFolder, read_state, settings_of
 from tests.support.clm_runs import QUICK, parsed, run, write_text
 from tests.support.errors import raises_naming
-from tests.support.processes import run_and_kill
+from tests.support.processes import killed_and_resumed
 from tests.support.scripts import as_arguments, contents, cut_off, metrics_of, weights_of
 
 # Dropout, whose random numbers a resumed run has to restore, is in the checkpoint.
@@ -60,11 +60,8 @@ def figures_of(folder: Path) -> tuple:
 
 def test_killed_and_resumed(command, tmp_path):
     """After `kill -9`, the same command ends with the same bits."""
-    command += as_arguments(max_steps=40, eval_steps=10)
-    run(*command, "--output_dir", str(tmp_path / "complete"))
-    run_and_kill(run, tmp_path / "broken", command)
-    run(*command, "--output_dir", str(tmp_path / "broken"))
-    assert figures_of(tmp_path / "broken") == figures_of(tmp_path / "complete")
+    complete, broken = killed_and_resumed(run, tmp_path, [*command, *as_arguments(max_steps=40, eval_steps=10)])
+    assert figures_of(broken) == figures_of(complete)
 
 
 # The best checkpoint is not the last, and the training ends before its 40 steps.
@@ -209,13 +206,8 @@ def test_run_yaml_is_a_settings_file_of_the_same_run(options, tmp_path):
 
 def test_run_yaml_repeats_the_run(files, tmp_path):
     # With this learning rate, the best checkpoint is not the last.
-    run(
-        *files,
-        "--output_dir",
-        str(tmp_path / "one"),
-        *QUICK,
-        *as_arguments(learning_rate=0.3, max_steps=6, metric_for_best_model="loss"),
-    )
+    options = as_arguments(learning_rate=0.3, max_steps=6, metric_for_best_model="loss", output_dir=tmp_path / "one")
+    run(*files, *QUICK, *options)
     run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), *as_arguments(logging_steps=1))
     assert read_state(tmp_path / "two").best_global_step < 6
     assert weights_of(tmp_path / "two") == weights_of(tmp_path / "one")
