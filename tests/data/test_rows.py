@@ -10,6 +10,8 @@ from tests.support.checkpoints import tokenizer_of_words
 from tests.support.tiny import tiny_model
 
 ROWS = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
+PADDED = [[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 13, 0]]
+MASK = [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
 
 
 def as_arrays(rows):
@@ -47,9 +49,8 @@ def test_batches_are_padded_on_the_right():
     rows = TrainingRows(as_arrays(ROWS))
     items = [{**rows[i], "last_hidden_state": torch.full((len(ROWS[i]), 2), float(i + 1))} for i in range(len(rows))]
     batch = pad_batch(items)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 13, 0]]
+    assert batch["input_ids"].tolist() == PADDED and batch["attention_mask"].tolist() == MASK
     assert batch["labels"].tolist() == [[5, 6, 7, 8], [9, 10, -100, -100], [11, 12, 13, -100]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
     assert batch["last_hidden_state"][1].tolist() == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
 
 
@@ -57,8 +58,7 @@ def test_prompts_are_padded_on_either_side():
     left, right = (pad_prompts(ROWS, side) for side in ("left", "right"))
     assert left["input_ids"].tolist() == [[5, 6, 7, 8], [0, 0, 9, 10], [0, 11, 12, 13]]
     assert left["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]
-    assert right["input_ids"].tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [11, 12, 13, 0]]
-    assert right["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
+    assert right["input_ids"].tolist() == PADDED and right["attention_mask"].tolist() == MASK
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])

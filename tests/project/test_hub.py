@@ -45,6 +45,8 @@ def test_models_are_pushed_with_heads_and_code(repositories, tmp_path):
     model.push_to_hub("me/pushed")
     # The folder has the code file already, and Transformers pushes changed files only.
     model.save_pretrained(tmp_path / "model", push_to_hub=True, repo_id="me/saved")
+    model.config.save_pretrained(tmp_path / "model", push_to_hub=True, repo_id="me/config")
+    assert repositories["me/config"].keys() >= {"config.json", CODE}
     for name in ("me/pushed", "me/saved"):
         assert repositories[name].keys() >= {"config.json", "generation_config.json", "model.safetensors", CODE}
     files = repositories["me/pushed"]

@@ -172,6 +172,7 @@ class Words:
 
     eos_token_id = bos_token_id = 1
     pad_token_id = None
+    model_max_length = 1_000_000
 
     def __len__(self):
         return 10_000

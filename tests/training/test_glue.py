@@ -313,23 +313,22 @@ def test_file_format(name, text, examples, tmp_path):
 
 def test_datasets(glue, tmp_path):
     """A dataset with one or several tasks gives the same examples as the files."""
-    lines = []
+    lines, expected = [], {}
     for name in ("sst2", "rte"):
         task = GLUE_TASKS[name]
+        expected[name] = read_examples(GlueOptions(task=[name], data_dir=glue), name)
         lines += [f"- config_name: {name}", "  data_files:"]
         label = ClassLabel(names=list(task.labels)) if name == "rte" else Value("int64")
         features = Features({**dict.fromkeys(task.sentences, Value("string")), "label": label})
-        for split, examples in read_examples(GlueOptions(task=[name], data_dir=glue), name).items():
+        for split, examples in expected[name].items():
             columns = [*zip(*(sentences for sentences, _ in examples), strict=True), [label for _, label in examples]]
             rows = Dataset.from_dict(dict(zip((*task.sentences, "label"), columns, strict=True)), features)
             rows.to_parquet(tmp_path / "several" / f"{name}-{split}.parquet")
             rows.to_parquet(tmp_path / name / f"{split}.parquet")
             lines += [f"  - split: {split}", f"    path: {name}-{split}.parquet"]
     (tmp_path / "several" / "README.md").write_text("\n".join(["---", "configs:", *lines, "---", ""]))
-    for name in ("sst2", "rte"):
-        expected = read_examples(GlueOptions(task=[name], data_dir=glue), name)
-        for folder in ("several", name):
-            assert read_examples(GlueOptions(task=[name], dataset_name=str(tmp_path / folder)), name) == expected
+    for name, folder in (("sst2", "several"), ("sst2", "sst2"), ("rte", "several"), ("rte", "rte")):
+        assert read_examples(GlueOptions(task=[name], dataset_name=str(tmp_path / folder)), name) == expected[name]
     # Several tasks need a configuration each.
     with pytest.raises(ValueError, match="rte"):
         read_examples(GlueOptions(task=["sst2", "rte"], dataset_name=str(tmp_path / "rte")), "rte")

@@ -235,7 +235,7 @@ def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, 
 def test_defaults_and_bad_options(checkpoint, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(clm.RunFolder, "claimed", lambda self, settings, training: seen.append(settings) or exit())
+    monkeypatch.setattr(clm.RunFolder, "claimed", lambda settings, training: seen.append(settings) or exit())
     Path("some.yaml").write_text("seed: 3\n")
     for more in ([], ["some.yaml", "--train_file", texts["train"], "--learning_rate", "0.1"]):
         with pytest.raises(SystemExit):
