@@ -7,11 +7,9 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.masking import FRAME, MaskedBlocks, MaskedText, Masking, StreamedMaskedBlocks
 from ngram_wdr_hf.data.token_stream import StreamedBlocks
-from ngram_wdr_hf.data.tokenizers import train_masked_tokenizer, train_word_tokenizer
-from tests.support.errors import raises_naming
+from ngram_wdr_hf.data.tokenizers import train_masked_tokenizer
 from tests.support.masked import some_ids, stream_of
 
 WORDS = [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"]
@@ -132,11 +130,6 @@ def test_stream_that_repeats(tokenizer):
     # The same in every iteration.
     for block, again in zip(masked, blocks, strict=False):
         assert torch.equal(block["labels"], again["labels"])
-
-
-def test_tokenizer_without_mask_token():
-    with raises_naming(InputError, "tokenizer", "mask_token", "cls_token"):
-        Masking(train_word_tokenizer(["a b c"]))
 
 
 def test_tokenizer_encodes_sentences_and_pairs(tokenizer):

@@ -27,21 +27,17 @@ def experiments() -> list[Experiment]:
     return [load_experiment(table, scale) for table in table_names() for scale in SCALES]
 
 
-class Parsed(Exception):
-    """Ends a script after it has parsed its options."""
-
-
 def options_of(task: str, words: list[str], monkeypatch) -> tuple[Any, ...]:
     """Return the options of a command, as its script parses them."""
     module = import_module(f"ngram_wdr_hf.training.{task}")
 
     def stop(*arguments, **options):
-        raise Parsed(parse(*arguments, **options))
+        raise SystemExit(parse(*arguments, **options))
 
     monkeypatch.setattr(module, "parse", stop)
-    with pytest.raises(Parsed) as parsed:
+    with pytest.raises(SystemExit) as parsed:
         module.main(words)
-    return parsed.value.args[0]
+    return parsed.value.code
 
 
 @pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)

@@ -152,10 +152,8 @@ def test_refused_folders(finished_clm, tmp_path):
         run(*command, str(tmp_path / "thesis"))
     # Another run is in the folder.
     new = tmp_path / "new"
-    with (
-        RunFolder.claimed({}, RunTrainingArguments(str(new), report_to="none")),
-        raises_naming(InputError, f"`--output_dir {new}`", "another run"),
-    ):
+    claimed = RunFolder.claimed({}, RunTrainingArguments(str(new), report_to="none"))
+    with claimed, raises_naming(InputError, f"`--output_dir {new}`", "another run"):
         run(*command, str(new))
     assert not {path for path in contents(tmp_path).keys() - before.keys() if path.name != ".lock"}
     # It has ended. A tokenizer that an interrupted run has left is replaced.

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from ngram_wdr_hf.training.translator import Translator
-from tests.support.tiny import VOCAB_SIZE, tiny_seq2seq
+from tests.support.tiny import tiny_seq2seq
+from tests.support.tokenizers import word_tokenizer
 
 END, PAD = 0, 1
 TEXTS = ["w2 w3 w4 w5 w6", "w9", "w7 w8 w2", "w30 w31 w32 w33 w34 w35 w36 w2", "w11 w12", "w7 w8 w3", "w36 w35", "w20"]
@@ -15,12 +16,11 @@ LAMBDA = 0.4
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word tokenizer."""
-    words = {"<eos>": END, "<pad>": PAD, **{f"w{i}": i for i in range(2, VOCAB_SIZE)}}
-    backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", END)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", pad_token="<pad>")
+    """A word tokenizer that ends sentences."""
+    tokenizer = word_tokenizer()
+    end = [("<eos>", END)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=end)
+    return tokenizer
 
 
 @pytest.fixture
