@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,14 +17,12 @@ from ..data.pair_batches import PairBatches
 from ..data.rows import EvaluationRows
 from ..data.token_stream import EvaluationWindows, TokenStream
 from ..data.tokenizers import end_token_id
-from ..decoding.statistics import SpeculationStatistics
 from ..evaluation.head_acceptance import best_tokens, count_accepted
-from ..evaluation.modes import evaluating
+from ..evaluation.scores import evaluating
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
-from .traced_text import generate_after
 
 # The end of a sentence, with closing quotation marks and brackets. `Mr.` is none.
 SENTENCE_END = re.compile(r"""\s*[.!?]+["'”’»)\]]*\s*""")
@@ -184,20 +182,6 @@ def _gain_bins(gains: np.ndarray, values: np.ndarray, firsts: Sequence[int]) -> 
 def _gain_bin(label: str, gains: np.ndarray) -> GainBin:
     error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
     return GainBin(label, len(gains), float(gains.mean()), error)
-
-
-def draft_statistics(
-    model: PreTrainedModel, prompts: Iterable[Mapping[str, torch.Tensor]], max_new_tokens: int = 48
-) -> SpeculationStatistics:
-    """
-    Generate greedily after each prompt, `{"input_ids": ids}` with one row, with drafts by all heads at every step and
-    without prompt lookup. Return the statistics of all prompts together.
-    """
-    options = {"do_sample": False, "num_beams": 1, "draft_threshold": 0.0, "prompt_lookup_num_tokens": 0}
-    outputs = (
-        generate_after(model, prompt["input_ids"], max_new_tokens, use_mtp=True, **options) for prompt in prompts
-    )
-    return sum((output.speculation for output in outputs), start=SpeculationStatistics())
 
 
 def count_tokens(text: TokenStream | EvaluationWindows | PairBatches, vocab_size: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Plots of head diagnostics."""
 
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ..decoding.statistics import SpeculationStatistics
 from ..method.ensemble import describe_ensemble
 from .head_diagnostics import HeadDiagnostics
 
@@ -31,36 +29,23 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
     return figure
 
 
-def plot_acceptance(
-    by_name: Mapping[str, HeadDiagnostics], generated: Mapping[str, SpeculationStatistics] | None = None
-) -> Figure:
+def plot_acceptance(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
     """
-    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors: on the
-    text and, with the results of [`draft_statistics`] by model name, in generation. Models without heads are left out.
+    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors. Models
+    without heads are left out.
     """
     figure, (axes,) = _panels(1)
     for i, (name, found) in enumerate(by_name.items()):
-        kinds = [("text", found.tokens_per_pass, found.acceptance, found.num_drafts, "o-")]
-        if generated and name in generated:
-            kinds.append(("generation", generated[name].tokens_per_forward, *acceptance_of(generated[name]), "s:"))
-        for kind, tokens, rates, counts, style in kinds if found.acceptance else ():
-            variances = [rate * (1 - rate) / max(count, 1) for rate, count in zip(rates, counts, strict=True)]
-            errors = [2 * math.sqrt(variance) for variance in variances]
-            label = f"{name}, {kind}: {tokens:.2f} tokens per pass"
-            axes.errorbar(range(1, len(rates) + 1), rates, errors, fmt=f"C{i}{style}", capsize=4, label=label)
+        rates, counts = found.acceptance, found.num_drafts
+        errors = [2 * math.sqrt(rate * (1 - rate) / max(n, 1)) for rate, n in zip(rates, counts, strict=True)]
+        label = f"{name}: {found.tokens_per_pass:.2f} tokens per pass"
+        if rates:
+            axes.errorbar(range(1, len(rates) + 1), rates, errors, fmt=f"C{i}o-", capsize=4, label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(ylim=(0, None), xlabel="head", ylabel="acceptance rate\nafter accepted drafts")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.legend(fontsize="small")
     return figure
-
-
-def acceptance_of(statistics: SpeculationStatistics) -> tuple[list[float], list[int]]:
-    """Return, for each head, the acceptance rate of its drafts after accepted ones, and the number of these."""
-    # From rates, not counts, because fewer heads draft near the end of a text.
-    before = [1.0, *statistics.acceptance]
-    rates = [now / last if last else 0.0 for last, now in itertools.pairwise(before)]
-    return rates, [round(last * drafted) for last, drafted in zip(before, statistics.num_drafted, strict=False)]
 
 
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:

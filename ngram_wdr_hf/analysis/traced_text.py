@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 from ..data.errors import InputError
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
 from ..evaluation.models import max_positions
-from ..evaluation.modes import evaluating
+from ..evaluation.scores import evaluating
 from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
 from .traced_html import as_fragment, as_page, marked, visible
 

@@ -3,10 +3,8 @@
 import inspect
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
-from os import PathLike
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +12,7 @@ from torch import nn
 from transformers import ReformerLayer, Trainer, TrainerCallback
 
 from ..data.errors import Unavailable
-from .modes import evaluating
-from .scores import sum_dtype
+from .scores import evaluating, sum_dtype
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,8 +40,15 @@ def gradient_diversity(
     # As in Trainer: with a cache, attention ignores the boundaries of packed documents.
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     total = [torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)) for weight in weights]
-    sum_of_squares = 0.0
-    with _noiseless_training(model):
+    sum_of_squares, gradients = 0.0, [parameter.grad for parameter in model.parameters()]
+    gpus = {parameter.device for parameter in model.parameters()} - {torch.device("cpu")}
+    with evaluating(model), torch.random.fork_rng(gpus), torch.enable_grad():
+        for module in model.modules():
+            # A model with heads needs training mode for its loss, a Reformer layer for its backward pass. Not
+            # `isinstance` of our class: a checkpoint may bring its own copy.
+            needs_training = hasattr(module, "ngram_heads") or isinstance(module, ReformerLayer)
+            module.training = module is model or needs_training
+        model.zero_grad()
         for row in zip(*(tensor.to(device).split(1) for tensor in batch.values()), strict=True):
             # Reformer's hashes are random: use the same for every row.
             torch.manual_seed(0)
@@ -55,6 +59,8 @@ def gradient_diversity(
                     gradient_sum += weight.grad
             # Free this row's gradient before the next one is computed.
             model.zero_grad()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
     if sum_of_squares == 0:
         raise Unavailable(
             "`batch` has no gradient for `parameters`: give rows with targets (labels other than -100), and "
@@ -79,25 +85,6 @@ def _squared_norm(tensor: torch.Tensor) -> float:
     chunks = tensor.flatten().split(2**18)
     norms = [torch.linalg.vector_norm(chunk, dtype=sum_dtype(chunk.device)) for chunk in chunks]
     return torch.stack(norms).square().sum().item()
-
-
-@contextmanager
-def _noiseless_training(model: nn.Module) -> Iterator[None]:
-    """Let the model return its training loss without dropout. Restore modes, gradients and random states."""
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    devices = {parameter.device for parameter, _ in gradients} - {torch.device("cpu")}
-    with evaluating(model), torch.random.fork_rng(devices), torch.enable_grad():
-        for module in model.modules():
-            # A model with heads needs training mode for its loss, a Reformer layer for its backward pass. Not
-            # `isinstance` of our class: a checkpoint may bring its own copy.
-            module.training = hasattr(module, "ngram_heads") or isinstance(module, ReformerLayer)
-        model.training = True
-        try:
-            model.zero_grad()
-            yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
 
 
 class GradientDiversityCallback(TrainerCallback):
@@ -150,12 +137,10 @@ def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
         return loader.collate_fn(list(islice(items, size)))
 
 
-def plot_gradient_diversity(
-    histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | PathLike | None = None
-) -> "Figure":
+def plot_gradient_diversity(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
     """
-    Plot gradient diversity over training steps, one curve per model, as in the paper. Return the figure, and save it
-    to `path` if that is given. `histories` has Trainer's `state.log_history` for each model name.
+    Plot gradient diversity over training steps, one curve per model, as in the paper. `histories` has Trainer's
+    `state.log_history` for each model name.
     """
     from matplotlib.figure import Figure
 
@@ -163,12 +148,8 @@ def plot_gradient_diversity(
     axes = figure.subplots()
     for name, history in histories.items():
         values = {row["step"]: row[GRADIENT_DIVERSITY] for row in history if GRADIENT_DIVERSITY in row}
-        if not values:
-            raise Unavailable(f"`histories[{name!r}]` has no values: train with `GradientDiversityCallback`.")
         axes.plot([*values], [*values.values()], marker=".", label=name)
     axes.set(xlabel="step", ylabel="gradient diversity")
     axes.grid(alpha=0.3)
     axes.legend()
-    if path is not None:
-        figure.savefig(path, dpi=120)
     return figure

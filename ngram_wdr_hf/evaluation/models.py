@@ -41,8 +41,7 @@ def load_checkpoint(
     **fields: Any,
 ) -> NgramHeadsMixin:
     """
-    Load a checkpoint with N-gram heads, or a plain one and add new heads. Raise an `InputError` if it is of another
-    kind, lacks weights, or has fewer embeddings than the tokenizer has tokens. `fields` are configuration fields that
+    Load a checkpoint with N-gram heads, or a plain one and add new heads. `fields` are configuration fields that
     replace the checkpoint's; `new_heads` are those for a plain checkpoint, by default none, unless `fields` has them.
     """
     config = load_config(name_or_path, kind)

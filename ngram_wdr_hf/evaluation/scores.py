@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble, is_lambda
-from .modes import evaluating
 
 if TYPE_CHECKING:
     from ..method.heads import NgramPredictions
@@ -38,8 +38,7 @@ class ScoredText(Protocol):
 class Scores:
     """
     The NLL of a text: for each ensemble (values of λ, then weights) the sum over the next-token targets, and for each
-    depth without ensemble the mean over its own targets, `None` if it has none. `num_words` counts words and line
-    breaks.
+    depth without ensemble the mean over its targets (`None` without any). `num_words` counts words and line breaks.
     """
 
     ensembles: list[Ensemble]
@@ -77,10 +76,6 @@ class MaskedScores:
     accuracy: float
     head_nlls: list[float | None]
     head_counts: list[int]
-
-    @property
-    def num_masked(self) -> int:
-        return self.head_counts[0]
 
     @property
     def nll(self) -> float:
@@ -127,6 +122,18 @@ def score_masked(
     """Compute NLL and accuracy at the masked tokens of a text, with the arguments of `score`."""
     _, head_nlls, counts, num_correct = _score(model, text, batch_size, on_batch, is_masked=True)
     return MaskedScores(num_correct / counts[0], head_nlls, counts)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Set all modules to evaluation mode in the `with` block, and restore every module's mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @torch.no_grad()

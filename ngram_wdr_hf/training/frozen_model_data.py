@@ -20,7 +20,7 @@ from ..data.rows import RowStore, pad_batch, pad_prompts, total_length
 from ..data.tokenizers import start_token_id
 from ..evaluation.head_acceptance import best_tokens
 from ..evaluation.models import max_positions
-from ..evaluation.modes import evaluating
+from ..evaluation.scores import evaluating
 from ..method.logits import LogitLayer
 from .run_folder import RunFolder
 from .trainer import to_device

@@ -1,7 +1,6 @@
 r"""
 Fine-tune a checkpoint, with or without N-gram heads, on SST-2, CoLA and RTE, three tasks of GLUE.
 
-    ngram-wdr glue --model_name_or_path runs/clm --task sst2 --train_file train.tsv --validation_file dev.tsv
     ngram-wdr glue --model_name_or_path runs/clm --task sst2 cola rte --data_dir GLUE --seeds 1 2 3 4 5
     ngram-wdr glue --model_name_or_path runs/clm --task cola --dataset_name glue --output_dir runs/cola
     accelerate launch --multi_gpu -m ngram_wdr_hf glue ...   # several GPUs
@@ -21,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import evaluate
 import torch
-from datasets import get_dataset_config_names, load_dataset
+from datasets import load_dataset
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -82,22 +81,18 @@ class GlueOptions:
     """The tasks, their examples (GLUE's files or a dataset), and the seeds."""
 
     # With these options, none come from the checkpoint's run.
-    sources: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "data_dir", "dataset_name")
+    sources: ClassVar[tuple[str, ...]] = ("data_dir", "dataset_name")
     model_options: ClassVar[set[str]] = set()
 
     task: list[str] = HfArg(help="Tasks to fine-tune on.", metadata={"choices": list(GLUE_TASKS)})
-    train_file: str | None = optional("Training examples of one task, in the format of its train.tsv.")
-    validation_file: str | None = optional("Its validation examples, in the format of its dev.tsv.")
-    data_dir: str | None = optional("Or a folder with GLUE's folders SST-2, CoLA and RTE, or those that are needed.")
-    dataset_name: str | None = optional("Or a dataset such as `glue`. Several tasks are its configurations.")
+    data_dir: str | None = optional("Folder with those of GLUE's folders SST-2, CoLA and RTE that are needed.")
+    dataset_name: str | None = optional("Or a dataset such as `glue`, whose configurations are the tasks.")
     max_length: int | None = optional("Truncate examples to this many tokens. Default: the model's limit, up to 128.")
     seeds: list[int] | None = optional("Fine-tune once per seed, and report the mean. Default: only `--seed`.")
 
     def __post_init__(self):
-        sources = [self.train_file, self.data_dir, self.dataset_name]
-        has_half = (self.train_file is None) != (self.validation_file is None)
-        if has_half or sources.count(None) != 2 or (self.train_file is not None and len(self.task) > 1):
-            raise InputError("Set `--data_dir`, `--dataset_name`, or for one task `--train_file --validation_file`.")
+        if (self.data_dir is None) == (self.dataset_name is None):
+            raise InputError("Set either `--data_dir` or `--dataset_name`.")
         # Some of them are special tokens.
         check_at_least(self, 8, "max_length")
 
@@ -165,10 +160,10 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
         # 4. Evaluate
         train, validation = ([label for _, label in examples[split]] for split in ("train", "validation"))
         majority = metric.compute(predictions=[mode(train)] * len(validation), references=validation)
+        last = [each[-1] for each in scores.values()]
         results[name] = {
             "metric": task.metric,
-            "last_epoch": summary([each[-1] for each in scores.values()]),
-            "best_epoch": summary([max(each) for each in scores.values()]),
+            "last_epoch": {"mean": mean(last), "std": stdev(last) if len(last) > 1 else None},
             "majority_class": majority[task.metric],
             "by_seed": scores,
             "num_train": len(train),
@@ -189,11 +184,9 @@ def read_examples(options: GlueOptions, name: str) -> dict[str, list[Example]]:
     for split, file in (("train", "train.tsv"), ("validation", "dev.tsv")):
         if options.dataset_name is not None:
             source = options.dataset_name
-            # Without a configuration of its name, a dataset has one task only.
-            has_name = len(options.task) > 1 or name in get_dataset_config_names(source)
-            rows = load_dataset(source, name if has_name else None, split=split)
+            rows = load_dataset(source, name, split=split)
         else:
-            source = getattr(options, f"{split}_file") or Path(options.data_dir) / task.title / file
+            source = Path(options.data_dir) / task.title / file
             # Not pandas, which silently fills up short lines.
             with open(source, encoding="utf-8-sig", newline="") as lines:
                 rows = list(csv.DictReader(lines, task.columns, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -278,23 +271,15 @@ def predicted_labels(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: to
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
 
 
-def summary(values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean and sample standard deviation, the latter for several values."""
-    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else None}
-
-
 def save_results(results: dict[str, dict[str, Any]], model: str, folder: Path) -> None:
     """Print and save the results of all tasks."""
-    rows = [["task", "metric", "seeds", "last epoch", "best epoch", "majority class"]]
+    rows = [["task", "metric", "seeds", "last epoch", "majority class"]]
     for name, result in results.items():
-        cells = [
-            f"{100 * each['mean']:.1f}" + ("" if each["std"] is None else f" ± {100 * each['std']:.1f}")
-            for each in (result["last_epoch"], result["best_epoch"])
-        ]
-        metric, majority = result["metric"].replace("_", " ").capitalize(), f"{100 * result['majority_class']:.1f}"
-        rows.append([GLUE_TASKS[name].title, metric, f"{len(result['by_seed'])}", *cells, majority])
+        last, metric = result["last_epoch"], result["metric"].replace("_", " ").capitalize()
+        score = f"{100 * last['mean']:.1f}" + ("" if last["std"] is None else f" ± {100 * last['std']:.1f}")
+        majority = f"{100 * result['majority_class']:.1f}"
+        rows.append([GLUE_TASKS[name].title, metric, f"{len(result['by_seed'])}", score, majority])
     text = json.dumps({"model": model, "tasks": results}, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "glue_metrics.json").write_text(text + "\n", encoding="utf-8")
     print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(rows)}")
-    print("\nReport the last epoch: the best one is chosen per seed by the validation score, which is optimistic.")
     print(f"\nSaved in {folder}: a model per task and seed, and glue_metrics.json.")

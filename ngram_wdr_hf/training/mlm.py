@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
+from transformers import TrainerCallback, default_data_collator
 from transformers.hf_argparser import HfArg
 
 from ..data.errors import InputError
@@ -29,7 +28,6 @@ from ..data.masking import KINDS as MASKINGS
 from ..data.token_stream import StreamedBlocks
 from ..data.tokenizers import train_masked_tokenizer
 from ..evaluation.scores import score_masked
-from ..method.documents import IGNORE_INDEX
 from ..modeling.masked import COMPOSITIONS
 from .new_models import make_model
 from .options import (
@@ -50,8 +48,6 @@ from .run_folder import RunFolder, settings_of
 from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, loss_names
 
-# Tokens shown on either side of a masked token, and predictions shown per token.
-CONTEXT, NUM_GUESSES = 6, 3
 CARD = Card(
     "A masked language model",
     "fill-mask",
@@ -77,7 +73,6 @@ class MlmOptions(TextOptions):
     )
     masking: str = choice("token", MASKINGS, "Mask single tokens or, as in SpanBERT, spans of up to ten.")
     mlm_probability: float = HfArg(default=0.15, help="Share of tokens to mask.")
-    num_examples: int = HfArg(default=8, help="Number of masked tokens to show with predictions.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -185,19 +180,16 @@ def main(arguments: Sequence[str]) -> RunResult:
                 "perplexity": scores.perplexity,
                 "accuracy": scores.accuracy,
                 **dict(zip(names, scores.head_nlls, strict=True)),
-                "num_masked": scores.num_masked,
+                "num_masked": scores.head_counts[0],
                 "head_counts": scores.head_counts,
             }
             cells[split] = {
-                "masked tokens": f"{scores.num_masked:,}",
+                "masked tokens": f"{scores.head_counts[0]:,}",
                 "perplexity": f"{scores.perplexity:.2f}",
                 "accuracy": f"{scores.accuracy:.2%}",
                 # A head may have no targets.
                 **{f"{n}-level NLL": f"{nll:.3f}" for n, nll in enumerate(scores.head_nlls) if n and nll is not None},
             }
-        samples = {}
-        if training.should_save and options.num_examples:
-            samples["masked tokens"] = guesses(model, tokenizer, next(iter(texts.values())), options.num_examples)
 
         # 5. Save and report
         result = RunResult(
@@ -206,26 +198,8 @@ def main(arguments: Sequence[str]) -> RunResult:
             history=folder.history(),
             splits=metrics,
             tables={"Masked tokens": cells},
-            samples=samples,
         )
         save(result, model, folder, training, CARD, {})
     if model_options.compare:
         compare(main, arguments, result, model_options, training)
     return result
-
-
-@torch.no_grad()
-def guesses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: MaskedText, num_examples: int) -> str:
-    """Return the first mask tokens of a text, with the original token, the best predictions, and the tokens around."""
-    model.eval()
-    lines = []
-    for block in text:
-        ids, labels = block["input_ids"], block.pop("labels")
-        logits = model(**{name: tensor[None].to(model.device) for name, tensor in block.items()}).logits[0]
-        for i in ((labels != IGNORE_INDEX) & (ids == tokenizer.mask_token_id)).nonzero()[:, 0].tolist():
-            if len(lines) == num_examples:
-                return "\n".join(lines)
-            best = ", ".join(tokenizer.decode([token]) for token in logits[i].topk(NUM_GUESSES).indices.tolist())
-            around = tokenizer.decode(ids[max(i - CONTEXT, 0) : i + CONTEXT + 1])
-            lines.append(f"{tokenizer.decode([labels[i]])}: {best}\n    {around}")
-    return "\n".join(lines)

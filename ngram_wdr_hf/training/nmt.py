@@ -17,9 +17,10 @@ Repeat a command to resume an interrupted run. `python train_nmt.py` is the same
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import evaluate
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput
@@ -31,8 +32,8 @@ from ..data.tokenizers import load_tokenizer
 from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.models import max_positions
 from ..evaluation.scores import Scores, by_kind
-from ..evaluation.translation_scores import TranslationScores, score_translations
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
+from ..metrics import TRANSLATION
 from .new_models import make_model, restrict_drafts
 from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, optional, preset_choice
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
@@ -96,7 +97,7 @@ class TranslationTrainer(NgramTrainer):
         if self.args.metric_for_best_model in DECODED_METRICS:
             model = self.accelerator.unwrap_model(self.model)
             scores = translate_and_score(self.translator, model, self.pairs, [0.0])[1][0.0]
-            output.metrics.update({f"{metric_key_prefix}_{name}": getattr(scores, name) for name in DECODED_METRICS})
+            output.metrics.update({f"{metric_key_prefix}_{name}": scores[name] for name in DECODED_METRICS})
         return output
 
 
@@ -152,7 +153,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         if "validation" in pairs:
             ensembles = scores["validation"].ensembles
             _, ratings["validation"] = translate_and_score(translator, model, pairs["validation"], ensembles)
-            bleu = {ensemble: rating.bleu for ensemble, rating in ratings["validation"].items()}
+            bleu = {ensemble: rating["bleu"] for ensemble, rating in ratings["validation"].items()}
             best_lambda = max(filter(is_lambda, bleu), key=bleu.get)
             set_ensemble(model, max(bleu, key=bleu.get))
         own = model.ngram_ensemble()
@@ -202,12 +203,14 @@ def make_translator(
 
 def translate_and_score(
     translator: Translator, model: PreTrainedModel, rows: Dataset, ensembles: Iterable[Ensemble]
-) -> tuple[dict[Ensemble, list[str]], dict[Ensemble, TranslationScores]]:
+) -> tuple[dict[Ensemble, list[str]], dict[Ensemble, dict[str, Any]]]:
     """Return the translations of a set by ensemble, and their scores; no scores without references."""
     sources, references = rows["source"][:], rows["target"][:]
     translated = {ensemble: translator(model, sources, ensemble) for ensemble in by_kind(ensembles)}
     scored = translated if has_references(rows) else {}
-    return translated, {ensemble: score_translations(texts, references) for ensemble, texts in scored.items()}
+    # In memory: processes would lock each other's files.
+    compute = evaluate.load(TRANSLATION, keep_in_memory=True).compute
+    return translated, {each: compute(predictions=texts, references=references) for each, texts in scored.items()}
 
 
 def translate_file(options: PairOptions, model_options: ModelOptions, training: RunTrainingArguments) -> None:
@@ -227,7 +230,7 @@ def nmt_result(
     model: PreTrainedModel,
     fit: EnsembleFit | None,
     scores: Mapping[str, Scores],
-    ratings: Mapping[str, Mapping[Ensemble, TranslationScores]],
+    ratings: Mapping[str, Mapping[Ensemble, Mapping[str, Any]]],
     named: Mapping[str, Ensemble],
     examples: Sequence[dict[str, str | None]],
     folder: RunFolder,
@@ -238,10 +241,10 @@ def nmt_result(
         each, lambdas = scores[split], list(filter(is_lambda, rated))
         splits[split] = {
             "lambda": lambdas,
-            **asdict(rated[0.0]),
-            "bleu": [rated[value].bleu for value in lambdas],
-            "chrf": [rated[value].chrf for value in lambdas],
-            "ensembles": {name: {"bleu": rated[key].bleu, "chrf": rated[key].chrf} for name, key in named.items()},
+            **rated[0.0],
+            "bleu": [rated[value]["bleu"] for value in lambdas],
+            "chrf": [rated[value]["chrf"] for value in lambdas],
+            "ensembles": {name: {each: rated[key][each] for each in DECODED_METRICS} for name, key in named.items()},
             "num_beams": search.num_beams,
             "length_penalty": 1.0 if search.length_penalty is None else search.length_penalty,
             "perplexity_lambda": [*each.by_lambda()],
@@ -252,11 +255,11 @@ def nmt_result(
         }
         for label, name in (("SacreBLEU", "bleu"), ("chrF", "chrf")):
             title = f"{label} ({splits[split][f'{name}_signature']})"
-            figures = {ensemble: getattr(rating, name) for ensemble, rating in rated.items()}
-            cells = ensemble_cells("sentences", rated[0.0].num_sentences, named, figures, own)
+            figures = {ensemble: rating[name] for ensemble, rating in rated.items()}
+            cells = ensemble_cells("sentences", rated[0.0]["num_sentences"], named, figures, own)
             tables.setdefault(title, {})[split] = cells
         if split == "validation":  # the only one translated with every λ
-            over_lambda[split] = {value: rated[value].bleu for value in lambdas}
+            over_lambda[split] = {value: rated[value]["bleu"] for value in lambdas}
     shown = [name for name in ("source", "reference", "plain", "hypothesis") if name != "hypothesis" or own != 0]
     texts = ["\n".join(f"{name:<10}  {row[name]}" for name in shown if row[name] is not None) for row in examples]
     return RunResult(
@@ -268,7 +271,7 @@ def nmt_result(
         ensemble=own,
         fit=fit,
         over_lambda=over_lambda,
-        with_weights={split: rated[fit.ensemble].bleu for split, rated in ratings.items() if fit},
+        with_weights={split: rated[fit.ensemble]["bleu"] for split, rated in ratings.items() if fit},
         lambda_figure="BLEU",
         samples={describe_ensemble(own): "\n\n".join(texts)} if texts else {},
     )

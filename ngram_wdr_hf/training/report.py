@@ -153,7 +153,8 @@ def save_results(result: RunResult, folder: Path, card: Card, usage: Mapping[str
     save_lambda_plot([result], folder / "lambda_sweep.png")
     save_training_plot([result], folder / "training.png")
     if any(GRADIENT_DIVERSITY in entry for entry in result.history):
-        plot_gradient_diversity({result.name: result.history}, folder / "gradient_diversity.png")
+        figure = plot_gradient_diversity({result.name: result.history})
+        figure.savefig(folder / "gradient_diversity.png", dpi=120)
     (folder / "README.md").write_text(_model_card(result, card, usage), encoding="utf-8")
     save_metrics(result, folder / METRICS)
     print(f"\nSaved in {folder}: the model, README.md, {METRICS} and the plots.")

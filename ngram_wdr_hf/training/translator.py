@@ -12,8 +12,7 @@ from transformers.utils import logging
 
 from ..data.pair_batches import cut_into_batches, encode_sources, pad
 from ..evaluation.models import max_positions
-from ..evaluation.modes import evaluating
-from ..evaluation.scores import processes
+from ..evaluation.scores import evaluating, processes
 from ..method.ensemble import Ensemble, describe_ensemble, ensemble_arguments
 
 logger = logging.get_logger(__name__)

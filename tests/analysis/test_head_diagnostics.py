@@ -16,15 +16,12 @@ from datasets import Dataset
 from ngram_wdr_hf.analysis.head_diagnostics import (
     GainBin,
     count_tokens,
-    draft_statistics,
     find_sentence_ends,
     head_diagnostics,
 )
-from ngram_wdr_hf.analysis.head_figures import acceptance_of
 from ngram_wdr_hf.data.pair_batches import TOKENIZED, PairBatches
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, TokenStream
 from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
-from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
 from tests.support import reference
 from tests.support.options import END, PAD
 from tests.support.tiny import VOCAB_SIZE
@@ -190,23 +187,6 @@ def test_acceptance_is_that_of_the_models_own_ensemble_and_draft_vocabulary():
     restricted = head_diagnostics(plain, text)
     check_heads(restricted, *expected(plain, text, 0.0, vocabulary)[:-1])
     assert restricted.num_accepted != without.num_accepted and restricted.accuracies == without.accuracies
-
-
-def test_drafts_in_generation():
-    """The statistics of all prompts together, without copies, up to the last position of the model."""
-    model = exact(trained_model(4, "wdr"))
-    model.generation_config.eos_token_id = None
-    longest = model.config.n_positions
-    prompts = [{"input_ids": windows(longest + 20).stream[:length][None]} for length in (6, 9, longest - 5)]
-    each = [draft_statistics(model, [prompt], 14) for prompt in prompts]
-    found = draft_statistics(model.train(), prompts, 14)
-    assert model.training and [one.num_tokens for one in each] == [14, 14, 5]
-    for name in ("num_tokens", "num_forwards", "num_row_forwards"):
-        assert getattr(found, name) == sum(getattr(one, name) for one in each)
-    assert sum(found.num_accepted) > 0 == found.num_copied
-    assert found.num_tokens == found.num_row_forwards + sum(found.num_accepted)
-    statistics = SpeculationStatistics(num_drafted=[50, 40], num_accepted=[20, 4])
-    assert acceptance_of(statistics) == (pytest.approx([0.4, 0.25]), [50, 16])
 
 
 def test_counts():

@@ -9,9 +9,9 @@ import pytest
 from runner.collect import bootstrap, collect, is_finished, is_recorded, record_of
 from runner.results import Results
 from runner.tables import Run, load_experiment
+from sacrebleu import corpus_bleu
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.evaluation.translation_scores import score_translations
 from tests.experiments.figures import metrics
 from tests.support.errors import raises_naming
 
@@ -142,7 +142,7 @@ def test_paired_bootstrap():
     plain = [{"reference": text, "plain": text.replace("bird", "fish"), "hypothesis": text} for text in references]
     better = bootstrap(plain, "plain", plain, "hypothesis")
     assert better["bleu"] == pytest.approx(100) and better["p"] < 0.01
-    expected = score_translations([sentence["plain"] for sentence in plain], references).bleu
+    expected = corpus_bleu([sentence["plain"] for sentence in plain], [references]).score
     assert better["baseline"] == pytest.approx(expected)
     equal = bootstrap(plain, "plain", plain, "plain")
     assert equal["p"] == 1 and equal["bleu"] == equal["baseline"]

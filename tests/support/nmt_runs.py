@@ -2,11 +2,10 @@
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 from ngram_wdr_hf.data.tokenizers import train_sentence_tokenizer
-from ngram_wdr_hf.evaluation.translation_scores import score_translations
+from ngram_wdr_hf.metrics import TRANSLATION
 from ngram_wdr_hf.training import nmt
 from ngram_wdr_hf.training.report import RunResult
 from tests.support.processes import ROOT
@@ -86,12 +85,13 @@ def translations_of(folder: Path) -> list[dict[str, str]]:
 
 def with_bleu(monkeypatch, figures: list[float]) -> list[list[str]]:
     """Replace the BLEU of the first scored sets by `figures`, then by 0. Return the list of scored sets."""
-    scored = []
+    scored, load = [], nmt.evaluate.load
 
-    def score(hypotheses, references):
-        scored.append(list(hypotheses))
-        figure = figures[len(scored) - 1] if len(scored) <= len(figures) else 0.0
-        return replace(score_translations(hypotheses, references), bleu=figure)
+    class Changed:
+        def compute(self, predictions, references):
+            scored.append(list(predictions))
+            figure = figures[len(scored) - 1] if len(scored) <= len(figures) else 0.0
+            return load(TRANSLATION).compute(predictions=predictions, references=references) | {"bleu": figure}
 
-    monkeypatch.setattr(nmt, "score_translations", score)
+    monkeypatch.setattr(nmt.evaluate, "load", lambda *args, **kwargs: Changed())
     return scored

@@ -61,8 +61,6 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     assert "step     60  validation perplexity" in printed and re.search(r"accuracy [\d.]+%  by depth", printed)
     logged = [entry for entry in metrics["history"] if {"loss", "masked_word_loss", "head_2_loss"} <= entry.keys()]
     assert len(logged) == 240 and logged[-1]["head_2_loss"] < logged[0]["head_2_loss"]
-    examples = result.samples["masked tokens"].split("\n")
-    assert len(examples) == 6 and all("<mask>" in text for text in examples[1::2])
     assert "lambda" not in (folder / "README.md").read_text()
     model = AutoModelForMaskedLM.from_pretrained(folder)
     assert type(model).__name__ == "WDRNgramModernBertForMaskedLM" and len(model.ngram_heads) == 2
