@@ -35,7 +35,7 @@ from ..data.errors import InputError
 from ..data.tokenizers import PADDING, load_tokenizer
 from ..evaluation.models import max_positions
 from ..metrics import GLUE
-from .options import RunTrainingArguments, check_at_least, optional
+from .options import Options, RunTrainingArguments, optional
 from .parsing import parse
 from .report import as_text
 from .run_folder import RunFolder, settings_of
@@ -78,7 +78,7 @@ GLUE_TASKS = {
 
 
 @dataclass
-class GlueOptions:
+class GlueOptions(Options):
     """The tasks, their examples (GLUE's files or a dataset), and the seeds."""
 
     # With these options, none come from the checkpoint's run.
@@ -99,7 +99,7 @@ class GlueOptions:
         if has_half or sources.count(None) != 2 or (self.train_file is not None and len(self.task) > 1):
             raise InputError("Set `--data_dir`, `--dataset_name`, or for one task `--train_file --validation_file`.")
         # Some of them are special tokens.
-        check_at_least(self, 8, "max_length")
+        self.check_at_least(8, "max_length")
 
 
 @dataclass
