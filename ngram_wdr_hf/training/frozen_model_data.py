@@ -86,7 +86,8 @@ def _write_rows(
         while total_length(store.rows) < amount:
             part = len(store.parts)
             torch.manual_seed(training.seed + part)
-            store.append(_continue(model, [prompts[(part * size + i) % len(prompts)] for i in range(size)], options))
+            chosen = [prompts[(part * size + i) % len(prompts)] for i in range(size)]
+            store.append(_continue(model, chosen, options))
             bar.update(total_length(store.parts[-1]))
 
 
