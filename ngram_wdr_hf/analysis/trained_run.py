@@ -20,7 +20,7 @@ from ..evaluation.models import max_positions
 from ..evaluation.scores import ScoredText
 from ..method.ensemble import ensemble_arguments
 from ..training import clm, mlm, nmt
-from ..training.frozen_model_data import OwnRows, own_rows
+from ..training.frozen_model_data import own_rows
 from ..training.options import RunTrainingArguments
 from ..training.pair_data import PairOptions, load_pairs
 from ..training.pair_data import tokenize_splits as tokenize_pairs
@@ -92,7 +92,7 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
 
 def _options(path: Path, *classes: type) -> tuple[Any, ...]:
     """Return the options of a run: its settings, read as its script reads a settings file."""
-    return parse(classes, [str(path / SETTINGS), "--output_dir", str(path)], "ngram-wdr report", "")
+    return parse(classes, [str(path / SETTINGS), "--output_dir", str(path)], "ngram-wdr report", "", {})
 
 
 def _running_text(
@@ -105,17 +105,17 @@ def _running_text(
     data = tokenize_splits(splits, tokenizer, options, training.seed)
     # Without training, nothing is written.
     training.do_train = False
-    own = OwnRows() if masked else own_rows(model, tokenizer, options, RunFolder(path), training)
+    if not masked:
+        data.own = own_rows(model, tokenizer, options, RunFolder(path), training)
     if split in data.streams:
         data.streams[split] = TokenStream(data.streams[split].ids[:max_tokens], num_words=0)
-    documents = [data.streams[split].ids] if split in data.streams else list(own.validation)
-    training_ids = [stream.ids for name, stream in data.streams.items() if name == "train"] + [*own.train]
+    documents = [data.streams[split].ids] if split in data.streams else data.own["validation"]
     if masked:
-        return None, documents, [], training_ids
+        return None, documents, [], data.training_ids()
     block_size = find_block_size(model, options.block_size)
-    text = clm.evaluation_texts(data, own, tokenizer, block_size, options.stride)[split]
+    text = clm.evaluation_texts(data, tokenizer, block_size, options.stride)[split]
     length = min(32, (max_positions(model) or math.inf) // 2)
-    return text, documents, [row[:length].tolist() for row in documents[:3]], training_ids
+    return text, documents, [row[:length].tolist() for row in documents[:3]], data.training_ids()
 
 
 def _pairs(

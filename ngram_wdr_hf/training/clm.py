@@ -14,9 +14,8 @@ Train and evaluate a causal language model with N-gram heads.
 Repeat a command to resume an interrupted run. `python train_clm.py` is the same command.
 """
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,30 +32,13 @@ from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.models import max_positions
 from ..evaluation.scores import Scores
 from ..method.ensemble import describe_ensemble, ensemble_arguments
-from .frozen_model_data import CachedRows, OwnRows, own_rows
+from .frozen_model_data import CachedRows, own_rows
 from .new_models import make_model, restrict_drafts
-from .options import (
-    EnsembleOptions,
-    ModelOptions,
-    RunTrainingArguments,
-    TextOptions,
-    check_at_least,
-    optional,
-    preset_choice,
-)
+from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOptions, optional, preset_choice
 from .parsing import folder_of_run, parse
 from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
 from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles, score_metrics
-from .results import (
-    EnsembleSearch,
-    add_callbacks,
-    compare,
-    fit_and_score,
-    introduce,
-    load_trained,
-    save,
-    set_ensemble,
-)
+from .results import EnsembleSearch, add_callbacks, compare, fit_and_score, introduce, load_trained, save, set_ensemble
 from .run_folder import RunFolder, settings_of
 from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, uses_fsdp
@@ -83,38 +65,25 @@ class ClmOptions(TextOptions, EnsembleOptions):
     model_options: ClassVar[set[str]] = {"block_size", "stride"}
 
     tokenizer: str | None = optional(
-        "`word`: the words of the training text, with <unk> and an <eos> per line, as is usual for PTB and "
-        "WikiText; `bpe`: byte-level BPE, trained on the text; otherwise a tokenizer's name or folder. Default: the "
-        "checkpoint's, `bpe` for the built-in text, else `word`."
+        "`word` or `bpe`, trained on the text, or a name. Default: the checkpoint's, `word`, or without a text `bpe`."
     )
-    self_generated: int | None = optional(
-        "Let the checkpoint write this many tokens of training text itself, from the prompts of `--prompt_file` "
-        "or from its start token. Heads that draft learn best from the model's own text."
-    )
-    prompt_file: list[str] | None = optional(
-        "Text files with a prompt per line for `--self_generated`; with a chat template, each is a message of "
-        "the user."
-    )
+    self_generated: int | None = optional("Let the checkpoint write this many tokens of training text itself.")
+    prompt_file: list[str] | None = optional("Text files with prompts for `--self_generated`, one per line.")
     self_generated_length: int = HfArg(default=256, help="Maximum number of new tokens per row of such text.")
     self_generated_temperature: float = HfArg(default=0.7, help="Its temperature of sampling; 0 is greedy search.")
     self_generated_batch_size: int = HfArg(default=32, help="Number of rows that are written at the same time.")
     cache_hidden_states: bool = HfArg(
-        default=False,
-        help="With `--train_mode heads`, compute the hidden states of the training text once and keep them in "
-        "`--output_dir`. The heads then learn the model's own most likely tokens instead of the text's.",
+        default=False, help="With `--train_mode heads`, learn the model's own next tokens, from hidden states on disk."
     )
-    stride: int | None = optional(
-        "Step of the sliding evaluation window, in tokens. A smaller step gives tokens more context and takes "
-        "longer. Default: the block size."
-    )
+    stride: int | None = optional("Step of the sliding evaluation window, in tokens. Default: the block size.")
     prompt: str | None = optional("Prompt of the sample texts. Default: the first 16 tokens of the validation text.")
     sample_tokens: int = HfArg(default=60, help="Maximum number of new tokens in a sample text; 0 writes none.")
 
     def __post_init__(self):
         TextOptions.__post_init__(self)
         EnsembleOptions.__post_init__(self)
-        check_at_least(self, 1, "stride", "self_generated", "self_generated_length", "self_generated_batch_size")
-        check_at_least(self, 0, "sample_tokens", "self_generated_temperature")
+        self.check_at_least(1, "stride", "self_generated", "self_generated_length", "self_generated_batch_size")
+        self.check_at_least(0, "sample_tokens", "self_generated_temperature")
         if self.self_generated is None and self.prompt_file:
             raise InputError("`--prompt_file` needs `--self_generated TOKENS`: say how much text to write.")
         if self.streaming and (self.self_generated or self.cache_hidden_states):
@@ -140,13 +109,12 @@ def main(
     options_class: type[ClmOptions] = ClmOptions,
     prog: str = "ngram-wdr clm",
     description: str = __doc__,
-    defaults: Mapping[str, Any] | None = None,
+    **defaults: Any,
 ) -> RunResult:
     """Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several."""
     classes = (options_class, ClmModelOptions, RunTrainingArguments)
-    options, model_options, training = parse(
-        classes, arguments, prog, description, {"output_dir": "runs/clm", **(defaults or {})}
-    )
+    defaults = {"output_dir": "runs/clm"} | defaults
+    options, model_options, training = parse(classes, arguments, prog, description, defaults)
     if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
         raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
@@ -161,18 +129,17 @@ def main(
             model = make_model(model_options, "causal", tokenizer, options.block_size, training.do_train)
             block_size = find_block_size(model, options.block_size)
             source = folder if training.do_train else RunFolder(folder_of_run(model_options.model_name_or_path))
-            own = own_rows(model, tokenizer, options, source, training)
-            streams = [data.streams["train"].ids] if "train" in data.streams else []
-            restrict_drafts(model, model_options, options, [*streams, *own.train])
-        texts = evaluation_texts(data, own, tokenizer, block_size, options.stride)
-        introduce(model, {**data.counts(), **own.counts()}, training)
+            data.own = own_rows(model, tokenizer, options, source, training)
+            restrict_drafts(model, model_options, options, data.training_ids())
+        texts = evaluation_texts(data, tokenizer, block_size, options.stride)
+        introduce(model, data.counts(), training)
 
         # 3. Train
         if training.do_train and not folder.is_finished():
-            train_dataset = training_set(data, own, block_size)
+            train_dataset = training_set(data, block_size)
             if options.cache_hidden_states:
                 # An interrupted run can only be resumed in a folder that it has begun.
-                if training.should_save and not folder.has_begun():
+                if training.should_save:
                     folder.begin(tokenizer)
                 train_dataset = CachedRows(train_dataset, folder.path, model, training)
             trainer = NgramTrainer(
@@ -181,7 +148,7 @@ def main(
                 train_dataset=train_dataset,
                 eval_dataset=texts.get("validation"),
                 processing_class=tokenizer,
-                data_collator=pad_batch if own.train or options.cache_hidden_states else default_data_collator,
+                data_collator=pad_batch if data.own or options.cache_hidden_states else default_data_collator,
                 **search.trainer_options(model_options, training),
             )
             add_callbacks(trainer, model_options)
@@ -193,11 +160,11 @@ def main(
         if "validation" in scores:
             set_ensemble(model, min(scores["validation"].ensembles, key=scores["validation"].nll))
         longest = max_positions(model) or sys.maxsize
-        prompt = prompt_ids(options.prompt, tokenizer, data, own)[-(longest // 2) :]
-        samples = sample_texts(model, tokenizer, prompt, options, training) if training.should_save else {}
+        prompt = prompt_ids(options.prompt, tokenizer, data)[-(longest // 2) :]
+        samples = sample_texts(model, tokenizer, prompt, options, training.seed) if training.should_save else {}
 
         # 5. Save and report
-        result = clm_result(model, fit, scores, samples, folder.settings, folder.history())
+        result = clm_result(model, fit, scores, samples=samples, settings=folder.settings, history=folder.history())
         usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
         save(result, model, folder, training, CARD, usage)
     if model_options.compare:
@@ -216,54 +183,47 @@ def clm_tokenizer(options: ClmOptions, model: ModelOptions, splits: Splits) -> P
     return find_tokenizer(options.tokenizer or default, trainers, splits)
 
 
-def training_set(data: TextData, own: OwnRows, block_size: int) -> Dataset | StreamedBlocks:
+def training_set(data: TextData, block_size: int) -> Dataset | StreamedBlocks:
     """Return the training text, in blocks or streamed blocks, and the rows that the model wrote."""
     if data.streamed is not None:
         return StreamedBlocks(data.streamed, block_size)
-    parts = [TrainingRows(own.train)] if own.train else []
+    parts = [TrainingRows(data.own.get("train", []))]
     if "train" in data.streams:
         parts.append(TrainingBlocks(data.streams["train"], block_size))
-    return parts[0] if len(parts) == 1 else ConcatDataset(parts)
+    return ConcatDataset(parts)
 
 
 def evaluation_texts(
-    data: TextData, own: OwnRows, tokenizer: PreTrainedTokenizerBase, block_size: int, stride: int | None = None
+    data: TextData, tokenizer: PreTrainedTokenizerBase, block_size: int, stride: int | None = None
 ) -> dict[str, EvaluationWindows | EvaluationRows]:
     """Return the evaluation windows by split; for text that the model wrote, its rows."""
-    texts = {"validation": EvaluationRows(own.validation, tokenizer)} if own.validation else {}
-    for split, stream in data.streams.items():
-        if split != "train":
-            texts[split] = evaluation_windows(stream, tokenizer, block_size, stride)
-    return texts
+    held_out = {split: stream for split, stream in data.streams.items() if split != "train"}
+    texts = {split: evaluation_windows(stream, tokenizer, block_size, stride) for split, stream in held_out.items()}
+    rows = {"validation": EvaluationRows(data.own["validation"], tokenizer)} if "validation" in data.own else {}
+    return rows | texts
 
 
-def prompt_ids(
-    prompt: str | None, tokenizer: PreTrainedTokenizerBase, data: TextData, own: OwnRows
-) -> torch.LongTensor:
+def prompt_ids(prompt: str | None, tokenizer: PreTrainedTokenizerBase, data: TextData) -> torch.LongTensor:
     """Return the tokens of `--prompt`, or else the first ones of the validation text."""
     if prompt is not None:
         return tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids[0]
-    texts = [stream[:16] for split, stream in data.streams.items() if split != "train"]
-    return torch.as_tensor((texts or own.validation)[0][:16]).long()
+    texts = [stream.ids for split, stream in data.streams.items() if split != "train"]
+    return torch.as_tensor((texts or data.own["validation"])[0][:16]).long()
 
 
 @torch.no_grad()
 def sample_texts(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: torch.LongTensor,
-    options: ClmOptions,
-    training: RunTrainingArguments,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: torch.Tensor, options: ClmOptions, seed: int
 ) -> dict[str, str]:
     """Sample texts from one prompt with the same seed, without and with the ensemble. Return them by label."""
-    samples, room = {}, (max_positions(model) or math.inf) - len(prompt)
+    samples, room = {}, (max_positions(model) or sys.maxsize) - len(prompt)
     inputs = prompt[None].to(model.device)
     model.eval()
     # Heads for drafts alone know no probabilities.
     has_ensemble = model.ngram_heads and model.config.head_loss_tokens != "draft"
     ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if has_ensemble else (0.0,)
     for ensemble in ensembles if options.sample_tokens else ():
-        torch.manual_seed(training.seed)
+        torch.manual_seed(seed)
         output = model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
@@ -276,22 +236,15 @@ def sample_texts(
             return_dict_in_generate=True,
             **ensemble_arguments(ensemble),
         )
-        drafts = ""
+        label = describe_ensemble(ensemble)
         if "speculation" in output:
-            drafts = f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
-        samples[describe_ensemble(ensemble) + drafts] = tokenizer.decode(output.sequences[0])
+            label += f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
+        samples[label] = tokenizer.decode(output.sequences[0])
     return samples
 
 
-def clm_result(
-    model: PreTrainedModel,
-    fit: EnsembleFit | None,
-    scores: Mapping[str, Scores],
-    samples: Mapping[str, str],
-    settings: dict[str, Any],
-    history: list[dict[str, float]],
-) -> RunResult:
-    """Return the result of a run: perplexities by word if every token is a word, else by token."""
+def clm_result(model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str, Scores], **fields: Any) -> RunResult:
+    """Return a result with perplexities by word if every token is a word, else by token; `fields` are further ones."""
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
     has_best = "validation" in scores and len(model.ngram_heads) > 0
@@ -303,8 +256,7 @@ def clm_result(
         cells[split] = ensemble_cells(f"{unit}s", count, ensembles, figures, own)
     return RunResult(
         **describe_model(model),
-        settings=settings,
-        history=history,
+        **fields,
         splits={split: score_metrics(each, ensembles) for split, each in scores.items()},
         tables={f"Perplexity by {unit}, with and without the heads": cells},
         ensemble=own,
@@ -312,5 +264,4 @@ def clm_result(
         over_lambda={split: each.by_lambda(unit) for split, each in scores.items()},
         with_weights={split: each.perplexity(fit.ensemble, unit) for split, each in scores.items() if fit},
         lambda_figure=f"perplexity by {unit}",
-        samples=dict(samples),
     )

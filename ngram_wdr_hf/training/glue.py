@@ -34,7 +34,7 @@ from ..data.errors import InputError
 from ..data.tokenizers import PADDING, load_tokenizer
 from ..evaluation.models import max_positions
 from ..metrics import GLUE
-from .options import RunTrainingArguments, check_at_least, optional
+from .options import Options, RunTrainingArguments, optional
 from .parsing import parse
 from .report import as_text
 from .run_folder import RunFolder, settings_of
@@ -77,7 +77,7 @@ GLUE_TASKS = {
 
 
 @dataclass
-class GlueOptions:
+class GlueOptions(Options):
     """The tasks, their examples (GLUE's files or a dataset), and the seeds."""
 
     # With these options, none come from the checkpoint's run.
@@ -94,7 +94,7 @@ class GlueOptions:
         if (self.data_dir is None) == (self.dataset_name is None):
             raise InputError("Set either `--data_dir` or `--dataset_name`.")
         # Some of them are special tokens.
-        check_at_least(self, 8, "max_length")
+        self.check_at_least(8, "max_length")
 
 
 @dataclass

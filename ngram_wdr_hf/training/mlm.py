@@ -30,16 +30,7 @@ from ..data.tokenizers import train_masked_tokenizer
 from ..evaluation.scores import score_masked
 from ..modeling.masked import COMPOSITIONS
 from .new_models import make_model
-from .options import (
-    KINDS,
-    ModelOptions,
-    RunTrainingArguments,
-    TextOptions,
-    check_at_least,
-    choice,
-    optional,
-    preset_choice,
-)
+from .options import KINDS, ModelOptions, RunTrainingArguments, TextOptions, choice, optional, preset_choice
 from .parsing import parse
 from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
 from .report import Card, RunResult, describe_model
@@ -71,12 +62,12 @@ class MlmOptions(TextOptions):
     tokenizer: str | None = optional(
         "`bpe`, trained on the text in lower case, or a pretrained one. Default: the checkpoint's, else `bpe`."
     )
-    masking: str = choice("token", MASKINGS, "Mask single tokens or, as in SpanBERT, spans of up to ten.")
+    masking: str = choice(MASKINGS, "Mask single tokens or, as in SpanBERT, spans of up to ten.", "token")
     mlm_probability: float = HfArg(default=0.15, help="Share of tokens to mask.")
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 1 + FRAME, "block_size")
+        self.check_at_least(1 + FRAME, "block_size")
         if not 0 < self.mlm_probability < 1:
             raise InputError(f"`--mlm_probability` must be between 0 and 1, got {self.mlm_probability}.")
 
@@ -93,7 +84,6 @@ class MlmModelOptions(ModelOptions):
 
     preset: str | None = preset_choice(MLM_PRESETS)
     wdr_compose: str | None = choice(
-        None,
         COMPOSITIONS,
         "What head n composes a masked token with: `all` of the next n tokens; `masked`, only if all are masked. "
         "Default: the checkpoint's, else `all`.",

@@ -21,10 +21,9 @@ from ..data.tokenizers import end_token_id, start_token_id
 from ..evaluation.models import load_checkpoint, load_config, max_positions
 from ..method.configuration import NgramConfigMixin
 from .options import EnsembleOptions, ModelOptions
-from .presets import RECIPES, Preset, read_fields
+from .presets import RECIPES, read_fields
 
-# The share of the training text that a chosen list of draft tokens covers. The other tokens are rare, so a head would
-# seldom draft them correctly.
+# The share of the training text that a chosen list of draft tokens covers. A head seldom drafts rare tokens correctly.
 COVERAGE = 0.98
 # Options that are configuration fields of the same name.
 FIELD_OPTIONS = (
@@ -51,12 +50,11 @@ def make_model(
     """
     Return the checkpoint of `--model_name_or_path` with heads, of a kind (`"causal"`, `"seq2seq"` or `"masked"`), or a
     new model by preset, for up to `block_size` tokens. A plain checkpoint gets new heads if it is to be trained, else
-    none. A model to be trained has no ensemble, as that of a checkpoint does not suit the new weights. It drafts by
-    default if its heads are for drafts alone. What `--train_mode` does not train is frozen. The tokenizer's maximum
-    length becomes that of the model, in place.
+    none. What `--train_mode` does not train is frozen. The tokenizer's maximum length becomes that of the model.
     """
     fields = {} if options.recipe is None else dict(RECIPES[options.recipe].fields)
     if do_train:
+        # The ensemble of a checkpoint would not suit the new weights.
         fields |= {"ensemble_lambda": 0.0, "ensemble_weights": None}
     given = {name: getattr(options, name, None) for name in FIELD_OPTIONS}
     if options.ngram_target == "none":
@@ -64,18 +62,18 @@ def make_model(
     fields |= {name: value for name, value in given.items() if value is not None} | options.overrides
     recipe = RECIPES[options.recipe or options.default_recipe]
     new_heads = {"ngram_size": options.default_ngram_size, **recipe.fields, **recipe.new_heads}
-    if options.model_name_or_path is not None:
-        _check_overrides(options.overrides, type(load_config(options.model_name_or_path, kind)))
-        new_heads = new_heads if do_train else {"ngram_size": 1}
-        model = load_checkpoint(options.model_name_or_path, kind, tokenizer, new_heads, **fields)
+    name, preset = options.model_name_or_path, options.presets.get(options.preset)
+    config_class = type(load_config(name, kind)) if name is not None else BACKBONES[preset.backbone].config_class
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map, *NgramConfigMixin.__dataclass_fields__}
+    # A configuration would ignore them.
+    if unknown := options.overrides.keys() - known:
+        raise InputError(f"`--config_overrides {min(unknown)}` is no field of {config_class.__name__}: correct it.")
+    if name is not None:
+        model = load_checkpoint(name, kind, tokenizer, new_heads if do_train else {"ngram_size": 1}, **fields)
     else:
-        preset = options.presets[options.preset]
-        model_class = BACKBONES[preset.backbone]
-        config_class = model_class.config_class
-        _check_overrides(options.overrides, config_class)
-        fields = {**new_heads, **read_fields(preset.config.split()), **fields}
-        fields |= _token_fields(preset, tokenizer) | _length_fields(preset, block_size, fields, config_class)
-        model = model_class(config_class(vocab_size=len(tokenizer), **fields))
+        fields = new_heads | read_fields(preset.config.split()) | fields
+        fields |= _token_fields(kind, tokenizer) | _length_fields(preset.backbone, block_size, fields, config_class())
+        model = BACKBONES[preset.backbone](config_class(vocab_size=len(tokenizer), **fields))
         if kind == "causal":
             # In `generation_config` only: in a forward pass, the end token is not padding.
             model.generation_config.pad_token_id = end_token_id(tokenizer)
@@ -88,33 +86,23 @@ def make_model(
     return model
 
 
-def _check_overrides(overrides: dict[str, Any], config_class: type[PreTrainedConfig]) -> None:
-    """Raise an `InputError` for a field of `--config_overrides` that a configuration would ignore."""
-    known = {*config_class.__dataclass_fields__, *config_class.attribute_map, *NgramConfigMixin.__dataclass_fields__}
-    for name in overrides:
-        if name not in known:
-            raise InputError(f"`--config_overrides {name}` is no field of {config_class.__name__}: correct the name.")
-
-
-def _token_fields(preset: Preset, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def _token_fields(kind: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return the configuration fields of a new model for special tokens."""
     end, padding = tokenizer.eos_token_id, tokenizer.pad_token_id
-    if preset.backbone == "marian":
-        ends = {"eos_token_id": end, "forced_eos_token_id": end}
-        return {"pad_token_id": padding, "decoder_start_token_id": padding, **ends}
-    if preset.backbone in ("bert", "modernbert"):
-        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-        return {name: getattr(tokenizer, name) for name in names}
-    return {"bos_token_id": start_token_id(tokenizer), "eos_token_id": end}
+    if kind == "causal":
+        return {"bos_token_id": start_token_id(tokenizer), "eos_token_id": end}
+    fields = {"eos_token_id": end, "pad_token_id": padding}
+    if kind == "seq2seq":
+        return fields | {"forced_eos_token_id": end, "decoder_start_token_id": padding}
+    return fields | {name: getattr(tokenizer, name) for name in ("bos_token_id", "cls_token_id", "sep_token_id")}
 
 
 def _length_fields(
-    preset: Preset, block_size: int | None, fields: dict[str, Any], config_class: type[PreTrainedConfig]
+    backbone: str, block_size: int | None, fields: dict[str, Any], defaults: PreTrainedConfig
 ) -> dict[str, Any]:
     """Return the fields that set the longest input to `block_size`; for a Reformer, to a multiple of its chunks."""
-    if block_size is None or preset.backbone != "reformer":
+    if block_size is None or backbone != "reformer":
         return {} if block_size is None else {"max_position_embeddings": block_size}
-    defaults = config_class()
     names = ("local_attn_chunk_length", "lsh_attn_chunk_length")
     chunk = math.lcm(*(fields.get(name, getattr(defaults, name)) for name in names))
     # A Reformer trains on inputs of exactly rows * columns tokens, a multiple of the chunk length.
@@ -127,9 +115,9 @@ def restrict_drafts(
     model: PreTrainedModel, options: ModelOptions, ensemble: EnsembleOptions, training_tokens: Iterable[np.ndarray]
 ) -> None:
     """
-    Let the heads draft only the most frequent tokens of `training_tokens`, an iterable of id arrays: as many as
-    `--draft_vocab_size` says or, if only the heads are trained, as cover `COVERAGE` of them. Without training tokens,
-    keep the model's draft tokens, cut or filled up to `--draft_vocab_size` with the first ids of the vocabulary.
+    Let the heads draft only the most frequent of `training_tokens`: as many as `--draft_vocab_size` says or, if only
+    the heads are trained, as cover `COVERAGE` of them. Without training tokens, keep the model's draft tokens, cut or
+    filled up to `--draft_vocab_size` with the first ids of the vocabulary.
     """
     size, vocab_size = ensemble.draft_vocab_size, model.ngram_vocab_size
     if not model.ngram_heads or (size is None and options.train_mode != "heads"):

@@ -35,7 +35,7 @@ from ..evaluation.scores import Scores, by_kind
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
 from ..metrics import TRANSLATION
 from .new_models import make_model, restrict_drafts
-from .options import KINDS, ModelOptions, RunTrainingArguments, check_at_least, optional, preset_choice
+from .options import KINDS, ModelOptions, RunTrainingArguments, optional, preset_choice
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
@@ -72,7 +72,7 @@ class NmtModelOptions(ModelOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 0, "bow_loss_weight")
+        self.check_at_least(0, "bow_loss_weight")
 
     @property
     def kind(self) -> str:

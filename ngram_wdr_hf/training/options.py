@@ -1,6 +1,6 @@
 """Options that several scripts share, as dataclasses."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from transformers.hf_argparser import HfArg
 from ..data.errors import InputError
 from ..method.configuration import HEAD_INPUTS
 from .head_schedule import HEAD_LOSS_SCHEDULES
-from .presets import RECIPES, Preset, read_fields
+from .presets import RECIPES, Preset, Recipe, read_fields
 
 # The kinds of model that `--compare` trains, with the options that select each.
 KINDS = {
@@ -21,12 +21,15 @@ KINDS = {
 }
 
 
-def check_at_least(options: Any, minimum: float, *names: str) -> None:
-    """Raise an `InputError` if one of these options is below `minimum`."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value < minimum:
-            raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")
+class Options:
+    """Options with a check of their values."""
+
+    def check_at_least(self, minimum: float, *names: str) -> None:
+        """Raise an `InputError` if one of these options is below `minimum`."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise InputError(f"`--{name}` must be at least {minimum}, got {value}.")
 
 
 def optional(help: str) -> Any:
@@ -34,19 +37,23 @@ def optional(help: str) -> Any:
     return HfArg(default=None, help=help)
 
 
-def choice(default: str | None, choices: Collection[str], help: str) -> Any:
+def choice(choices: Collection[str], help: str, default: str | None = None) -> Any:
     """Return the field of an option that takes one of `choices`."""
     return HfArg(default=default, help=help, metadata={"choices": list(choices)})
 
 
+def described(named: Mapping[str, Preset | Recipe]) -> str:
+    """Return names and their descriptions, for a help text."""
+    return "; ".join(f"`{name}`, {each.description}" for name, each in named.items())
+
+
 def preset_choice(presets: dict[str, Preset]) -> Any:
     """Return the field of `--preset`."""
-    listed = "; ".join(f"`{name}`, {preset.description}" for name, preset in presets.items())
-    return choice(None, presets, f"Size of a new model, with defaults for its training: {listed}.")
+    return choice(presets, f"Size of a new model, with defaults for its training: {described(presets)}.")
 
 
 @dataclass
-class ModelOptions:
+class ModelOptions(Options):
     """A new model by `--preset`, or a checkpoint; its heads; what is trained."""
 
     presets: ClassVar[dict[str, Preset]] = {}
@@ -55,65 +62,35 @@ class ModelOptions:
     default_ngram_size: ClassVar[int] = 4
 
     preset: str | None = None
-    model_name_or_path: str | None = optional(
-        "Checkpoint to start from, with or without heads: a folder or a name on the Hub."
-    )
+    model_name_or_path: str | None = optional("Checkpoint to start from: a folder or a name on the Hub.")
     config_overrides: list[str] | None = optional(
-        "Fields of the model's configuration, as `name=value`: of a new model all, such as `n_layer=3`; of a "
-        "checkpoint those of its heads and training, such as `head_gradient=0.5 head_loss_weight=0.2`."
+        "Fields of the model's configuration, as `name=value`; of a checkpoint, those of its heads and training."
     )
-    ngram_size: int | None = optional(
-        "The paper's N: the next token plus N - 1 heads. Default: the checkpoint's or preset's, else 4."
-    )
+    ngram_size: int | None = optional("The paper's N, for N - 1 heads. Default: the checkpoint's or preset's, else 4.")
     ngram_target: str | None = choice(
-        None,
         ("wdr", "simple", "none"),
-        "What the heads predict: `wdr`, word differences; `simple`, the embeddings of future tokens; `none`, no heads."
-        " Default: the checkpoint's, else `wdr`.",
+        "What the heads predict: word differences, or future tokens' embeddings. Default: the checkpoint's, or `wdr`.",
     )
     recipe: str | None = choice(
-        None,
         RECIPES,
-        "Defaults for the heads: "
-        + "; ".join(f"`{name}`, {recipe.description}" for name, recipe in RECIPES.items())
-        + ". Default: the preset's; the heads of a checkpoint keep theirs.",
+        f"Defaults for the heads: {described(RECIPES)}. Default: the preset's; the heads of a checkpoint keep theirs.",
     )
     ngram_head_reads: str | None = choice(
-        None,
         HEAD_INPUTS,
-        "What head n reads: `hidden`, the hidden state, as in the paper; `hidden+tokens`, also the n tokens before "
-        "the predicted one. Default: the checkpoint's, else the recipe's.",
+        "What head n reads: the hidden state, or also the n tokens in between. Default: the checkpoint's or recipe's.",
     )
-    head_sample_rate: float | None = optional(
-        "The share of the positions that each head is trained on in a step, chosen at random. Default: the recipe's."
-    )
+    head_sample_rate: float | None = optional("Share of the positions that train a head. Default: the recipe's.")
     head_loss_schedule: str = choice(
-        "constant",
-        HEAD_LOSS_SCHEDULES,
-        "The heads' loss weights over time: `constant`; `linear`, down to 0 at the end; `curriculum`, adding one head "
-        "after each N-th part of the training.",
+        HEAD_LOSS_SCHEDULES, "The heads' loss weights: constant, down to 0, or one head after the other.", "constant"
     )
-    label_smoothing: float | None = optional(
-        "Label smoothing of the training loss. Default: the preset's or checkpoint's, else 0."
-    )
-    train_mode: str = choice(
-        "full",
-        ("full", "heads"),
-        "What to train: `full`, all weights; `heads`, the heads of a frozen checkpoint.",
-    )
-    patience: int | None = optional(
-        "Stop after this many evaluations without improvement of `--metric_for_best_model`. Default: the "
-        "preset's, else never."
-    )
-    gradient_diversity_steps: int | None = optional(
-        "Measure and plot the paper's gradient diversity every this many steps. Default: never."
-    )
-    compare: bool = HfArg(
-        default=False, help="Also train the other kinds of model (plain, simple, wdr, ...) in subfolders."
-    )
+    label_smoothing: float | None = optional("Label smoothing. Default: the preset's or checkpoint's, else 0.")
+    train_mode: str = choice(("full", "heads"), "Train all weights, or only the heads of a checkpoint.", "full")
+    patience: int | None = optional("Stop after this many evaluations without improvement. Default: the preset's.")
+    gradient_diversity_steps: int | None = optional("Measure the paper's gradient diversity every this many steps.")
+    compare: bool = HfArg(default=False, help="Also train the other kinds of model, in subfolders.")
 
     def __post_init__(self):
-        check_at_least(self, 1, "ngram_size", "patience", "gradient_diversity_steps")
+        self.check_at_least(1, "ngram_size", "patience", "gradient_diversity_steps")
         if self.train_mode != "full" and self.model_name_or_path is None:
             raise InputError(f"`--train_mode {self.train_mode}` needs a trained model: set `--model_name_or_path`.")
         if self.train_mode == "heads" and (self.kind == "plain" or self.compare):
@@ -143,26 +120,21 @@ class ModelOptions:
 
 
 @dataclass
-class EnsembleOptions:
+class EnsembleOptions(Options):
     """The ensemble and the drafts of a model that can generate."""
 
     ensemble: str | None = choice(
-        None,
-        ("fitted", "lambda"),
-        "The ensemble to save with the model: `fitted`, the weights with the lowest validation loss; `lambda`, the "
-        "best λ of `--lambda_grid`. Default: the recipe's.",
+        ("fitted", "lambda"), "Ensemble to save: fitted weights, or the best λ in the grid. Default: the recipe's."
     )
-    lambda_grid: list[float] | None = optional(
-        "Values of λ to evaluate. Default: 0 and the preset's λ, else 0 to 0.6 in steps of 0.1."
-    )
+    lambda_grid: list[float] | None = optional("Values of λ. Default: 0 and the preset's, else 0, 0.1, ..., 0.6.")
     use_mtp: bool = HfArg(default=False, help="Generate by speculative decoding with the heads, where possible.")
     draft_vocab_size: int | None = optional(
-        "Number of tokens that the heads may draft: the most frequent ones of the training text. Default: with "
-        "`--train_mode heads`, as many as cover 98 percent of it; else the checkpoint's, else all."
+        "Number of tokens to draft from, the most frequent ones. Default: with `--train_mode heads`, as many as cover "
+        "98 percent of the training text; else the checkpoint's, else all."
     )
 
     def __post_init__(self):
-        check_at_least(self, 1, "draft_vocab_size")
+        self.check_at_least(1, "draft_vocab_size")
         if self.lambda_grid is not None:
             if not self.lambda_grid or not all(0 <= value <= 1 for value in self.lambda_grid):
                 raise InputError("`--lambda_grid` must be a list of values from 0 to 1.")
@@ -170,7 +142,7 @@ class EnsembleOptions:
 
 
 @dataclass
-class TextOptions:
+class TextOptions(Options):
     """A text to train on: files or a dataset, its tokenizer and blocks."""
 
     # The options that name a text. An evaluation without them reads the text of the evaluated run.
@@ -178,38 +150,23 @@ class TextOptions:
     # The options that an evaluation takes from the evaluated run with another text, too.
     model_options: ClassVar[set[str]] = {"block_size"}
 
-    train_file: list[str] | None = optional(
-        "UTF-8 text files to train on. Default, without any data option: English text that ships with Python."
-    )
-    validation_file: list[str] | None = optional(
-        "Text files to select the best checkpoint and the ensemble on. Default: a part of the training text."
-    )
+    train_file: list[str] | None = optional("UTF-8 text files to train on. Default: English text of Python's help.")
+    validation_file: list[str] | None = optional("Text files for validation. Default: a part of the training text.")
     test_file: list[str] | None = optional("Text files for the final evaluation. Default: none.")
-    dataset_name: str | None = optional(
-        "Dataset instead of text files, with its splits: a name on the Hub or a folder."
-    )
+    dataset_name: str | None = optional("Dataset instead of text files: a name on the Hub or a folder.")
     dataset_config: str | None = optional("Configuration of `--dataset_name`, if it has several.")
     text_column: str = HfArg(default="text", help="Column of `--dataset_name` that holds the text.")
-    streaming: bool = HfArg(
-        default=False,
-        help="Stream the training text instead of loading it; needs `--max_steps` and `--eval_strategy steps`.",
-    )
+    streaming: bool = HfArg(default=False, help="Read the training text while training. Needs `--max_steps`.")
     shuffle_buffer: int = HfArg(default=0, help="Rows in the shuffle buffer of `--streaming`; 0 keeps the order.")
-    validation_percentage: float = HfArg(
-        default=5.0, help="Percentage of the training text to hold out if there is no validation text."
-    )
+    validation_percentage: float = HfArg(default=5.0, help="Percentage of the training text to hold out by default.")
     tokenizer: str | None = None
-    vocab_size: int | None = optional(
-        "Maximum vocabulary of a tokenizer trained on the data. Default: all words, or the preset's."
-    )
-    block_size: int | None = optional(
-        "Tokens per block, the model's context. Default: the preset's; of a checkpoint, its maximum, up to 1024."
-    )
+    vocab_size: int | None = optional("Maximum vocabulary of a new tokenizer. Default: all words, or the preset's.")
+    block_size: int | None = optional("Tokens per block. Default: the preset's; of a checkpoint, all, up to 1024.")
     num_workers: int | None = optional("Processes for tokenization. Default: one per core.")
 
     def __post_init__(self):
-        check_at_least(self, 1, "vocab_size", "num_workers")
-        check_at_least(self, 2, "block_size")
+        self.check_at_least(1, "vocab_size", "num_workers")
+        self.check_at_least(2, "block_size")
         if self.dataset_name and (self.train_file or self.validation_file or self.test_file):
             raise InputError("`--dataset_name` cannot be combined with text files: give only one of them.")
         if not 0 < self.validation_percentage < 100:
@@ -226,22 +183,16 @@ class RunTrainingArguments(TrainingArguments):
     """Trainer's options, with defaults for a complete run: evaluate and save every epoch, keep the best checkpoint."""
 
     output_dir: str | None = optional(
-        "Folder of the run, new, empty, or of a run with the same options: repeat the command to resume. With "
-        "`--do_train false`, the folder of the results; by default, the model's."
+        "Folder of the run, which the same command resumes. With `--do_train false`, of the results; else the model's."
     )
-    do_train: bool = HfArg(
-        default=True, help="Whether to train. With `false`, `--model_name_or_path` is only evaluated."
-    )
+    do_train: bool = HfArg(default=True, help="With `false`, `--model_name_or_path` is only evaluated.")
     eval_strategy: str = HfArg(default="epoch", help="When to evaluate: `epoch`, `steps` or `no`.")
     save_strategy: str | None = optional("When to save a checkpoint. Default: as `--eval_strategy`.")
     save_steps: float | None = optional("Steps between checkpoints. Default: as `--eval_steps`.")
     save_total_limit: int | None = HfArg(default=2, help="Number of checkpoints to keep.")
-    load_best_model_at_end: bool = HfArg(
-        default=True, help="Whether the result is the checkpoint with the best `--metric_for_best_model`."
-    )
+    load_best_model_at_end: bool = HfArg(default=True, help="Keep the best checkpoint instead of the last one.")
     metric_for_best_model: str | None = optional(
-        "Metric that selects the best checkpoint, as in the log, such as `loss`, `perplexity`, `heads_loss` or "
-        "`fitted_perplexity`. Default: what the trained model is used with."
+        "Metric that selects the best checkpoint, as in the log. Default: that of what the trained model is used with."
     )
     logging_steps: float = HfArg(default=50, help="Log the losses every this many steps.")
     # A loss that is not finite must show.

@@ -15,7 +15,7 @@ from ..data.pair_batches import PairBatches, keep_lengths, tokenize_pairs
 from ..data.text import SPLITS, hold_out
 from ..data.tokenizers import train_sentence_tokenizer
 from ..evaluation.models import max_positions
-from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, check_at_least, optional
+from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, optional
 from .presets import DEFAULT_PRESET, NMT_PRESETS
 from .text_data import find_tokenizer
 
@@ -62,9 +62,9 @@ class PairOptions(EnsembleOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 1, "vocab_size", "max_length_ratio", "batch_tokens", "num_workers", "num_beams")
-        check_at_least(self, 2, "max_length")
-        check_at_least(self, 0, "num_examples")
+        self.check_at_least(1, "vocab_size", "max_length_ratio", "batch_tokens", "num_workers", "num_beams")
+        self.check_at_least(2, "max_length")
+        self.check_at_least(0, "num_examples")
         if self.dataset_name and any(getattr(self, name) for name in FILES):
             raise InputError("`--dataset_name` cannot be combined with text files: give only one of them.")
 

@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,54 +23,39 @@ class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class OptionParser(HfArgumentParser):
-    """A parser that raises an `InputError`, and suggests the nearest name for an unknown option."""
+    """A parser that raises an `InputError`."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].upper()}{message[1:]}. See `--help`.")
 
-    def check_names(self, words: Sequence[str]) -> None:
-        """Raise an `InputError` if a word of the command line is an unknown option, or belongs to none."""
-        unknown = self.parse_known_args(list(words))[1]
-        if unknown:
-            known = [field.name for kind in self.dataclass_types for field in fields(kind)]
-            nearest = get_close_matches(unknown[0].partition("=")[0].lstrip("-"), known, n=1)
-            advice = f"Did you mean `--{nearest[0]}`?" if nearest else "See `--help`."
-            raise InputError(f"`{unknown[0]}` is no option. {advice}")
-
 
 def parse(
-    classes: tuple[type, type, type],
-    arguments: Sequence[str],
-    prog: str,
-    description: str,
-    defaults: Mapping[str, Any] | None = None,
+    classes: tuple[type, type, type], arguments: Sequence[str], prog: str, description: str, defaults: dict[str, Any]
 ) -> tuple[Any, ...]:
-    r"""
-    Parse `[FILE.yaml] [--option value ...]` into the dataclasses of a script. The command line takes precedence over
-    the file, the file over `defaults` of the command, and these over the preset. An evaluation (`--do_train false`)
-    has the data options of the evaluated run as its file, without those of the text if it has another text.
-
-    Args:
-        classes (`tuple[type, type, type]`): The dataclasses for data, model (with its `presets`) and training.
-        arguments (`Sequence[str]`): The command line.
-        prog (`str`): The command, for `--help`.
-        description (`str`): Its description, for `--help`.
-        defaults (`Mapping[str, Any]`, *optional*): Defaults that differ from those of the dataclasses.
+    """
+    Parse `[FILE.yaml] [--option value ...]` into the dataclasses of a script for data, model (with its `presets`) and
+    training. The command line takes precedence over the file, the file over `defaults` of the command, and these over
+    the preset. An evaluation (`--do_train false`) has the data options of the evaluated run as its file, without those
+    of the text if it has another text.
     """
     options = {"prog": prog, "usage": USAGE, "description": description, "formatter_class": HelpFormatter}
     parser = OptionParser(classes, allow_abbrev=False, **options)
     # For `--help`.
-    parser.set_defaults(**(defaults or {}))
+    parser.set_defaults(**defaults)
     words, nulls = list(arguments), {}
     if words and words[0].endswith((".yaml", ".yml")):
         file_words, nulls = _read_yaml(Path(words[0]))
         words = [*file_words, *words[1:]]
-    parser.check_names(words)
-    chosen = parser.parse_known_args(words)[0]
+    chosen, unknown = parser.parse_known_args(words)
+    if unknown:
+        known = [field.name for group in classes for field in fields(group)]
+        nearest = get_close_matches(unknown[0].partition("=")[0].lstrip("-"), known, n=1)
+        advice = f"Did you mean `--{nearest[0]}`?" if nearest else "See `--help`."
+        raise InputError(f"`{unknown[0]}` is no option. {advice}")
     if not chosen.do_train:
         words = [*_data_words(classes[0], chosen), *words]
         if Path(chosen.model_name_or_path).is_dir():
-            defaults = {**(defaults or {}), "output_dir": chosen.model_name_or_path}
+            defaults = {**defaults, "output_dir": chosen.model_name_or_path}
     if getattr(chosen, "train_mode", None) == "heads":
         parser.set_defaults(learning_rate=HEADS_LEARNING_RATE)
     presets = classes[1].presets
@@ -78,11 +63,11 @@ def parse(
         preset = presets[chosen.preset or DEFAULT_PRESET]
         recipe = preset.recipe or classes[1].default_recipe
         parser.set_defaults(preset=DEFAULT_PRESET, recipe=recipe, **preset.arguments)
-    parser.set_defaults(**{**(defaults or {}), **nulls})
+    parser.set_defaults(**{**defaults, **nulls})
     return parser.parse_args_into_dataclasses(words, look_for_args_file=False)
 
 
-def _read_yaml(path: Path, names: Sequence[str] | None = None) -> tuple[list[str], dict[str, None]]:
+def _read_yaml(path: Path, names: Collection[str] | None = None) -> tuple[list[str], dict[str, None]]:
     """Return the options in a YAML file as words of a command line, and those that are null; only `names` if given."""
     # Strings, as on a command line: the option decides what they mean.
     settings = yaml.load(path.read_text(encoding="utf-8-sig"), yaml.BaseLoader) or {}

@@ -3,15 +3,16 @@
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.errors import InputError
 from ..data.python_english import python_english
-from ..data.text import SPLITS, hold_out, load_text_dataset, load_text_files
+from ..data.rows import total_length
+from ..data.text import SPLITS, Splits, hold_out, load_text_dataset, load_text_files
 from ..data.token_stream import TokenStream, tokenize
 from ..data.tokenizers import load_tokenizer, texts_of
 from ..evaluation.models import DEFAULT_BLOCK_SIZE, max_positions
@@ -22,33 +23,34 @@ MAX_UNKNOWN = 0.5
 # Rows of streamed text that are checked before training.
 CHECKED_ROWS = 100
 
-Splits = dict[str, Dataset | IterableDataset]
-
 
 @dataclass
 class TextData:
-    """
-    Tokenized text.
+    """Tokenized text."""
 
-    Args:
-        streams (`dict[str, TokenStream]`): The tokens by split, without a streamed training text.
-        streamed (`IterableDataset`, *optional*): The tokenized rows of a streamed training text; `None` without.
-    """
-
+    # The tokens by split, without a streamed training text, and the tokenized rows of that.
     streams: dict[str, TokenStream]
     streamed: IterableDataset | None = None
+    # Rows that the model wrote itself, for training and, without another text, for validation.
+    own: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def counts(self) -> dict[str, str]:
         """Return the number of tokens of each split, with the unit."""
-        counts = {split: f"{len(stream):,} tokens" for split, stream in self.streams.items()}
-        return counts if self.streamed is None else {"train": "streamed", **counts}
+        counts = {} if self.streamed is None else {"train": "streamed"}
+        counts |= {split: f"{len(stream):,} tokens" for split, stream in self.streams.items()}
+        names = {"train": "own text", "validation": "validation on own text"}
+        return counts | {names[split]: f"{total_length(rows):,} tokens" for split, rows in self.own.items() if rows}
+
+    def training_ids(self) -> list[np.ndarray]:
+        """Return the token ids of the training text, and of the rows that the model wrote; none of a streamed text."""
+        return [stream.ids for split, stream in self.streams.items() if split == "train"] + self.own.get("train", [])
 
 
 def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text: bool = True) -> Splits:
     """
-    Load the text by split, as rows of `text`; without any data option, English text that ships with Python. If there
-    is no validation text, a part of the training text is held out for it. Without training, the training split is left
-    out of the result. With `needs_text=False`, the model writes its training text, and no option need name one.
+    Load the text by split; without any data option, English text that ships with Python. If there is no validation
+    text, a part of the training text is held out for it. Without training, the result has no training split. With
+    `needs_text=False`, the model writes its training text, and no option need name one.
     """
     if options.streaming and training.do_train:
         if training.max_steps <= 0 or "epoch" in (training.eval_strategy, training.save_strategy):
@@ -63,9 +65,8 @@ def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text
         # Nothing is held out of it.
         files.pop("train", None)
     if options.dataset_name:
-        splits = load_text_dataset(
-            options.dataset_name, options.dataset_config, options.text_column, options.streaming
-        )
+        source = options.dataset_name, options.dataset_config, options.text_column
+        splits = load_text_dataset(*source, options.streaming)
     else:
         splits = load_text_files(files, options.streaming) if files else python_english()
     if training.do_train and needs_text and "train" not in splits:
@@ -86,10 +87,7 @@ def find_tokenizer(
 
 
 def tokenize_splits(splits: Splits, tokenizer: PreTrainedTokenizerBase, options: TextOptions, seed: int) -> TextData:
-    """
-    Tokenize every split. A streamed training text is shuffled with `seed`, and tokenized while it is read. Raise an
-    `InputError` if a text has nothing to predict, or is mostly unknown to the tokenizer.
-    """
+    """Tokenize every split; a streamed training text while it is read, shuffled with `seed`."""
     streams, streamed = {}, None
     for split, rows in splits.items():
         if isinstance(rows, IterableDataset) and split == "train":
@@ -104,18 +102,12 @@ def tokenize_splits(splits: Splits, tokenizer: PreTrainedTokenizerBase, options:
         has_unknown = tokenizer.unk_token_id not in (None, tokenizer.eos_token_id)
         unknown = np.mean(checked.ids == tokenizer.unk_token_id) if has_unknown else 0.0
         if unknown > MAX_UNKNOWN:
-            raise InputError(
-                f"`--tokenizer` does not fit the {split} text, as {unknown:.0%} of the tokens are unknown: choose "
-                "another, or train one on the text."
-            )
+            raise InputError(f"`--tokenizer` does not know {unknown:.0%} of the {split} text: choose another.")
     return TextData(streams, streamed)
 
 
 def find_block_size(model: PreTrainedModel, requested: int | None) -> int:
-    """
-    Return the tokens per block: `requested`, or for `None` the model's maximum, up to `DEFAULT_BLOCK_SIZE`. Raise an
-    `InputError` if the model is too short for it, or it is too short for the heads.
-    """
+    """Return the tokens per block: `requested`, or for `None` the model's maximum, up to `DEFAULT_BLOCK_SIZE`."""
     longest, ngram_size = max_positions(model) or math.inf, model.config.ngram_size
     block_size = requested or min(longest, DEFAULT_BLOCK_SIZE)
     if not ngram_size < block_size <= longest:
