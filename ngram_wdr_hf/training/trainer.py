@@ -3,7 +3,6 @@
 import math
 import operator
 import os
-import re
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast
 from torch import nn
-from tqdm import tqdm
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..evaluation.ensemble_fit import fit_ensemble
@@ -48,10 +46,7 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
 
 
 class ResumableTrainer(Trainer):
-    """
-    A [`Trainer`] for [`RunFolder.train`]. A loss that is infinite or not a number ends the training with a
-    `FloatingPointError`.
-    """
+    """A [`Trainer`] for `RunFolder.train`. A loss that is not finite is a `FloatingPointError`."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # With float16, steps whose gradients overflow are skipped.
@@ -88,19 +83,17 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
     A [`Trainer`] that also logs the loss of each depth, averaged over targets: `next_word_loss`, `head_1_loss`, ....
     It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
     `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of `eval_best_lambda`, and
-    `eval_heads_loss` the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. A loss that is not
-    finite ends the training with a `FloatingPointError`. `last_scores` holds the scores of the last exact evaluation.
+    `eval_heads_loss` the mean loss of the heads. Other datasets are evaluated as in [`Trainer`].
 
     Args:
         ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
-            tuples of weights, none by default.
+            tuples of weights.
         fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights to a sample of the text and log
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
             drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, which shards the model.
-        head_loss_schedule (`str`, *optional*, defaults to `"constant"`): The heads' loss weights over time, see
-            [`head_factors`].
+        head_loss_schedule (`str`, *optional*, defaults to `"constant"`): See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
     """
 
@@ -124,10 +117,6 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
         self.last_scores: Scores | MaskedScores | None = None
         # Sums since the last log: NLLs and numbers of targets by depth, the bag-of-words loss, and steps.
         self._head_losses = self._head_counts = self._bow_loss = self._steps_to_log = 0.0
-        if self.pop_callback(ProgressCallback):
-            self.add_callback(ProgressWithLogLines)
-        elif self.pop_callback(PrinterCallback):
-            self.add_callback(LogLines)
 
     def compute_loss(self, model: nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
@@ -196,32 +185,3 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
             best = scores.best_lambda
             metrics |= {"best_lambda": best, "best_perplexity": scores.perplexity(best)}
         return metrics
-
-
-# What the lines of the log show, in this order.
-LOG_FORMATS = {
-    "loss": "loss {:.3f}",
-    "eval_perplexity": "validation perplexity {:.2f}",
-    "eval_fitted_perplexity": "fitted ensemble {:.2f}",
-    "eval_best_perplexity": "best λ {:.2f}",
-    "eval_accuracy": "accuracy {:.1%}",
-    "eval_bleu": "BLEU {:.2f}",
-    "learning_rate": "lr {:.2e}",
-}
-
-
-class LogLines(TrainerCallback):
-    """Callback that prints a line for each log of the training loss and for each evaluation, in the first process."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or not {"loss", "eval_loss"} & logs.keys():
-            return
-        parts = [text.format(logs[name]) for name, text in LOG_FORMATS.items() if name in logs]
-        for label, pattern in (("by depth", r"(\w+_word|(eval_)?head_\d+)_loss"), ("accepted", r".*_acceptance")):
-            if values := [f"{value:.3f}" for name, value in logs.items() if re.fullmatch(pattern, name)]:
-                parts.append(f"{label} {' '.join(values)}")
-        tqdm.write(f"step {state.global_step:>6}  {'  '.join(parts)}")
-
-
-class ProgressWithLogLines(LogLines, ProgressCallback):
-    """Callback that prints the lines of `LogLines` above Trainer's progress bars."""

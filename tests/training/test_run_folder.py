@@ -154,8 +154,9 @@ def test_refused_folders(finished_clm, tmp_path):
     with raises_naming(InputError, f"`--output_dir {tmp_path / 'thesis'}`"):
         run(*command, str(tmp_path / "thesis"))
     # Another run is in the folder.
-    new, training = tmp_path / "new", RunTrainingArguments("new", report_to="none")
-    with RunFolder(new).claimed({}, training), raises_naming(InputError, f"`--output_dir {new}`", "another run"):
+    new = tmp_path / "new"
+    training = RunTrainingArguments(str(new), report_to="none")
+    with RunFolder.claimed({}, training), raises_naming(InputError, f"`--output_dir {new}`", "another run"):
         run(*command, str(new))
     assert not {path for path in contents(tmp_path).keys() - before.keys() if path.name != ".lock"}
     # It has ended. A tokenizer that an interrupted run has left is replaced.
