@@ -67,9 +67,7 @@ def describe_model(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def named_ensembles(
-    own: Ensemble, best_lambda: float | None = None, fit: EnsembleFit | None = None
-) -> dict[str, Ensemble]:
+def named_ensembles(own: Ensemble, best_lambda: float | None, fit: EnsembleFit | None) -> dict[str, Ensemble]:
     """Return the ensembles of a table by heading, given the model's own, the best λ on validation, and the fit."""
     named: dict[str, Ensemble] = {"without heads": 0.0}
     if fit is not None:
@@ -89,10 +87,9 @@ def ensemble_cells(
     """Return a row's cells by heading: the number of units, and a metric by ensemble, the chosen one with `*`."""
     cells = {unit: f"{count:,}"}
     for heading, ensemble in named.items():
-        if ensemble in figures:
-            note = f" ({ensemble:g})" if heading in ("best λ", "own λ") else ""
-            is_chosen = ensemble == chosen and len(named) > 1 and (ensemble != 0 or heading == "without heads")
-            cells[heading] = f"{figures[ensemble]:.2f}{note}{'*' * is_chosen}"
+        note = f" ({ensemble:g})" if heading in ("best λ", "own λ") else ""
+        is_chosen = ensemble == chosen and len(named) > 1 and (ensemble != 0 or heading == "without heads")
+        cells[heading] = f"{figures[ensemble]:.2f}{note}{'*' * is_chosen}"
     return cells
 
 
@@ -101,7 +98,6 @@ def score_metrics(scores: Scores, named: Mapping[str, Ensemble]) -> dict[str, An
     by_ensemble = {
         heading: {"perplexity": scores.perplexity(ensemble, "word"), "token_perplexity": scores.perplexity(ensemble)}
         for heading, ensemble in named.items()
-        if ensemble in scores.ensembles
     }
     return {
         "lambda": [*scores.by_lambda()],
@@ -148,11 +144,9 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 class Card(NamedTuple):
-    """
-    What the model cards of a script share: the kind of model, such as "A language model", its tag on the Hub, and
-    example code with the fields of `usage`, which works without this package.
-    """
+    """What the model cards of a script share. The code works without this package."""
 
+    # Such as "A language model".
     kind: str
     pipeline_tag: str
     code: str

@@ -46,10 +46,7 @@ class EnsembleSearch:
         return cls(grid, (options.ensemble or (by_default if training.do_train else None)) == "fitted")
 
     def trainer_options(self, model: ModelOptions, training: RunTrainingArguments) -> dict[str, Any]:
-        """
-        Select the best checkpoint by what the model will be used with, in `training`, and return the arguments of
-        [`NgramTrainer`] for its evaluations.
-        """
+        """Set the metric of the best checkpoint in `training`, and return `NgramTrainer`'s arguments to measure it."""
         is_sharded, has_heads_only = uses_fsdp(training), model.train_mode == "heads"
         fits = (self.fits or training.requested_metric == "fitted_perplexity") and not is_sharded
         if has_heads_only:
@@ -87,9 +84,8 @@ def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTr
     """Print the sizes of the model and of each split, in the first process."""
     if training.process_index == 0:
         fields = describe_model(model)
-        heads = f", {fields['head_parameters']:,} of them in the heads" if model.ngram_heads else ""
-        texts = ", ".join(f"{split} {count}" for split, count in counts.items())
-        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
+        sizes = f"{fields['num_parameters']:,} parameters, {fields['head_parameters']:,} of them in the heads"
+        print(f"{fields['name']}: {sizes}. Data: {', '.join(f'{split} {count}' for split, count in counts.items())}.")
 
 
 def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainingArguments) -> PreTrainedModel:
@@ -102,10 +98,7 @@ def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainin
 def fit_and_score(
     model: PreTrainedModel, texts: Mapping[str, ScoredText], search: EnsembleSearch, training: RunTrainingArguments
 ) -> tuple[EnsembleFit | None, dict[str, Scores]]:
-    """
-    Fit the ensemble's weights on the validation text, if `search` asks for that, and score every text: for the model's
-    own ensemble, the grid of λ, the weights and the best temperature. All processes share the work.
-    """
+    """Fit weights to the validation text, if `search` asks for that, and score every text for all ensembles."""
     fit, ensembles = None, {0.0}
     if model.ngram_heads:
         ensembles |= {model.ngram_ensemble(), *search.grid}

@@ -44,17 +44,14 @@ def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str,
     defaults = type(training)(output_dir=training.output_dir).to_dict()
     preset = model.presets.get(getattr(model, "preset", None))
     kept = {"seed", "learning_rate", *(preset.arguments if preset is not None else ())}
-    trainers = {
-        name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]
-    } | {"metric_for_best_model": training.requested_metric}
-    settings = {
+    others = {name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]}
+    others["metric_for_best_model"] = training.requested_metric
+    others["num_processes"] = training.world_size if training.world_size > 1 else None
+    return {
         name: value
-        for name, value in {**own, **trainers}.items()
+        for name, value in {**own, **others}.items()
         if not NOT_SETTINGS.fullmatch(name) and (value is not None or name in kept)
     }
-    if training.world_size > 1:
-        settings["num_processes"] = training.world_size
-    return settings
 
 
 class RunFolder:

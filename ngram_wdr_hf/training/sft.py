@@ -65,8 +65,7 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
         if self.model.training:
             # Padding-free batches have no attention mask.
             mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
-            self._total_train_tokens += (
-                self.accelerator.gather_for_metrics(mask.sum()).sum().item() // self.get_tp_size()
-            )
+            num_tokens = self.accelerator.gather_for_metrics(mask.sum()).sum().item()
+            self._total_train_tokens += num_tokens // self.get_tp_size()
         metrics["num_tokens"] = [self._total_train_tokens]
         return (loss, outputs) if return_outputs else loss

@@ -34,10 +34,7 @@ def uses_fsdp(training: TrainingArguments) -> bool:
 
 
 def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
-    """
-    Move a loaded model to the device of `training` and return it. With FSDP and several processes, copy the weights
-    from the first process, the only one that loads them, to all others.
-    """
+    """Move a loaded model to its device and return it. With FSDP, only the first process has loaded its weights."""
     model = model.to(training.device)
     if uses_fsdp(training) and training.world_size > 1:
         with torch.no_grad():
@@ -52,9 +49,8 @@ class ResumableTrainer(Trainer):
         # With float16, steps whose gradients overflow are skipped.
         may_overflow = "loss" in logs and self.accelerator.scaler is not None
         if not may_overflow and not math.isfinite(logs.get("loss", logs.get("eval_loss", 0.0))):
-            raise FloatingPointError(
-                f"The loss is not finite in step {self.state.global_step}: lower the learning rate."
-            )
+            step = self.state.global_step
+            raise FloatingPointError(f"The loss is not finite in step {step}: lower the learning rate.")
         super().log(logs, start_time)
 
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
@@ -164,10 +160,7 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def score(self, model: nn.Module, text: ScoredText, on_batch) -> dict[str, float]:
-        """
-        Score a text, keep the result in `last_scores`, and return the metrics to log, without the prefix `eval_`.
-        `on_batch` is called after each batch.
-        """
+        """Score a text, keep the result in `last_scores`, and return the metrics to log, without their prefix."""
         unwrapped, batch_size = self.accelerator.unwrap_model(self.model), self.args.eval_batch_size
         own = fitted = unwrapped.ngram_ensemble()
         if self.fits_ensemble and unwrapped.ngram_heads:
