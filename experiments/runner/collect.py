@@ -9,7 +9,7 @@ from typing import Any
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.evaluation.gradient_diversity import GRADIENT_DIVERSITY
 from ngram_wdr_hf.training.glue import GLUE_TASKS
-from ngram_wdr_hf.training.report import METRICS
+from ngram_wdr_hf.training.run_folder import METRICS
 
 from .results import BEST_LAMBDA, GLUE, WITHOUT_HEADS, Results, is_current
 from .tables import Experiment, Run

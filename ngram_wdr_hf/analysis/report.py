@@ -12,7 +12,8 @@ from typing import IO, Any
 from ..data.errors import Unavailable
 from ..decoding.obstacles import CannotDraft
 from ..method.ensemble import describe_ensemble
-from ..training.report import METRICS, save_lambda_plot, save_training_plot
+from ..training.report import save_lambda_plot, save_training_plot
+from ..training.run_folder import METRICS
 from ..training.trainer import loss_names
 from .head_figures import plot_acceptance, plot_gain, plot_heads
 from .traced_html import as_page, as_table
@@ -86,9 +87,8 @@ def results(runs: dict[str, TrainedRun]) -> Iterator[str]:
     headings = dict.fromkeys(heading for row in cells.values() for heading in row)
     body = [[*names, *(row.get(heading, "") for heading in headings)] for names, row in cells.items()]
     yield table([["model", "split", "metric", *headings], *body])
-    if found[0].over_lambda:
-        comparable = [result for result in found if result.over_lambda.keys() >= found[0].over_lambda.keys()]
-        yield picture(partial(save_lambda_plot, comparable), f"{found[0].lambda_figure} over λ")
+    if found[0].lambda_splits:
+        yield picture(partial(save_lambda_plot, found), "Results over λ")
 
 
 def training(runs: dict[str, TrainedRun]) -> Iterator[str]:

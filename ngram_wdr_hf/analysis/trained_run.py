@@ -25,8 +25,8 @@ from ..training.options import RunTrainingArguments
 from ..training.pair_data import PairOptions, load_pairs
 from ..training.pair_data import tokenize_splits as tokenize_pairs
 from ..training.parsing import SETTINGS, parse
-from ..training.report import METRICS, RunResult
-from ..training.run_folder import RunFolder
+from ..training.report import RunResult
+from ..training.run_folder import METRICS, RunFolder
 from ..training.text_data import find_block_size, load_splits, tokenize_splits
 from .head_diagnostics import HeadDiagnostics, find_sentence_ends, head_diagnostics
 
@@ -68,21 +68,16 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
     if not (path / METRICS).is_file():
         raise InputError(f"{path} has no {METRICS}: choose the folder of a finished run of clm, heads, nmt or mlm.")
     metrics = json.loads((path / METRICS).read_text(encoding="utf-8"))
-    splits, weights = metrics["splits"], metrics["ensemble_weights"]
-    if split not in splits:
-        raise InputError(f"The run in {path} has no {split} set: choose `--split {next(iter(splits))}`.")
+    weights = metrics["ensemble_weights"]
+    if split not in metrics["splits"]:
+        raise InputError(f"The run in {path} has no {split} set: choose `--split {next(iter(metrics['splits']))}`.")
     config = AutoConfig.from_pretrained(path)
     model = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained(path).eval()
-    figure = "bleu" if "bleu" in splits[split] else "token_perplexity"
-    curves = {name: found for name, found in splits.items() if isinstance(found.get(figure), list)}
     result = RunResult(
         name=metrics["model"],
         ngram_size=config.ngram_size,
         tables={},
         ensemble=tuple(weights) if weights else metrics["ensemble_lambda"],
-        over_lambda={name: dict(zip(found["lambda"], found[figure], strict=True)) for name, found in curves.items()},
-        with_weights={n: m["ensembles"]["fitted"][figure] for n, m in curves.items() if "fitted" in m["ensembles"]},
-        lambda_figure=figure.replace("_", " "),
         **{name: metrics[name] for name in ("num_parameters", "head_parameters", "settings", "history", "splits")},
     )
     load = _pairs if config.is_encoder_decoder else _running_text

@@ -37,8 +37,8 @@ from .new_models import make_model, restrict_drafts
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOptions, optional, preset_choice
 from .parsing import folder_of_run, parse
 from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
-from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles, score_metrics
-from .results import EnsembleSearch, add_callbacks, compare, fit_and_score, introduce, load_trained, save, set_ensemble
+from .report import Card, RunResult, compare, describe_model, ensemble_cells, named_ensembles, save, score_metrics
+from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
 from .run_folder import RunFolder, settings_of
 from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, uses_fsdp
@@ -261,7 +261,4 @@ def clm_result(model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str
         tables={f"Perplexity by {unit}, with and without the heads": cells},
         ensemble=own,
         fit=fit,
-        over_lambda={split: each.by_lambda(unit) for split, each in scores.items()},
-        with_weights={split: each.perplexity(fit.ensemble, unit) for split, each in scores.items() if fit},
-        lambda_figure=f"perplexity by {unit}",
     )

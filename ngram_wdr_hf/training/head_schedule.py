@@ -25,9 +25,8 @@ def head_factors(schedule: str, step: int, max_steps: int, num_heads: int) -> Se
 class HeadSchedule(TrainerCallback):
     """
     Callback that sets the heads' loss weights, by a schedule of [`head_factors`], and the seed of their sample of
-    positions before every step. Both depend on the step only, so a resumed training continues exactly. After the
-    training, the loss weights are the configuration's again. [`NgramTrainer`] and [`NgramSFTTrainer`] add it by
-    themselves; add it to a stock [`Trainer`] if the model has a `head_sample_rate` below 1.
+    positions before every step. Both depend on the step only, so a resumed training continues exactly. Add it to a
+    stock [`Trainer`] if the model has a `head_sample_rate` below 1; [`NgramTrainer`] and [`NgramSFTTrainer`] do.
     """
 
     def __init__(self, schedule: str = "constant"):

@@ -33,8 +33,8 @@ from .new_models import make_model
 from .options import KINDS, ModelOptions, RunTrainingArguments, TextOptions, choice, optional, preset_choice
 from .parsing import parse
 from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
-from .report import Card, RunResult, describe_model
-from .results import add_callbacks, compare, introduce, load_trained, save, score_text
+from .report import Card, RunResult, compare, describe_model, save
+from .results import add_callbacks, introduce, load_trained, score_text
 from .run_folder import RunFolder, settings_of
 from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, loss_names

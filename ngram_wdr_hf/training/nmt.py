@@ -39,8 +39,8 @@ from .options import KINDS, ModelOptions, RunTrainingArguments, optional, preset
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
-from .report import Card, RunResult, describe_model, ensemble_cells, named_ensembles
-from .results import EnsembleSearch, add_callbacks, compare, fit_and_score, introduce, load_trained, save, set_ensemble
+from .report import Card, RunResult, compare, describe_model, ensemble_cells, named_ensembles, save
+from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
 from .run_folder import TRANSLATIONS, RunFolder, settings_of
 from .trainer import NgramTrainer, loss_names, to_device, uses_fsdp
 from .translator import Translator
@@ -236,7 +236,7 @@ def nmt_result(
     folder: RunFolder,
 ) -> RunResult:
     """Return the result of a run: BLEU and chrF of the translations, and the perplexities of the references."""
-    own, search, splits, tables, over_lambda = model.ngram_ensemble(), model.generation_config, {}, {}, {}
+    own, search, splits, tables = model.ngram_ensemble(), model.generation_config, {}, {}
     for split, rated in ratings.items():
         each, lambdas = scores[split], list(filter(is_lambda, rated))
         splits[split] = {
@@ -258,8 +258,6 @@ def nmt_result(
             figures = {ensemble: rating[name] for ensemble, rating in rated.items()}
             cells = ensemble_cells("sentences", rated[0.0]["num_sentences"], named, figures, own)
             tables.setdefault(title, {})[split] = cells
-        if split == "validation":  # the only one translated with every λ
-            over_lambda[split] = {value: rated[value]["bleu"] for value in lambdas}
     shown = [name for name in ("source", "reference", "plain", "hypothesis") if name != "hypothesis" or own != 0]
     texts = ["\n".join(f"{name:<10}  {row[name]}" for name in shown if row[name] is not None) for row in examples]
     return RunResult(
@@ -270,8 +268,5 @@ def nmt_result(
         tables=tables,
         ensemble=own,
         fit=fit,
-        over_lambda=over_lambda,
-        with_weights={split: rated[fit.ensemble]["bleu"] for split, rated in ratings.items() if fit},
-        lambda_figure="BLEU",
         samples={describe_ensemble(own): "\n\n".join(texts)} if texts else {},
     )

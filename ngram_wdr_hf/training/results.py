@@ -1,8 +1,7 @@
-"""What scripts do around the training: the search for an ensemble, callbacks, scores, comparisons."""
+"""What scripts do around the training: the search for an ensemble, callbacks, scores."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -15,17 +14,7 @@ from ..evaluation.scores import MaskedScores, ScoredText, Scores, by_kind, score
 from ..method.ensemble import Ensemble, ensemble_arguments
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments
 from .presets import RECIPES
-from .report import (
-    Card,
-    RunResult,
-    describe_model,
-    print_samples,
-    print_tables,
-    save_evaluation,
-    save_lambda_plot,
-    save_results,
-    save_training_plot,
-)
+from .report import describe_model
 from .run_folder import RunFolder
 from .trainer import NgramTrainer, to_device, uses_fsdp
 
@@ -45,47 +34,39 @@ class EnsembleSearch:
     def of(
         cls, options: EnsembleOptions, model: ModelOptions, training: RunTrainingArguments, searches: bool = True
     ) -> "EnsembleSearch":
-        """
-        Return what the options ask for. By default, there is no search (`searches=False`, or heads for drafts alone),
-        or that of the recipe, with the preset's λ.
-        """
-        recipe = RECIPES[model.recipe or model.default_recipe]
-        searches = searches and recipe.ensemble is not None
+        """Return what the options ask for; by default, what the recipe does, or nothing without `searches`."""
+        by_default = RECIPES[model.recipe or model.default_recipe].ensemble if searches else None
         lambdas = model.presets[model.preset].lambdas if model.preset is not None else {}
-        grid = [0.0]
         if options.lambda_grid is not None:
             grid = options.lambda_grid
-        elif searches:
-            grid = [0.0, lambdas[model.kind]] if model.kind in lambdas else list(USUAL_GRID)
-        by_recipe = searches and training.do_train and recipe.ensemble == "fitted"
-        return cls(grid, by_recipe if options.ensemble is None else options.ensemble == "fitted")
+        elif by_default is None:
+            grid = [0.0]
+        else:
+            grid = [0.0, lambdas[model.kind]] if model.kind in lambdas else [*USUAL_GRID]
+        return cls(grid, (options.ensemble or (by_default if training.do_train else None)) == "fitted")
 
     def trainer_options(self, model: ModelOptions, training: RunTrainingArguments) -> dict[str, Any]:
-        """
-        Select the best checkpoint by what the model will be used with, in `training`, and return the arguments of
-        [`NgramTrainer`] for its evaluations.
-        """
+        """Set the metric of the best checkpoint in `training`, and return `NgramTrainer`'s arguments to measure it."""
         is_sharded, has_heads_only = uses_fsdp(training), model.train_mode == "heads"
         fits = (self.fits or training.requested_metric == "fitted_perplexity") and not is_sharded
         if has_heads_only:
             counts_drafts = RECIPES[model.recipe or model.default_recipe].ensemble is None and not is_sharded
             default_metric = "accepted_drafts" if counts_drafts else "heads_loss"
-            if not (training.requested_metric or default_metric).startswith(HEAD_METRICS):
-                raise InputError(
-                    f"`--metric_for_best_model {training.requested_metric}` never changes with `--train_mode heads`: "
-                    f"choose {default_metric}."
-                )
         elif fits:
             default_metric = "fitted_perplexity"
         else:
             default_metric = "loss" if model.recipe == "paper" else "best_perplexity"
         training.select_by(default_metric)
-        needs_ensemble = training.metric_for_best_model != "accepted_drafts"
+        metric = training.metric_for_best_model
+        if has_heads_only and not metric.startswith(HEAD_METRICS):
+            raise InputError(
+                f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`: choose {default_metric}."
+            )
         # The grid takes longer than the fit, and the fit is at least as good.
-        needs_grid = needs_ensemble and (not fits or training.metric_for_best_model == "best_perplexity")
+        needs_grid = metric == "best_perplexity" or not (fits or metric == "accepted_drafts")
         return {
             "ensembles": self.grid if needs_grid and model.kind not in ("plain", "bow") else (),
-            "fits_ensemble": fits and needs_ensemble,
+            "fits_ensemble": fits and metric != "accepted_drafts",
             "measures_acceptance": has_heads_only and not is_sharded,
             "head_loss_schedule": model.head_loss_schedule,
         }
@@ -103,9 +84,8 @@ def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTr
     """Print the sizes of the model and of each split, in the first process."""
     if training.process_index == 0:
         fields = describe_model(model)
-        heads = f", {fields['head_parameters']:,} of them in the heads" if model.ngram_heads else ""
-        texts = ", ".join(f"{split} {count}" for split, count in counts.items())
-        print(f"{fields['name']}: {fields['num_parameters']:,} parameters{heads}. Data: {texts}.")
+        sizes = f"{fields['num_parameters']:,} parameters, {fields['head_parameters']:,} of them in the heads"
+        print(f"{fields['name']}: {sizes}. Data: {', '.join(f'{split} {count}' for split, count in counts.items())}.")
 
 
 def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainingArguments) -> PreTrainedModel:
@@ -118,20 +98,15 @@ def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainin
 def fit_and_score(
     model: PreTrainedModel, texts: Mapping[str, ScoredText], search: EnsembleSearch, training: RunTrainingArguments
 ) -> tuple[EnsembleFit | None, dict[str, Scores]]:
-    """
-    Fit the ensemble's weights on the validation text, if `search` asks for that, and score every text: for the model's
-    own ensemble, the grid of λ, the weights and the best temperature. All processes share the work.
-    """
-    own, fit, ensembles = model.ngram_ensemble(), None, {0.0}
+    """Fit weights to the validation text, if `search` asks for that, and score every text for all ensembles."""
+    fit, ensembles = None, {0.0}
     if model.ngram_heads:
-        ensembles |= {own, *search.grid}
+        ensembles |= {model.ngram_ensemble(), *search.grid}
         if search.fits and "validation" in texts:
             fit = fit_ensemble(model, texts["validation"], training.eval_batch_size)
             ensembles |= {fit.temperature, fit.ensemble}
-    return fit, {
-        split: score_text(score, split, text, training, model=model, ensembles=by_kind(ensembles))
-        for split, text in texts.items()
-    }
+    options = {"model": model, "ensembles": by_kind(ensembles)}
+    return fit, {split: score_text(score, split, text, training, **options) for split, text in texts.items()}
 
 
 def score_text(
@@ -145,48 +120,4 @@ def score_text(
 
 def set_ensemble(model: PreTrainedModel, ensemble: Ensemble) -> None:
     """Set the ensemble in the model's configuration."""
-    fields = {"ensemble_lambda": 0.0, "ensemble_weights": None} | ensemble_arguments(ensemble)
-    for name, value in fields.items():
-        setattr(model.config, name, value)
-
-
-def save(
-    result: RunResult,
-    model: PreTrainedModel,
-    folder: RunFolder,
-    training: RunTrainingArguments,
-    card: Card,
-    usage: Mapping[str, Any],
-) -> None:
-    """
-    Print the results of a run in the first process. Save them, and the chosen ensemble in the model's configuration,
-    and push all. Without training, save the results only. `usage` has the values for the card's example code.
-    """
-    if not training.should_save:
-        return
-    print_samples(result)
-    print_tables([result])
-    if not training.do_train:
-        save_evaluation(result, folder.path)
-        return
-    model.config.save_pretrained(folder.path)
-    save_results(result, folder.path, card, {"name": folder.repository or str(folder.path), **usage})
-    folder.push(training)
-
-
-def compare(
-    main: Callable[[Sequence[str]], RunResult],
-    arguments: Sequence[str],
-    result: RunResult,
-    model: ModelOptions,
-    training: RunTrainingArguments,
-) -> None:
-    """Run `main` with the same command line for each other kind of model, and print and plot all results together."""
-    results, folder = [result], Path(training.output_dir)
-    for kind, options in model.compared_kinds.items():
-        if kind != model.kind:
-            results.append(main([*arguments, *options, "--compare", "false", "--output_dir", str(folder / kind)]))
-    if training.should_save:
-        print_tables(results)
-        save_lambda_plot(results, folder / "comparison.png")
-        save_training_plot(results, folder / "comparison_training.png")
+    model.config.update({"ensemble_lambda": 0.0, "ensemble_weights": None} | ensemble_arguments(ensemble))

@@ -1,8 +1,9 @@
 """The folder of a run: its options, its state, and the checkpoint to resume from."""
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from transformers import PreTrainedTokenizerBase, TrainerState, TrainingArgument
 from ..data.errors import InputError
 from ..data.tokenizers import load_tokenizer
 from .parsing import SETTINGS
-from .report import METRICS
 from .trainer import ResumableTrainer
 
+METRICS = "metrics.json"
 # Trainer writes it last: it marks a checkpoint, and the training in a run's folder, as complete.
 STATE = "trainer_state.json"
 TRANSLATIONS = "test_translations.jsonl"
@@ -27,18 +28,11 @@ LENGTHS = {"max_steps", "num_train_epochs"}
 # What may be in the folder before a run begins.
 LEFT_OVER = (".", "evaluation.", "tokenizer", "special_tokens_map", "vocab")
 # Options that do not change the trained weights: hardware, reports, what is saved.
-# fmt: off
-NOT_SETTINGS = {
-    "accelerator_config", "cache_limit", "compare", "dataloader_num_workers", "dataloader_persistent_workers",
-    "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters", "ddp_timeout", "deepspeed", "disable_tqdm", "do_train", "fsdp", "fsdp_config",
-    "gradient_diversity_steps", "greater_is_better", "hub_model_id", "hub_private_repo", "hub_token",
-    "length_penalty", "log_level", "logging_first_step", "logging_steps", "logging_strategy", "num_beams",
-    "num_examples", "num_workers", "output_dir", "per_device_eval_batch_size", "prompt", "push_to_hub", "report_to",
-    "resume_from_checkpoint", "run_name", "sample_tokens", "save_total_limit", "translate", "use_cpu",
-    "use_mtp",
-}
-# fmt: on
+NOT_SETTINGS = re.compile(
+    "(accelerator|dataloader_[np]|ddp|deepspeed|fsdp|hub|log).*|compare|disable_tqdm|do_train|gradient_diversity_steps|"
+    "greater_is_better|length_penalty|num_(beams|examples|workers)|output_dir|per_device_eval_batch_size|prompt|"
+    "push_to_hub|report_to|resume_from_checkpoint|run_name|sample_tokens|save_total_limit|translate|use_(cpu|mtp)"
+)
 
 
 def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str, Any]:
@@ -50,17 +44,14 @@ def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str,
     defaults = type(training)(output_dir=training.output_dir).to_dict()
     preset = model.presets.get(getattr(model, "preset", None))
     kept = {"seed", "learning_rate", *(preset.arguments if preset is not None else ())}
-    trainers = {
-        name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]
-    } | {"metric_for_best_model": training.requested_metric}
-    settings = {
+    others = {name: value for name, value in training.to_dict().items() if name in kept or value != defaults[name]}
+    others["metric_for_best_model"] = training.requested_metric
+    others["num_processes"] = training.world_size if training.world_size > 1 else None
+    return {
         name: value
-        for name, value in {**own, **trainers}.items()
-        if name not in NOT_SETTINGS and (value is not None or name in kept)
+        for name, value in {**own, **others}.items()
+        if not NOT_SETTINGS.fullmatch(name) and (value is not None or name in kept)
     }
-    if training.world_size > 1:
-        settings["num_processes"] = training.world_size
-    return settings
 
 
 class RunFolder:
@@ -86,27 +77,25 @@ class RunFolder:
             yield folder
             return
         folder.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.path / ".lock")
-        if training.process_index == 0:
-            try:
-                lock.acquire(blocking=False)
-            except Timeout as error:
-                raise InputError(
-                    f"`--output_dir {folder.path}` is in use by another run: wait for it, or choose another folder."
-                ) from error
+        is_first = training.process_index == 0
         try:
+            lock = FileLock(folder.path / ".lock").acquire(blocking=False) if is_first else nullcontext()
+        except Timeout as error:
+            raise InputError(f"`--output_dir {folder.path}` is in use by another run: choose another.") from error
+        with lock:
             folder._check()
-            folder._make_repository(training)
+            if training.push_to_hub and is_first:
+                name, token = training.hub_model_id or folder.path.absolute().name, training.hub_token
+                url = create_repo(name, token=token, private=training.hub_private_repo, exist_ok=True)
+                folder.repository = url.repo_id
+            # Trainer would push its own model card.
+            training.push_to_hub = False
             yield folder
-        finally:
-            lock.release()
 
     def _check(self) -> None:
         if not self.has_begun():
             if any(not child.name.startswith(LEFT_OVER) for child in self.path.iterdir()):
-                raise InputError(
-                    f"`--output_dir {self.path}` has files, but no run of these scripts: choose an empty folder."
-                )
+                raise InputError(f"`--output_dir {self.path}` has files, but no run: choose an empty folder.")
             return
         saved = yaml.safe_load((self.path / SETTINGS).read_text(encoding="utf-8")) or {}
         now = yaml.safe_load(_as_yaml(self.settings))
@@ -132,10 +121,9 @@ class RunFolder:
         return load_tokenizer(str(self.path)) if self.is_trained_here and self.has_begun() else None
 
     def begin(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write the tokenizer and the settings of a run that is to be trained, before its training."""
+        """Write tokenizer and settings before the training, and remove the results of a shorter one."""
         if not self.has_begun():
             tokenizer.save_pretrained(self.path)
-        # What a shorter training of the run has left.
         for path in (path for pattern in (STATE, *RESULTS) for path in self.path.glob(pattern)):
             path.unlink()
         # Renamed when complete, so that an interrupted write leaves no damaged file.
@@ -149,16 +137,20 @@ class RunFolder:
         `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
         training as complete.
         """
-        checkpoint = self._last_checkpoint()
-        state, num_steps = (None, 0) if checkpoint is None else (read_state(checkpoint), trainer.num_steps())
-        if state is not None and state.global_step > num_steps:
-            raise InputError(
-                f"{checkpoint} has more than {num_steps:,} steps: train for longer, or in another folder."
-            )
+        complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
+        checkpoint = max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
+        is_over = False
+        if checkpoint is not None:
+            state, num_steps = read_state(checkpoint), trainer.num_steps()
+            if state.global_step > num_steps:
+                raise InputError(f"{checkpoint} has more than {num_steps:,} steps: train for longer, or elsewhere.")
+            # At the full length, or stopped early.
+            has_ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+            is_over = has_ended and state.max_steps == num_steps
         if trainer.args.should_save:
             self.begin(tokenizer)
         trainer.accelerator.wait_for_everyone()
-        if state is not None and _has_ended(state) and state.max_steps == num_steps:
+        if is_over:
             # Trainer would take another step.
             trainer.load_result(checkpoint)
         else:
@@ -168,35 +160,16 @@ class RunFolder:
         trainer.save_state()
         trainer.accelerator.wait_for_everyone()
 
-    def _last_checkpoint(self) -> Path | None:
-        complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
-        return max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
-
     def history(self) -> list[dict[str, float]]:
         """Return Trainer's log of the completed training; empty in an evaluation."""
         return read_state(self.path).log_history if self.is_trained_here else []
 
-    def _make_repository(self, training: TrainingArguments) -> None:
-        if training.push_to_hub and training.process_index == 0:
-            name = training.hub_model_id or self.path.absolute().name
-            url = create_repo(name, token=training.hub_token, private=training.hub_private_repo, exist_ok=True)
-            self.repository = url.repo_id
-        # Trainer would push its own model card.
-        training.push_to_hub = False
-
-    def push(self, training: TrainingArguments) -> None:
+    def push(self, token: str | None) -> None:
         """Upload the run to its repository on the Hub, if it has one, without its checkpoints and logs."""
-        if self.repository is None:
-            return
-        subfolders = [f"{child.name}/*" for child in self.path.iterdir() if child.is_dir()]
-        upload_folder(
-            repo_id=self.repository,
-            folder_path=self.path,
-            token=training.hub_token,
-            ignore_patterns=[".*", "training_args.bin", "comparison*", *subfolders],
-            commit_message="Trained model with N-gram heads",
-        )
-        print(f"Pushed to {self.repository}.")
+        if self.repository is not None:
+            ignored = [".*", "*/*", "training_args.bin", "comparison*"]
+            upload_folder(repo_id=self.repository, folder_path=self.path, token=token, ignore_patterns=ignored)
+            print(f"Pushed to {self.repository}.")
 
 
 def read_state(folder: Path) -> TrainerState | None:
@@ -205,11 +178,6 @@ def read_state(folder: Path) -> TrainerState | None:
         return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
-
-
-def _has_ended(state: TrainerState) -> bool:
-    """Return whether a training had its full length, or was stopped early, when its state was saved."""
-    return state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
 
 
 def _as_yaml(settings: dict[str, Any]) -> str:

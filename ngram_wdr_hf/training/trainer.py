@@ -36,10 +36,7 @@ def uses_fsdp(training: TrainingArguments) -> bool:
 
 
 def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
-    """
-    Move a loaded model to the device of `training` and return it. With FSDP and several processes, copy the weights
-    from the first process, the only one that loads them, to all others.
-    """
+    """Move a loaded model to its device and return it. With FSDP, only the first process has loaded its weights."""
     model = model.to(training.device)
     if uses_fsdp(training) and training.world_size > 1:
         with torch.no_grad():
@@ -48,18 +45,14 @@ def to_device(model: nn.Module, training: TrainingArguments) -> nn.Module:
 
 
 class ResumableTrainer(Trainer):
-    """
-    A [`Trainer`] for [`RunFolder.train`]. A loss that is infinite or not a number ends the training with a
-    `FloatingPointError`.
-    """
+    """A [`Trainer`] for `RunFolder.train`. A loss that is not finite is a `FloatingPointError`."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # With float16, steps whose gradients overflow are skipped.
         may_overflow = "loss" in logs and self.accelerator.scaler is not None
         if not may_overflow and not math.isfinite(logs.get("loss", logs.get("eval_loss", 0.0))):
-            raise FloatingPointError(
-                f"The loss is not finite in step {self.state.global_step}: lower the learning rate."
-            )
+            step = self.state.global_step
+            raise FloatingPointError(f"The loss is not finite in step {step}: lower the learning rate.")
         super().log(logs, start_time)
 
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
@@ -88,19 +81,19 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
     A [`Trainer`] that also logs the loss of each depth, averaged over targets: `next_word_loss`, `head_1_loss`, ....
     It evaluates `EvaluationWindows` and `PairBatches` exactly for many ensembles in one pass: `eval_loss` and
     `eval_perplexity` are those of the model's own ensemble, `eval_best_perplexity` is that of `eval_best_lambda`, and
-    `eval_heads_loss` the mean loss of the heads. Other datasets are evaluated as in [`Trainer`]. A loss that is not
-    finite ends the training with a `FloatingPointError`. `last_scores` holds the scores of the last exact evaluation.
+    `eval_heads_loss` the mean loss of the heads. Other datasets are evaluated as in [`Trainer`].
+    `last_scores` holds the scores of the last exact evaluation. A loss that is not finite ends the training with a
+    `FloatingPointError`.
 
     Args:
         ensembles (`Sequence[Ensemble]`, *optional*): The ensembles to evaluate besides the model's own, values of λ or
-            tuples of weights, none by default.
+            tuples of weights.
         fits_ensemble (`bool`, *optional*, defaults to `False`): Whether to fit weights to a sample of the text and log
             `eval_fitted_perplexity`. Without heads, that is the model's own perplexity.
         measures_acceptance (`bool`, *optional*, defaults to `False`): Whether to log the acceptance rate of the heads'
             greedy drafts on a sample of the text, `eval_head_1_acceptance`, ..., and the mean number of accepted
             drafts per forward pass if all heads draft, `eval_accepted_drafts`. Not with FSDP, which shards the model.
-        head_loss_schedule (`str`, *optional*, defaults to `"constant"`): The heads' loss weights over time, see
-            [`head_factors`].
+        head_loss_schedule (`str`, *optional*, defaults to `"constant"`): See [`head_factors`].
         kwargs: Arguments of [`Trainer`].
     """
 
@@ -175,10 +168,7 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(text))
 
     def score(self, model: nn.Module, text: ScoredText, on_batch) -> dict[str, float]:
-        """
-        Score a text, keep the result in `last_scores`, and return the metrics to log, without the prefix `eval_`.
-        `on_batch` is called after each batch.
-        """
+        """Score a text, keep the result in `last_scores`, and return the metrics to log, without their prefix."""
         unwrapped, batch_size = self.accelerator.unwrap_model(self.model), self.args.eval_batch_size
         own = fitted = unwrapped.ngram_ensemble()
         if self.fits_ensemble and unwrapped.ngram_heads:

