@@ -87,8 +87,10 @@ def _write_rows(
             part = len(store.parts)
             torch.manual_seed(training.seed + part)
             chosen = [prompts[(part * size + i) % len(prompts)] for i in range(size)]
-            store.append(_continue(model, chosen, options))
-            bar.update(total_length(store.parts[-1]))
+            store.append(_continue(model, chosen, options, bar))
+            # Prompts count, and what follows the end of a row does not.
+            bar.n = total_length(store.rows)
+            bar.refresh()
 
 
 def _keep_freed_memory() -> None:
@@ -104,8 +106,14 @@ def _keep_freed_memory() -> None:
 
 
 @torch.no_grad()
-def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options: Any) -> list[list[int]]:
+def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options: Any, bar: tqdm) -> list[list[int]]:
     """Return the prompts with the model's continuations, without drafts, up to and including the end token."""
+
+    def move_bar(input_ids: torch.LongTensor, scores: Any, **kwargs) -> torch.BoolTensor:
+        """Be a stopping criterion that stops no row."""
+        bar.update(len(input_ids))
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
     temperature, ends = options.self_generated_temperature, model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
@@ -121,6 +129,7 @@ def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options:
         num_beams=1,
         use_mtp=False,
         ensemble_lambda=0.0,
+        stopping_criteria=[move_bar],
     )
     rows = generated[:, begin:].tolist()
     lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in rows]
