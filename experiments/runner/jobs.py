@@ -45,7 +45,7 @@ class Job:
         if time.monotonic() - self.told < PROGRESS_SECONDS:
             return None
         self.told = time.monotonic()
-        line = last_line(self.log, "eval_perplexity")
+        line = last_line(self.log, "validation perplexity")
         is_new, self.shown = line != self.shown, line
         return line if is_new else None
 

@@ -85,6 +85,7 @@ def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
     logged = [entry for entry in metrics["history"] if "head_3_loss" in entry]
     assert len(logged) == 40
     assert all(logged[-1][name] < logged[0][name] for name in ("next_word_loss", "head_3_loss"))
+    assert "step     20  validation perplexity" in printed
     for name in ("lambda_sweep.png", "training.png", "run.yaml", "tokenizer.json"):
         assert (folder / name).stat().st_size > 0
 

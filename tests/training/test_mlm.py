@@ -58,6 +58,7 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     validation = metrics["splits"]["validation"]
     # An untrained model's perplexity is about the vocabulary size.
     assert validation["perplexity"] < 50 and validation["accuracy"] > 0.1
+    assert "step     60  validation perplexity" in printed and re.search(r"accuracy [\d.]+%  by depth", printed)
     logged = [entry for entry in metrics["history"] if {"loss", "masked_word_loss", "head_2_loss"} <= entry.keys()]
     assert len(logged) == 240 and logged[-1]["head_2_loss"] < logged[0]["head_2_loss"]
     assert "lambda" not in (folder / "README.md").read_text()
