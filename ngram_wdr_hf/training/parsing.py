@@ -1,7 +1,7 @@
 """Options of a script: from the command line, from a YAML file, and by preset."""
 
 import json
-from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -19,10 +19,7 @@ USAGE = "%(prog)s [FILE.yaml] [--option value ...]"
 
 
 class HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """A formatter that shows defaults except `None`, and keeps the line breaks of the description."""
-
-    def _get_help_string(self, action: Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+    """A formatter that shows defaults and keeps the line breaks of the description."""
 
 
 class OptionParser(HfArgumentParser):
