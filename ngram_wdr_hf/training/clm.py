@@ -139,7 +139,7 @@ def main(
             train_dataset = training_set(data, block_size)
             if options.cache_hidden_states:
                 # An interrupted run can only be resumed in a folder that it has begun.
-                if training.should_save:
+                if training.should_save and not folder.has_begun():
                     folder.begin(tokenizer)
                 train_dataset = CachedRows(train_dataset, folder.path, model, training)
             trainer = NgramTrainer(
