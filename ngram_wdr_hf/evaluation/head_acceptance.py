@@ -1,23 +1,18 @@
 """How often the heads' greedy drafts are accepted, measured on a text."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from ..method.documents import IGNORE_INDEX
 from ..method.logits import LogitLayer
 from ..method.loss import chunk_rows
 from .scores import ScoredText, sample_predictions, sum_over_processes
 
-if TYPE_CHECKING:
-    from ..modeling.causal import NgramMixin
-
 
 @torch.no_grad()
-def head_acceptance(
-    model: "NgramMixin", text: ScoredText, batch_size: int = 8, max_tokens: int = 5_000
-) -> list[float]:
+def head_acceptance(model: nn.Module, text: ScoredText, batch_size: int = 8, max_tokens: int = 5_000) -> list[float]:
     """
     Return the acceptance rate of each head's greedy drafts on a random sample of a text: how often head n's draft is
     the model's own choice, where the drafts of the heads before it were accepted and equal the text. 0 for a head

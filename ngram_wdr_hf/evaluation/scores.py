@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import distributed, nn
@@ -12,10 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..method.documents import IGNORE_INDEX
 from ..method.ensemble import Ensemble, is_lambda
-
-if TYPE_CHECKING:
-    from ..method.heads import NgramPredictions
-    from ..modeling.causal import NgramMixin
+from ..method.heads import NgramPredictions
 
 # A mean over no targets would be 0, and the perplexity a perfect 1.
 NO_TARGETS = "`text` has no targets, so it has no perplexity: give a longer text."
@@ -165,8 +162,8 @@ def _score(
 
 @torch.no_grad()
 def sample_predictions(
-    model: "NgramMixin", text: ScoredText, batch_size: int, max_tokens: int
-) -> Iterator["NgramPredictions"]:
+    model: nn.Module, text: ScoredText, batch_size: int, max_tokens: int
+) -> Iterator[NgramPredictions]:
     """Yield the predictions for random batches, until those of all processes have `max_tokens` targets."""
     num_tokens, num_processes = 0, processes()[1]
     with evaluating(model):
