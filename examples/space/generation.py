@@ -51,7 +51,7 @@ def load(name: str) -> Checkpoint:
     """Load a causal language model with heads that can draft, from a folder or the Hub."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     if not getattr(model, "ngram_heads", None):
-        raise ValueError(f"{name} is no causal language model with heads: choose one of `ngram-wdr clm` or `heads`.")
+        raise ValueError(f"{name} is not a causal model with heads: choose one of `ngram-wdr clm` or `heads`.")
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     # The first generation of a process is slow. A model that cannot draft raises an error here.
     for use_mtp in (False, True):
