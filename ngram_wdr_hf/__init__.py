@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .backbones.tensorized import WDRNgramTensorizedTransformerConfig, WDRNgramTensorizedTransformerLMHeadModel
     from .backbones.tensorized_model import TensorizedTransformerConfig, TensorizedTransformerLMHeadModel
     from .backbones.with_heads import with_ngram_heads
-    from .decoding.processor import NgramEnsembleLogitsProcessor
+    from .decoding.ensemble_processor import NgramEnsembleLogitsProcessor
     from .evaluation.ensemble_fit import fit_ensemble
     from .method.differences import conjugate, wdr
     from .training.sft import NgramSFTTrainer
@@ -84,7 +84,7 @@ __all__ = [
 
 # Where the names are; the others are in `backbones`.
 _MODULES = {
-    "NgramEnsembleLogitsProcessor": ".decoding.processor",
+    "NgramEnsembleLogitsProcessor": ".decoding.ensemble_processor",
     "NgramSFTTrainer": ".training.sft",
     "NgramTrainer": ".training.trainer",
     "conjugate": ".method.differences",

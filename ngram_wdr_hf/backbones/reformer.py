@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers import GenerationMixin, ReformerConfig, ReformerLayer, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention, ReformerDynamicCache
 
-from ..decoding.history import NgramHistory
+from ..decoding.cache_history import NgramHistory
 from ..method.configuration import NgramConfigMixin
 from ..modeling.causal import NgramMixin
 from ..modeling.checkpoint import logger

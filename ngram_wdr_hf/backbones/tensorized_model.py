@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
-from ..decoding.history import tokens_in
+from ..decoding.cache_history import tokens_in
 from ..method.configuration import check_integer
 from ..method.documents import allowed_by
 

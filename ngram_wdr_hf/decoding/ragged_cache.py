@@ -6,7 +6,7 @@ import torch
 from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
-from .history import NgramHistory, can_host_history, layers_and_history, self_attention_of, stock_class_of
+from .cache_history import NgramHistory, can_host_history, layers_and_history, self_attention_of, stock_class_of
 from .obstacles import CannotDraft
 
 # Layers whose rows can be cropped and shifted separately.

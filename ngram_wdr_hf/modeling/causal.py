@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
-from ..decoding.history import (
+from ..decoding.cache_history import (
     NgramHistory,
     StaticNgramHistory,
     can_host_history,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from ngram_wdr_hf.decoding.history import layers_and_history
+from ngram_wdr_hf.decoding.cache_history import layers_and_history
 from tests.support.options import DRAFTS, EVERYTHING, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
 from tests.support.tiny import SEQ2SEQ, model_of, prompts, random_ids

@@ -20,8 +20,8 @@ from transformers import (
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLayer
 
 from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
-from ngram_wdr_hf.decoding import history
-from ngram_wdr_hf.decoding.history import NgramHistory, history_of, layers_and_history, self_attention_of
+from ngram_wdr_hf.decoding import cache_history as history
+from ngram_wdr_hf.decoding.cache_history import NgramHistory, history_of, layers_and_history, self_attention_of
 from tests.support.options import DRAFTS, EVERYTHING
 from tests.support.side_by_side import generate, were_drafts_right
 from tests.support.tiny import LLAMA_SIZES, model_of, random_ids

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-from ngram_wdr_hf.decoding.history import NgramHistory, layers_and_history
+from ngram_wdr_hf.decoding.cache_history import NgramHistory, layers_and_history
 from tests.support import reference
 from tests.support.encoder_decoder import PAD, START, STEPS, lengths_read, padded_sources, prompt
 from tests.support.generation import assert_same_generation, differ, generate
