@@ -15,9 +15,9 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from ..decoding.ensemble_processor import split_ensemble_processors
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.obstacles import CannotDraft
-from ..decoding.ensemble_processor import split_ensemble_processors
 from ..method.configuration import check_ensemble_weights, check_fraction, check_integer
 from ..method.ensemble import is_plain
 from ..method.names import refuse_misspelt

@@ -28,8 +28,8 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
-from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.cache_history import history_of, layers_and_history
+from ngram_wdr_hf.decoding.drafter import Drafter
 from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_crop
 from ngram_wdr_hf.decoding.rows import TextRows
 from tests.support.errors import raises_naming
