@@ -1,53 +1,54 @@
-"""Backbones with N-gram heads: one small file per named class, and `with_ngram_heads` for all others."""
+"""
+Backbones with N-gram heads. Each class with its own file is imported when it is used. `WDRNgram` before the name of
+any other language model class of Transformers makes one on the spot.
+"""
 
-from .bart import WDRNgramBartForConditionalGeneration
-from .bert import WDRNgramBertForMaskedLM
-from .checks import probe
-from .gemma import WDRNgramGemma2ForCausalLM, WDRNgramGemma3ForCausalLM, WDRNgramGemmaForCausalLM
-from .gpt2 import WDRNgramGPT2LMHeadModel
-from .gpt_neox import WDRNgramGPTNeoXForCausalLM
-from .llama import WDRNgramLlamaForCausalLM
-from .marian import WDRNgramMarianMTModel
-from .mistral import WDRNgramMistralForCausalLM
-from .modernbert import WDRNgramModernBertForMaskedLM
-from .opt import WDRNgramOPTForCausalLM
-from .qwen3 import WDRNgramQwen3ForCausalLM
-from .reformer import WDRNgramReformerModelWithLMHead
-from .registry import class_by_name, ngram_class, register_named
-from .t5 import WDRNgramT5ForConditionalGeneration
-from .tensorized import WDRNgramTensorizedTransformerLMHeadModel
-from .tensorized_model import TensorizedTransformerLMHeadModel
-from .with_heads import with_ngram_heads
+from typing import Any
 
-__all__ = ["ngram_class", "probe", "with_ngram_heads"]
+from transformers import AutoConfig
+from transformers.models.auto import configuration_auto
 
-for _model in (
-    TensorizedTransformerLMHeadModel,
-    WDRNgramBartForConditionalGeneration,
-    WDRNgramBertForMaskedLM,
-    WDRNgramGPT2LMHeadModel,
-    WDRNgramGPTNeoXForCausalLM,
-    WDRNgramGemma2ForCausalLM,
-    WDRNgramGemma3ForCausalLM,
-    WDRNgramGemmaForCausalLM,
-    WDRNgramLlamaForCausalLM,
-    WDRNgramMarianMTModel,
-    WDRNgramMistralForCausalLM,
-    WDRNgramModernBertForMaskedLM,
-    WDRNgramOPTForCausalLM,
-    WDRNgramQwen3ForCausalLM,
-    WDRNgramReformerModelWithLMHead,
-    WDRNgramT5ForConditionalGeneration,
-    WDRNgramTensorizedTransformerLMHeadModel,
-):
-    register_named(_model)
+TYPE_PREFIX = "wdr_ngram_"
+# The backbone that is not in Transformers.
+OWN_BACKBONE = "tensorized_transformer"
 
 
-def __getattr__(name: str) -> type:
+class _ConfigOnDemand(type):
     """
-    Return a class with heads or its configuration by its name, `backbones.WDRNgramOlmo2ForCausalLM`, created if
-    necessary. `pickle` looks up classes in this way. Raise an `AttributeError` for any other name.
+    Class of a placeholder for a configuration class: to use it is to use that class. `AutoConfig.register` takes only
+    classes, and to make those of all architectures would import them all.
     """
+
+    model_type: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._config_class(*args, **kwargs)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._config_class, name)
+
+    @property
+    def _config_class(cls) -> Any:
+        from .registry import config_class_of
+
+        return config_class_of(cls.model_type)
+
+
+def register_model_types() -> None:
+    """Let `AutoConfig` know the model types of all classes with heads."""
+    types = [f"{TYPE_PREFIX}{name}" for name in (*configuration_auto.CONFIG_MAPPING_NAMES, OWN_BACKBONE)]
+    for model_type in (*types, OWN_BACKBONE):
+        AutoConfig.register(
+            model_type, _ConfigOnDemand("ConfigOnDemand", (), {"model_type": model_type}), exist_ok=True
+        )
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class with heads or its configuration by its name, as `pickle` does. It is made if necessary."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from .registry import class_by_name
+
     found = class_by_name(name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,16 +6,17 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, GenerationMixin
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+from .registry import register
 
 
 class WDRNgramBartConfig(NgramSeq2SeqConfigMixin, BartConfig):
-    __doc__ = f"""A [`BartConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+    """A [`BartConfig`] with the N-gram fields: see [`NgramSeq2SeqConfigMixin`]."""
 
     model_type = "wdr_ngram_bart"
 
 
 class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration, GenerationMixin):
-    __doc__ = f"""A [`BartForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+    """A [`BartForConditionalGeneration`] with N-gram heads: see [`NgramSeq2SeqMixin`]."""
 
     config: WDRNgramBartConfig
 
@@ -26,3 +27,6 @@ class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditional
             # BART's default decoder input, which the heads need, too: the input shifted to the right.
             inputs = {**inputs, "decoder_input_ids": self.prepare_decoder_input_ids_from_labels(inputs["input_ids"])}
         return inputs
+
+
+register(WDRNgramBartForConditionalGeneration)

@@ -5,16 +5,17 @@ from typing import ClassVar
 from transformers import GenerationMixin, MarianConfig, MarianMTModel
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+from .registry import register
 
 
 class WDRNgramMarianConfig(NgramSeq2SeqConfigMixin, MarianConfig):
-    __doc__ = f"""A [`MarianConfig`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+    """A [`MarianConfig`] with the N-gram fields: see [`NgramSeq2SeqConfigMixin`]."""
 
     model_type = "wdr_ngram_marian"
 
 
 class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel, GenerationMixin):
-    __doc__ = f"""A [`MarianMTModel`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+    """A [`MarianMTModel`] with N-gram heads: see [`NgramSeq2SeqMixin`]."""
 
     config: WDRNgramMarianConfig
     # For FSDP; stock Marian does not define it.
@@ -23,3 +24,6 @@ class WDRNgramMarianMTModel(NgramSeq2SeqMixin, MarianMTModel, GenerationMixin):
     @property
     def ngram_vocab_size(self) -> int:
         return self.config.decoder_vocab_size or self.config.vocab_size
+
+
+register(WDRNgramMarianMTModel)

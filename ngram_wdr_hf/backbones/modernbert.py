@@ -3,19 +3,40 @@
 import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
+from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedLMOutput, NgramMaskedMixin
+from .registry import register
 
 
 class WDRNgramModernBertConfig(NgramMaskedConfigMixin, ModernBertConfig):
-    __doc__ = f"""A [`ModernBertConfig`] with the N-gram fields.\n{NgramMaskedConfigMixin.__doc__}"""
+    """A [`ModernBertConfig`] with the N-gram fields: see [`NgramMaskedConfigMixin`]."""
 
     model_type = "wdr_ngram_modernbert"
 
 
 class WDRNgramModernBertForMaskedLM(NgramMaskedMixin, ModernBertForMaskedLM):
-    __doc__ = f"""A [`ModernBertForMaskedLM`] with WDR heads.\n{NgramMaskedMixin.__doc__}"""
+    """A [`ModernBertForMaskedLM`] with WDR heads: see [`NgramMaskedMixin`]."""
 
     config: WDRNgramModernBertConfig
 
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs,
+    ) -> NgramMaskedLMOutput:
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        return self.ngram_forward(inputs, labels, **kwargs)
+
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.head(hidden_states)
+
+
+register(WDRNgramModernBertForMaskedLM)

@@ -1,22 +1,24 @@
 """Reformer with N-gram heads, the paper's RF."""
 
 import copy
+from collections.abc import Sequence
 from math import lcm, prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers import GenerationMixin, ReformerConfig, ReformerLayer, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention, ReformerDynamicCache
 
 from ..decoding.cache_history import NgramHistory
 from ..method.configuration import NgramConfigMixin
-from ..modeling.causal import NgramMixin
-from ..modeling.checkpoint import logger
+from ..modeling.causal import NgramCausalLMOutput, NgramMixin
+from .registry import register
 
 
 class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
-    __doc__ = f"""A [`ReformerConfig`] with the N-gram fields.\n{NgramConfigMixin.__doc__}"""
+    """A [`ReformerConfig`] with the N-gram fields: see [`NgramConfigMixin`]."""
 
     model_type = "wdr_ngram_reformer"
     # A causal language model; the stock default is an encoder.
@@ -24,27 +26,18 @@ class WDRNgramReformerConfig(NgramConfigMixin, ReformerConfig):
 
 
 class NgramReformerCache(ReformerDynamicCache):
-    """Reformer's own cache class with the ensemble's history, which is reordered together with the cache."""
+    """Reformer's own cache with the ensemble's history, which is reordered together with the cache."""
 
     history: NgramHistory
 
     @classmethod
-    def adopt(cls, cache: Any, length: int) -> None:
-        """
-        Turn `cache` into this class in place: add an empty history of the ensemble, and drop the cached padding after
-        the first `length` tokens. A cache that is of this class already keeps its history and is not truncated.
-        """
-        if not isinstance(cache, cls):
-            cache.__class__, cache.history = cls, NgramHistory()
-            cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
-            cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
-
-    @classmethod
-    def copy_of(cls, cache: ReformerDynamicCache, length: int) -> "NgramReformerCache":
-        """Return a copy of `cache`, of `length` tokens, whose history can be extended without changing `cache`."""
-        copied: Any = copy.copy(cache)
-        cls.adopt(copied, length)
-        copied.history = copy.copy(copied.history)
+    def copy_of(cls, cache: Any, length: int) -> "NgramReformerCache":
+        """Return a copy of a cache, without the padding after its first `length` tokens, to be extended alone."""
+        copied = cls()
+        vars(copied).update(vars(cache))
+        copied.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
+        copied.states_cache = [layer[:, :length] for layer in cache.states_cache]
+        copied.history = copy.copy(cache.history) if isinstance(cache, cls) else NgramHistory()
         return copied
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -59,6 +52,11 @@ class SeededReformerLayer(ReformerLayer):
     its first run. Stock layers seed torch with nondeterministic numbers; here, the seeds are drawn from torch's
     generator.
     """
+
+    def __init__(self, config: ReformerConfig, layer_id: int):
+        super().__init__(config, layer_id)
+        if isinstance(self.attention.self_attention, LSHSelfAttention):
+            self.attention.self_attention = SeededLSHSelfAttention(config, layer_idx=layer_id)
 
     def _init_attention_seed(self) -> None:
         self.attention_seed = self._draw_seed()
@@ -87,22 +85,57 @@ class SeededLSHSelfAttention(LSHSelfAttention):
 
 
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, GenerationMixin):
-    __doc__ = f"""
-    A [`ReformerModelWithLMHead`] with N-gram heads. The heads are as wide as the hidden states, twice
-    `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions require.
-    {NgramMixin.__doc__}"""
+    """
+    A [`ReformerModelWithLMHead`] with N-gram heads: see [`NgramMixin`]. The heads are as wide as the hidden states,
+    twice `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions need.
+    """
 
     config: WDRNgramReformerConfig
     # The cache holds hash buckets and cannot be cropped.
     _is_stateful = True
 
-    def __init__(self, config: WDRNgramReformerConfig):
-        super().__init__(config)
-        for module in self.modules():
-            if isinstance(module, ReformerLayer):
-                module.__class__ = SeededReformerLayer
-            elif isinstance(module, LSHSelfAttention):
-                module.__class__ = SeededLSHSelfAttention
+    ngram_cache_name = "past_buckets_states"
+
+    def forward(  # pyrefly: ignore[bad-override]
+        self,
+        input_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        num_hashes: int | None = None,
+        past_buckets_states: ReformerDynamicCache | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        ensemble_lambda: float | Sequence[float] | None = None,
+        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        last_hidden_state: torch.Tensor | None = None,
+        **kwargs,
+    ) -> NgramCausalLMOutput:
+        inputs = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "attention_mask": attention_mask,
+            "inputs_embeds": inputs_embeds,
+            "num_hashes": num_hashes,
+            "past_buckets_states": past_buckets_states,
+            "use_cache": use_cache,
+            "output_hidden_states": output_hidden_states,
+            "output_attentions": output_attentions,
+        }
+        ensemble = (ensemble_lambda, ensemble_weights)
+        return self.ngram_forward(
+            inputs, labels, logits_to_keep, *ensemble, last_hidden_state, return_dict=return_dict, **kwargs
+        )
+
+    def _ngram_add_heads(self) -> None:
+        self.reformer.encoder.layers = nn.ModuleList(
+            SeededReformerLayer(self.config, i) for i in range(self.config.num_hidden_layers)
+        )
+        super()._ngram_add_heads()
 
     def _ngram_past_length(self, past: Any) -> int:
         if past is None:
@@ -128,11 +161,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
                     f"`{self.ngram_cache_name}` with LSH attention supports a single row, got {num_rows}. Pass the "
                     "rows one by one, or the whole texts without a cache."
                 )
-            if use_cache:
-                logger.warning_once(
-                    "`use_cache=True` with LSH attention supports a single row. Continuing without a cache."
-                )
-                return {**inputs, "use_cache": False}
+            return {**inputs, "use_cache": False}
         if past is not None and not use_cache:
             # The backbone then reads the cache without extending it, and so does the ensemble.
             return {**inputs, self.ngram_cache_name: NgramReformerCache.copy_of(past, self._ngram_past_length(past))}
@@ -148,8 +177,9 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         hidden_states, fields = super()._ngram_run_backbone(
             inputs if past_length > 0 else self._ngram_pad_inputs(inputs, name)
         )
-        if fields.get(self.ngram_cache_name) is not None:
-            NgramReformerCache.adopt(fields[self.ngram_cache_name], past_length + length)
+        cache = fields.get(self.ngram_cache_name)
+        if cache is not None and not isinstance(cache, NgramReformerCache):
+            fields[self.ngram_cache_name] = NgramReformerCache.copy_of(cache, past_length + length)
         return hidden_states[:, :length], fields
 
     def _ngram_pad_inputs(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
@@ -209,3 +239,6 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
 def _text_argument(inputs: dict[str, Any]) -> str:
     """Return the name of the argument that holds the text: `inputs_embeds` if given, `input_ids` otherwise."""
     return "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"
+
+
+register(WDRNgramReformerModelWithLMHead)

@@ -6,6 +6,7 @@ import torch
 from transformers import GenerationMixin, PreTrainedModel, T5Config, T5ForConditionalGeneration, T5Model
 
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin, NgramSeq2SeqMixin
+from .registry import register
 
 
 class NgramT5Mixin(NgramSeq2SeqMixin):
@@ -39,13 +40,16 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
 
 
 class WDRNgramT5Config(NgramSeq2SeqConfigMixin, T5Config):
-    __doc__ = f"""A [`T5Config`] with the N-gram fields.\n{NgramSeq2SeqConfigMixin.__doc__}"""
+    """A [`T5Config`] with the N-gram fields: see [`NgramSeq2SeqConfigMixin`]."""
 
     model_type = "wdr_ngram_t5"
 
 
 class WDRNgramT5ForConditionalGeneration(NgramT5Mixin, T5ForConditionalGeneration, GenerationMixin):
-    __doc__ = f"""A [`T5ForConditionalGeneration`] with N-gram heads.\n{NgramSeq2SeqMixin.__doc__}"""
+    """A [`T5ForConditionalGeneration`] with N-gram heads: see [`NgramSeq2SeqMixin`]."""
 
     config: WDRNgramT5Config
     ngram_base_class = T5Model
+
+
+register(WDRNgramT5ForConditionalGeneration)

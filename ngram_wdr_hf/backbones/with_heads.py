@@ -3,52 +3,18 @@
 import copy
 import dataclasses
 import os
-from typing import Any, Literal, overload
+from typing import Any
 
-from transformers import AutoConfig, BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
-from ..method.configuration import NgramConfigMixin
-from ..method.names import refuse_misspelt
+from ..method.configuration import NgramConfigMixin, refuse_misspelt
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.causal import NgramMixin
+from ..modeling.checkpoint import HUB_ARGUMENTS
 from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
-from ..modeling.masked import NgramMaskedConfigMixin, NgramMaskedMixin
-from ..modeling.saved import HUB_ARGUMENTS, naming_missing
-from .checks import check_config, check_model, probe
+from ..modeling.masked import NgramMaskedConfigMixin
+from .probe import check_config, check_model, probe
 from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
-
-
-@overload
-def with_ngram_heads(
-    model_or_name: str | os.PathLike[str],
-    ngram_size: int = 4,
-    ngram_target: str = "wdr",
-    *,
-    output_loading_info: Literal[True],
-    **kwargs: Any,
-) -> tuple[NgramMixin | Any, dict[str, Any]]: ...
-
-
-@overload
-def with_ngram_heads(
-    model_or_name: BertForMaskedLM | ModernBertForMaskedLM,
-    ngram_size: int = 4,
-    ngram_target: str = "wdr",
-    **kwargs: Any,
-) -> NgramMaskedMixin: ...
-
-
-@overload
-def with_ngram_heads(
-    model_or_name: PreTrainedModel, ngram_size: int = 4, ngram_target: str = "wdr", **kwargs: Any
-) -> NgramMixin: ...
-
-
-# What kind of model a checkpoint holds is known when it is read: mostly one that generates, or else a masked one.
-@overload
-def with_ngram_heads(
-    model_or_name: str | os.PathLike[str], ngram_size: int = 4, ngram_target: str = "wdr", **kwargs: Any
-) -> NgramMixin | Any: ...
 
 
 def with_ngram_heads(
@@ -56,7 +22,7 @@ def with_ngram_heads(
     ngram_size: int = 4,
     ngram_target: str = "wdr",
     **kwargs: Any,
-) -> NgramHeadsMixin | tuple[NgramHeadsMixin, dict[str, Any]]:
+) -> NgramMixin | Any:
     r"""
     Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
     masked tokens. Train the heads before using them, in the ensemble (`ensemble_lambda` above 0) or to draft. Raise a
@@ -82,7 +48,7 @@ def with_ngram_heads(
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
         backbone = _backbone_of_checkpoint(model_or_name, kwargs)
-        loaded = _load_with_heads(model_or_name, ngram_class(backbone), fields)
+        loaded: Any = ngram_class(backbone).from_pretrained(model_or_name, **fields)
     elif isinstance(model_or_name, PreTrainedModel):
         backbone = type(model_or_name)
         check_model(model_or_name)
@@ -100,13 +66,11 @@ def with_ngram_heads(
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
     """
-    Return the stock class of a checkpoint, the one that an Auto class loads. Raise an `OSError` if there is no such
-    checkpoint, and a `ValueError` if it has heads already or cannot get them.
+    Return the stock class of a checkpoint, the one that an Auto class loads. Raise a `ValueError` if it has heads
+    already or cannot get them.
     """
     names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
-    hub_arguments = {name: kwargs[name] for name in names if name in kwargs}
-    with naming_missing(name_or_path):
-        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    config = AutoConfig.from_pretrained(name_or_path, **{name: kwargs[name] for name in names if name in kwargs})
     auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
     if isinstance(config, NgramConfigMixin):
         raise ValueError(
@@ -123,28 +87,6 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     backbone = mapping[type(config)]
     check_config(config, backbone.__name__)
     return backbone
-
-
-def _load_with_heads(
-    name_or_path: str | os.PathLike, model_class: type[NgramHeadsMixin], fields: dict[str, Any]
-) -> NgramHeadsMixin | tuple[NgramHeadsMixin, dict[str, Any]]:
-    """
-    Load a checkpoint with `model_class.from_pretrained`, with `fields` as its keyword arguments. Return the model, or
-    a tuple with the loading info if `fields` request it.
-    """
-    if "config" in fields:
-        raise ValueError(
-            "`config` cannot be passed: a checkpoint brings its own configuration. Pass the fields to change instead."
-        )
-    try:
-        return model_class.from_pretrained(name_or_path, **fields)
-    except TypeError as error:
-        config_name = model_class.config_class.__name__
-        reason = str(error).removesuffix(".")
-        raise TypeError(
-            f"`{name_or_path}` cannot be loaded ({reason}). Pass fields of a {config_name} or arguments of "
-            "`from_pretrained`."
-        ) from error
 
 
 def _copy_with_heads(

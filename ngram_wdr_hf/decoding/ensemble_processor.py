@@ -52,7 +52,8 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         self.model = model
         self.ensemble: dict[str, Any]
         if ensemble_lambda is not None and ensemble_weights is None:
-            self.ensemble = {"ensemble_lambda": check_fraction("ensemble_lambda", ensemble_lambda)}
+            check_fraction("ensemble_lambda", ensemble_lambda)
+            self.ensemble = {"ensemble_lambda": ensemble_lambda}
         elif ensemble_weights is not None and ensemble_lambda is None:
             self.ensemble = {"ensemble_weights": check_ensemble_weights(ensemble_weights, model.config.ngram_size)}
         else:

@@ -12,8 +12,7 @@ from ..data.errors import InputError
 from ..decoding import reach
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
-from ..modeling.checkpoint import HEADS_PREFIX
-from ..modeling.signature import ENSEMBLE_ARGUMENTS
+from ..modeling.generation import ENSEMBLE_ARGUMENTS
 
 # Tokens per block if the user gives none and the model has no limit, or a higher one in training.
 DEFAULT_BLOCK_SIZE = 1024
@@ -50,7 +49,7 @@ def load_checkpoint(
     else:
         load, fields = with_ngram_heads, {**(new_heads or {"ngram_size": 1}), **fields}
     model, info = load(name_or_path, **fields, output_loading_info=True)
-    parameters = {name for name, _ in model.named_parameters() if not name.startswith(HEADS_PREFIX)}
+    parameters = {name for name, _ in model.named_parameters() if not name.startswith("ngram_heads.")}
     missing = sorted(parameters & info["missing_keys"])
     if missing:
         raise InputError(f"{name_or_path} lacks {len(missing)} weights, as `{missing[0]}`: use a complete checkpoint.")

@@ -2,20 +2,23 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from transformers.activations import ACT2FN
 
-from .mixin_bases import BackboneConfig
-from .names import refuse_misspelt
+from .typing_bases import BackboneConfig
 
 NGRAM_TARGETS = ("wdr", "simple")
-HEAD_INPUTS = ("hidden", "hidden+tokens")
-HEAD_LOSS_TOKENS = ("all", "draft")
-CHOICES = {"ngram_target": NGRAM_TARGETS, "ngram_head_reads": HEAD_INPUTS, "head_loss_tokens": HEAD_LOSS_TOKENS}
+CHOICES = {
+    "ngram_target": NGRAM_TARGETS,
+    "ngram_head_reads": ("hidden", "hidden+tokens"),
+    "head_loss_tokens": ("all", "draft"),
+    "ngram_head_activation": ACT2FN,
+}
 
 
 @dataclass(repr=False)
@@ -62,6 +65,8 @@ class NgramConfigMixin(BackboneConfig):
             between that position and the predicted token.
         ensemble_weights (`Sequence[float]`, *optional*):
             The N weights of the ensemble `w_0 h + sum_n w_n ê_n`, instead of the paper's λ. See [`fit_ensemble`].
+        draft_by_default (`bool`, *optional*, defaults to `False`):
+            Whether `generate` drafts with the heads where that is possible, without `use_mtp=True`.
     """
 
     ngram_size: int = 4
@@ -78,6 +83,7 @@ class NgramConfigMixin(BackboneConfig):
     head_loss_tokens: str = "all"
     ngram_head_reads: str = "hidden"
     ensemble_weights: Sequence[float] | None = None
+    draft_by_default: bool = False
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:
@@ -127,34 +133,21 @@ class NgramConfigMixin(BackboneConfig):
 
     def validate_ngram_fields(self) -> None:
         """
-        Raise a `ValueError` for the first N-gram field with an invalid value, and make numbers of other libraries
-        Python's own. Called when the configuration is created or saved, and when a model is created from it.
+        Raise a `ValueError` for the first N-gram field with an invalid value. Called when the configuration is created
+        or saved, and when a model is created from it.
         """
-        self.ngram_size = check_integer("ngram_size", self.ngram_size, advice="Use 1 for the plain model.")
+        check_integer("ngram_size", self.ngram_size, advice="Use 1 for the plain model.")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        self.ensemble_lambda = check_fraction("ensemble_lambda", self.ensemble_lambda)
-        self.label_smoothing = check_fraction("label_smoothing", self.label_smoothing)
-        if self.ngram_head_activation not in ACT2FN:
-            raise ValueError(
-                f"`ngram_head_activation` must be the name of a Transformers activation, got "
-                f"{self.ngram_head_activation!r}. Use for example 'relu' or 'gelu'."
-            )
-        self.ngram_head_expansion = check_integer("ngram_head_expansion", self.ngram_head_expansion)
-        self.draft_vocab_size = check_draft_vocab_size(self.draft_vocab_size)
-        self.head_gradient = check_fraction("head_gradient", self.head_gradient)
-        if self.head_loss_weight is not None and not (
-            is_number(self.head_loss_weight) and 0.0 < self.head_loss_weight < math.inf
-        ):
-            raise ValueError(
-                f"`head_loss_weight` must be a finite number > 0, got {self.head_loss_weight!r}. Use `None` for the "
-                "paper's loss."
-            )
-        for name in ("head_loss_decay", "head_sample_rate"):
-            value = check_fraction(name, getattr(self, name))
-            if value == 0:
-                raise ValueError(f"`{name}` must be greater than 0 and at most 1, got {value!r}.")
+        for name in ("ensemble_lambda", "label_smoothing", "head_gradient", "head_loss_decay", "head_sample_rate"):
+            check_fraction(name, getattr(self, name))
+        for name in ("head_loss_decay", "head_sample_rate", "head_loss_weight"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value > 0):
+                raise ValueError(f"`{name}` must be a finite number > 0, got {value!r}.")
+        check_integer("ngram_head_expansion", self.ngram_head_expansion)
+        check_draft_vocab_size(self.draft_vocab_size)
         if self.ensemble_weights is not None:
             self.ensemble_weights = check_ensemble_weights(self.ensemble_weights, self.ngram_size)
             if self.ensemble_lambda:
@@ -168,19 +161,21 @@ class NgramConfigMixin(BackboneConfig):
         super().save_pretrained(*args, **kwargs)
 
 
-def check_integer(name: str, value: int, lowest: int = 1, advice: str = "") -> int:
-    """
-    Return `value` as an `int` if it is an integer of at least `lowest`, of Python or NumPy; otherwise raise a
-    `ValueError` about the field `name`, with a sentence of `advice`.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
-        raise ValueError(f"`{name}` must be an integer >= {lowest}, got {value!r}. {advice}".rstrip())
-    return int(value)
-
-
 def is_number(value: object) -> bool:
-    """Return whether a value is a number of Python or NumPy; a `bool` is none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Return whether a value is a finite number; a `bool` is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_integer(name: str, value: int, lowest: int = 1, advice: str = "") -> None:
+    """Raise a `ValueError` about `name`, with a sentence of `advice`, unless `value` is an integer >= `lowest`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"`{name}` must be an integer >= {lowest}, got {value!r}. {advice}".rstrip())
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise a `ValueError` about `name` unless `value` is a number from 0 to 1."""
+    if not is_number(value) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
 
 
 def check_ensemble_weights(weights: Sequence[float], ngram_size: int) -> list[float]:
@@ -188,34 +183,32 @@ def check_ensemble_weights(weights: Sequence[float], ngram_size: int) -> list[fl
     weights = list(weights)
     if ngram_size == 1:
         raise ValueError("`ensemble_weights` needs a model with heads: use `ngram_size` >= 2, or remove it.")
-    if len(weights) != ngram_size:
+    if len(weights) != ngram_size or not all(map(is_number, weights)):
         raise ValueError(
-            f"`ensemble_weights` must be {ngram_size} numbers, one for the next token and one per head "
-            f"(`ngram_size={ngram_size}`), got {len(weights)}."
+            f"`ensemble_weights` must be {ngram_size} finite numbers, one for the next token and one per head, got "
+            f"{weights!r}."
         )
-    if not all(is_number(weight) and math.isfinite(weight) for weight in weights):
-        raise ValueError(f"`ensemble_weights` must be finite numbers, got {weights!r}.")
-    return [float(weight) for weight in weights]
+    return weights
 
 
-def check_fraction(name: str, value: float) -> float:
-    """
-    Return `value` as a `float` if it is a number from 0 to 1, of Python or NumPy; otherwise raise a `ValueError` about
-    the field `name`.
-    """
-    if not is_number(value) or not 0.0 <= value <= 1.0:
-        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}.")
-    return float(value)
-
-
-def check_draft_vocab_size(size: int | None, vocab_size: int | None = None) -> int | None:
-    """
-    Return `size` if it is an integer from 1 to `vocab_size`, or `None` (the full vocabulary); otherwise raise a
-    `ValueError`. With `vocab_size=None`, there is no upper limit.
-    """
+def check_draft_vocab_size(size: int | None, vocab_size: float = math.inf) -> None:
+    """Raise a `ValueError` unless `size` is an integer from 1 to `vocab_size`, or `None` for the full vocabulary."""
     if size is None:
-        return None
-    size = check_integer("draft_vocab_size", size, advice="Use `None` to draft from the full vocabulary.")
-    if vocab_size is not None and size > vocab_size:
+        return
+    check_integer("draft_vocab_size", size, advice="Use `None` to draft from the full vocabulary.")
+    if size > vocab_size:
         raise ValueError(f"`draft_vocab_size` must be at most the vocabulary size, {vocab_size}, got {size}.")
-    return size
+
+
+def refuse_misspelt(given: Iterable[str], own: tuple[str, ...]) -> None:
+    """Raise a `TypeError` for a name that is almost one of our `own`: `**kwargs` of Transformers would swallow it."""
+    for name in given:
+        intended = _intended(name, own)
+        if intended is not None:
+            raise TypeError(f"`{name}` is unknown: `{intended}` is probably meant.")
+
+
+@cache
+def _intended(name: str, own: tuple[str, ...]) -> str | None:
+    """Return the name of ours that `name` misspells; `None` if it is one of ours, or not close to any."""
+    return None if name in own else next(iter(get_close_matches(name, own, n=1, cutoff=0.85)), None)

@@ -21,7 +21,7 @@ def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     Returns:
         `torch.Tensor` of shape `(..., T, d)`.
     """
-    n = check_integer("n", n, lowest=0)
+    check_integer("n", n, lowest=0)
     for _ in range(n):
         differences = embeddings[..., 1:, :] - embeddings[..., :-1, :]
         embeddings = torch.cat([differences, embeddings[..., -1:, :]], dim=-2)
@@ -44,7 +44,7 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     Returns:
         `torch.Tensor` of shape `(..., T, d)`.
     """
-    n = check_integer("n", n)
+    check_integer("n", n)
     length, last = embeddings.shape[-2], embeddings[..., -1:, :]
     continued = torch.cat([embeddings, *(2**k * last for k in range(1, n))], dim=-2)
     return conjugate_of([continued.narrow(-2, n - i, length) for i in range(1, n + 1)])

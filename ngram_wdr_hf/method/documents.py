@@ -90,6 +90,16 @@ def run_lengths(
     return runs if is_real is None else torch.where(is_real, runs, 0)
 
 
+def has_next(runs: torch.Tensor, are_given: bool) -> torch.Tensor:
+    """
+    Return whether the token after each position belongs to the same document, as booleans `(batch_size, T)`. It is
+    False at padding, and True at any other last position, where the next token is unknown. Before padding, it is True
+    if the next tokens `are_given` as such, and False if they were made from labels, where it is padding.
+    """
+    continues = runs[:, 1:] != 1 if are_given else runs[:, 1:] > 1
+    return (runs > 0) & F.pad(continues, (0, 1), value=True)
+
+
 def allowed_by(attention_mask: torch.Tensor) -> torch.Tensor:
     """
     Return a prepared attention mask as booleans of the same shape: True where attention is allowed. A float mask is

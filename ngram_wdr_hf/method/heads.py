@@ -186,6 +186,13 @@ class NgramPredictions:
             total = torch.add(total, self.past(n), alpha=weights[n])
         return total
 
+    def counts(self) -> torch.Tensor:
+        """Return the number of targets that the loss of each depth has, integers of shape `(N,)`."""
+        counts = torch.stack([(target != IGNORE_INDEX).sum() for target in self.targets])
+        if self.training is not None and not self.training.trains_model:
+            counts[0] = 0
+        return counts
+
     def of_heads(self) -> "NgramPredictions":
         """Return a new object with the heads' predictions and targets only: no depth 0, no run lengths."""
         return NgramPredictions(self.embeddings[1:], self.targets[1:])

@@ -143,7 +143,7 @@ def target_embeddings(model: PreTrainedModel, token_ids: torch.Tensor) -> torch.
     Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for WDR heads and for
     heads that read tokens. Return `None` for a model whose heads need no tokens.
     """
-    if not model.config.ngram_needs_tokens:
+    if not model.ngram_needs_tokens:
         return None
     # Detached, so that the loss does not reach `W` through the inputs of the logit layer (paper, section 3.2.2).
     return F.embedding(token_ids, output_weight(model).detach())

@@ -100,9 +100,7 @@ def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch
     Return `max(count, 1)`, a divisor that makes the loss of a batch without targets 0 instead of 0/0. An `int` stays
     an `int`; a tensor becomes a scalar tensor on `device`.
     """
-    if isinstance(count, torch.Tensor):
-        return count.to(device).clamp(min=1).reshape(())
-    return max(count, 1)
+    return count.to(device).clamp(min=1).reshape(()) if isinstance(count, torch.Tensor) else max(count, 1)
 
 
 @torch.no_grad()
@@ -283,9 +281,9 @@ def _cross_entropy(
         slope = 1.0 - logits.square()  # (R, vocab_size)
         logits *= soft_cap
     is_target = target != IGNORE_INDEX
-    # The index of the targets' logits; any logit stands for a missing target.
-    at_target = torch.arange(len(target), device=target.device), target.clamp(min=0)
-    target_logits, highest = logits[at_target], logits.amax(1)  # (R,)
+    # Any logit stands for a missing target. `gather` refuses a target outside the vocabulary.
+    index = target.masked_fill(~is_target, 0)[:, None]
+    target_logits, highest = logits.gather(1, index)[:, 0], logits.amax(1)  # (R,)
     mean_logits = logits.mean(1) if label_smoothing else 0.0
     aligned[:, logits.shape[1] :] = -torch.inf
     torch.softmax(aligned, 1, out=aligned)
@@ -295,7 +293,7 @@ def _cross_entropy(
     if label_smoothing:
         smoothed_nll = nll + label_smoothing * torch.where(is_target, target_logits - mean_logits, 0.0)
         logits -= label_smoothing / logits.shape[1]
-    logits[at_target] -= 1.0 - label_smoothing
+    logits.scatter_add_(1, index, torch.full_like(index, label_smoothing - 1.0, dtype=logits.dtype))
     if soft_cap is not None:
         logits *= slope
     return nll, smoothed_nll

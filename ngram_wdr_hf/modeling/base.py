@@ -1,28 +1,44 @@
-"""The base of every model with N-gram heads: the heads on a backbone."""
+"""The base of every model with N-gram heads: the heads on a backbone, and what all kinds of models do with them."""
 
+import inspect
 import operator
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import field, make_dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, initialization
+from transformers.generation.utils import ALL_CACHE_NAMES
 
-from ..method.documents import IGNORE_INDEX
 from ..method.head_training import HeadTraining, head_weights
-from ..method.heads import NgramHead
+from ..method.heads import NgramHead, NgramPredictions
+from ..method.logits import LogitLayer
+from ..method.loss import ngram_loss
 from .checkpoint import CheckpointMixin
-from .signature import with_fields
-from .watch import HeadWatchMixin
+
+# The arguments of `forward` that no backbone has.
+OWN_ARGUMENTS = ("ensemble_lambda", "ensemble_weights", "last_hidden_state")
+BYPASSED = (
+    "This backward pass trains the backbone but not its N-gram heads: the loss was not computed by the model. Pass "
+    "`labels` to the model and use its `loss` (in Trainer, without `label_smoothing_factor` or `compute_loss_func`; "
+    "with TRL, use `NgramSFTTrainer`), or freeze the heads with `model.ngram_heads.requires_grad_(False)`."
+)
+EVALUATION_MODE = (
+    "This backward pass trains the backbone but not its N-gram heads: in evaluation mode, the loss leaves them out. "
+    "Call `model.train()` first (`from_pretrained` returns a model in evaluation mode), or freeze the heads with "
+    "`model.ngram_heads.requires_grad_(False)`."
+)
 
 
-class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
+class NgramHeadsMixin(CheckpointMixin):
     """Mixin that adds the N-gram heads to a Transformers language model. Subclasses define what the heads predict."""
 
     # The class of the outputs.
     ngram_output_class: type[Any]
-    # The arguments of `forward` that no backbone has.
-    ngram_arguments: tuple[str, ...] = ()
     # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
     # The number of training steps so far, the seed of the heads' sample of positions. A tensor with one number spares
@@ -30,18 +46,22 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
     ngram_step: int | torch.Tensor = 0
     # Factors of the heads' loss weights, for a schedule; `None` for 1.
     ngram_head_factors: Sequence[float] | None = None
+    # Whether the current forward pass applies the heads.
+    _ngram_applies_heads = False
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
         # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
         config.validate_ngram_fields()
         super().__init__(config, *args, **kwargs)
         self._ngram_add_heads()
-        self._ngram_watch_backbone()
+        # A bound method, because `deepcopy` rebinds it to the copied model.
+        self._ngram_decoder().register_forward_hook(self._ngram_expect_heads)
         self.post_init()
 
     def _ngram_add_heads(self) -> None:
         """Create `ngram_heads`: N - 1 heads, as wide as the output embedding."""
         config, width = self.config, self.get_output_embeddings().weight.shape[1]
+        self.ngram_needs_tokens = config.ngram_needs_tokens
         reads_tokens = config.ngram_head_reads == "hidden+tokens"
         self.ngram_heads = nn.ModuleList(
             NgramHead(
@@ -72,6 +92,42 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
+    @property
+    def ngram_vocab_size(self) -> int:
+        """The number of tokens in the vocabulary that the model predicts; with an encoder-decoder, the decoder's."""
+        return self.config.vocab_size
+
+    def _ngram_decoder(self) -> nn.Module:
+        """Return the module whose first output is the last hidden states."""
+        return self.get_decoder()
+
+    def _ngram_expect_heads(self, decoder: nn.Module, args: tuple, outputs: Any) -> None:
+        """
+        Forward hook of the decoder, which training code may call without this model's forward. Warn in a backward pass
+        through hidden states that the heads have not read.
+        """
+        if self.training and not self._ngram_applies_heads:
+            self._ngram_warn_in_backward(outputs[0], BYPASSED)
+
+    def _ngram_warn_in_backward(self, tensor: torch.Tensor, message: str) -> None:
+        """Warn with `message` in a backward pass from `tensor`, if there are heads to be trained."""
+        if torch.compiler.is_compiling() or not tensor.requires_grad:
+            return
+        if any(parameter.requires_grad for parameter in self.ngram_heads.parameters()):
+            tensor.register_hook(lambda _: warnings.warn(message, stacklevel=2))
+
+    def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """
+        Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
+        fields of its output by name.
+        """
+        base_model = self.base_model
+        if base_model is self:
+            # Some backbones do not name their base model by their `base_model_prefix`.
+            base_model = next(child for child in self.children() if isinstance(child, PreTrainedModel))
+        fields = dict(base_model(**inputs, return_dict=True))
+        return fields.pop("last_hidden_state"), fields
+
     def _ngram_head_training(self, samples: bool = True, **fields: Any) -> HeadTraining:
         """
         Return how the heads are trained in this step; without `samples`, at all positions. `fields` are other fields
@@ -93,22 +149,35 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         factors: Any = self.ngram_head_factors
         return [weights[0], *map(operator.mul, weights[1:], factors)]
 
-    @property
-    def ngram_vocab_size(self) -> int:
-        """The number of tokens in the vocabulary that the model predicts; with an encoder-decoder, the decoder's."""
-        return self.config.vocab_size
+    def _ngram_training_loss(
+        self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """Return the output fields `loss`, `head_losses` and `head_counts` in training mode."""
+        loss, head_losses = ngram_loss(
+            predictions, LogitLayer.of(self), self.config.label_smoothing, num_items_in_batch
+        )
+        return {"loss": loss, "head_losses": head_losses, "head_counts": predictions.counts()}
 
-    def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+    def _ngram_add_router_loss(self, fields: dict[str, Any], attention_mask: torch.Tensor | None) -> None:
         """
-        Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
-        fields of its output by name.
+        Add the load-balancing loss of a mixture of experts to `fields["loss"]`, as the stock class does, if the
+        backbone returned router logits.
         """
-        base_model = self.base_model
-        if base_model is self:
-            # Some backbones do not name their base model by their `base_model_prefix`.
-            base_model = next(child for child in self.children() if isinstance(child, PreTrainedModel))
-        fields = dict(base_model(**inputs, return_dict=True))
-        return fields.pop("last_hidden_state"), fields
+        if not any(value for name, value in fields.items() if name.endswith("router_logits")):
+            return
+        # Transformers has it as a function in the module of each architecture, and nowhere else.
+        module = sys.modules[self.ngram_backbone_class().__module__]
+        sizes = [getattr(self, name, None) for name in ("num_experts", "num_experts_per_tok", "router_aux_loss_coef")]
+        if not hasattr(module, "load_balancing_loss_func") or None in (*sizes, fields.get("router_logits")):
+            raise ValueError(
+                f"`output_router_logits=True` is not supported in training for {type(self).__name__}, whose "
+                "load-balancing loss is unknown: set it to `False`."
+            )
+        num_experts, num_chosen, weight = sizes
+        fields["aux_loss"] = module.load_balancing_loss_func(
+            fields["router_logits"], num_experts, num_chosen, attention_mask
+        )
+        fields["loss"] = fields["loss"] + weight * fields["aux_loss"].to(fields["loss"].device)
 
     def _ngram_output(self, fields: dict[str, Any]) -> Any:
         """
@@ -117,47 +186,44 @@ class NgramHeadsMixin(CheckpointMixin, HeadWatchMixin):
         """
         output_class = self.ngram_output_class
         if not fields.keys() <= output_class.__dataclass_fields__.keys():
-            output_class = with_fields(output_class, frozenset(fields))
+            output_class = _with_fields(output_class, frozenset(fields))
         return output_class(**fields)
 
-    def _ngram_check_tokens(self, text: dict[str, Any], labels: torch.Tensor | None) -> None:
-        """
-        Raise a `ValueError` unless `text` has either token ids or embeddings, and all ids are inside the vocabulary.
-        Labels, if given, must have the shape of the tokens and be inside the vocabulary, too, or -100.
-        """
-        input_ids, inputs_embeds = text.get("input_ids"), text.get("inputs_embeds")
-        ids_name = f"`{self.ngram_text_prefix}input_ids`"
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                f"{ids_name} or `{self.ngram_text_prefix}inputs_embeds` must be given, but not both. Pass one of them."
-            )
-        vocab_size = self.ngram_vocab_size
-        if input_ids is not None:
-            check_token_ids(ids_name, input_ids, vocab_size)
-        if labels is None:
-            return
-        tokens_shape = (text["inputs_embeds"][..., 0] if input_ids is None else input_ids).shape
-        if labels.shape != tokens_shape:
-            raise ValueError(
-                f"`labels` must have the shape of the input tokens, {tuple(tokens_shape)}, got {tuple(labels.shape)}. "
-                "Pass one label per token, -100 for none."
-            )
-        check_token_ids("`labels`", labels, vocab_size, IGNORE_INDEX)
+
+@cache
+def _with_fields(output_class: type, names: frozenset[str]) -> type:
+    """
+    Return a subclass of `output_class`, of the same name, with an additional field for each of `names` that it lacks.
+    """
+    extra_names = sorted(names - output_class.__dataclass_fields__.keys())
+    fields = [(name, Any, field(default=None)) for name in extra_names]
+    return make_dataclass(output_class.__name__, fields, bases=(output_class,))
 
 
-def check_token_ids(name: str, token_ids: torch.Tensor, vocab_size: int, allowed: int | None = None) -> None:
+def takes_arguments_of(backbone: type[PreTrainedModel]) -> Callable[[type[NgramHeadsMixin]], type[NgramHeadsMixin]]:
     """
-    Raise a `ValueError` about `name` if an id is not from 0 to `vocab_size - 1` and not `allowed` (`None`: no further
-    value). Ids on other devices than the CPU are not checked, as that would synchronise the device.
+    Return a class decorator for a model made on the spot whose backbone has other arguments than the mixin: it gets a
+    `forward` with the backbone's signature, which Transformers and Trainer read, and our own arguments by name.
     """
-    if torch.compiler.is_compiling() or token_ids.device.type != "cpu" or token_ids.numel() == 0:
-        return
-    if allowed is not None:
-        token_ids = token_ids.masked_fill(token_ids == allowed, 0)
-    # A decoding step has one token: `aminmax` would be slower.
-    lowest, highest = (token_ids.item(),) * 2 if token_ids.numel() == 1 else (x.item() for x in token_ids.aminmax())
-    if lowest < 0 or highest >= vocab_size:
-        raise ValueError(
-            f"{name} must be ids from 0 to {vocab_size - 1}, got ids from {lowest} to {highest}. Use the tokenizer "
-            "that the model was trained with."
+    parameters = list(inspect.signature(backbone.forward).parameters.values())
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD][1:]
+    end = len(parameters) - (parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+    parameters[end:end] = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OWN_ARGUMENTS
+    ]
+
+    def decorate(model_class: type[NgramHeadsMixin]) -> type[NgramHeadsMixin]:
+        def forward(self, *args, **kwargs):
+            return self.ngram_forward(dict(zip(names[: len(args)], args, strict=True)), **kwargs)
+
+        vars(forward)["__signature__"] = inspect.Signature(parameters)
+        forward.__doc__ = model_class.forward.__doc__
+        model_class.forward = forward
+        model_class.ngram_cache_name = next(
+            (name for name in ALL_CACHE_NAMES if name in names), model_class.ngram_cache_name
         )
+        if not model_class.ngram_text_prefix and "ngram_rows_can_move" not in vars(model_class):
+            model_class.ngram_rows_can_move = "position_ids" in names
+        return model_class
+
+    return decorate

@@ -1,7 +1,6 @@
 """The mixin that adds N-gram heads to a causal language model of Transformers."""
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import Cache, initialization
-from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
-from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from ..decoding.cache_history import (
@@ -21,15 +18,13 @@ from ..decoding.cache_history import (
     history_of,
     tokens_in,
 )
-from ..method.configuration import check_fraction
-from ..method.documents import IGNORE_INDEX, read_documents
+from ..method.configuration import refuse_misspelt
+from ..method.documents import IGNORE_INDEX, has_next, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
-from ..method.loss import at_least_one, grid_nll, mean_nll, ngram_loss
-from .base import NgramHeadsMixin
+from ..method.loss import at_least_one, grid_nll, mean_nll
+from .base import EVALUATION_MODE, OWN_ARGUMENTS, NgramHeadsMixin
 from .generation import NgramGenerationMixin
-from .routers import add_router_loss
-from .signature import ENSEMBLE_ARGUMENTS, forward_like
 
 
 @dataclass
@@ -63,15 +58,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ensemble_weights (`Sequence[float]`, *optional*):
         The N weights of the ensemble for this call, instead of a λ. Several sets of weights are evaluated like several
         λ, after them.
-
     last_hidden_state (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
         The hidden states of a frozen backbone, if they are known. The backbone is not run then, of an encoder-decoder
         neither side, and the training loss is that of the heads only: `head_losses[0]` is 0.
 
-    In training mode with labels, `loss` is the N-gram loss, and there are `logits` only if `logits_to_keep` asks for
-    them. In evaluation mode with labels, `loss` is the mean next-token NLL of the ensemble: `exp(loss)` is the
-    perplexity in the paper. `logits` are always those of the ensemble. Without labels and ensemble, most models call
-    their backbone's `forward` and return its output.
+    In training mode with labels, `loss` is the N-gram loss, that of [`plain_ngram_loss`] computed in chunks, and there
+    are `logits` only if `logits_to_keep` asks for them. In evaluation mode with labels, `loss` is the mean next-token
+    NLL of the ensemble: `exp(loss)` is the perplexity in the paper. `logits` are always those of the ensemble.
 
     WDR heads and heads that read tokens need `input_ids`: they cannot be trained with `inputs_embeds`, and head n
     takes part in the ensemble only where the last n tokens were given as ids. Simple heads that read only the hidden
@@ -82,82 +75,93 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     """
 
     ngram_output_class = NgramCausalLMOutput
-    ngram_arguments = (*ENSEMBLE_ARGUMENTS, "last_hidden_state", "return_last_hidden_state")
     ngram_cache_name = "past_key_values"
+    # Whether the label of a token is predicted at the position before it, as in decoder-only models.
+    ngram_shifts_labels = True
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
-    # The backbone's own `forward`, for calls without labels and ensemble; `None` if it takes other inputs.
-    ngram_plain_forward: Callable | None = None
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        backbone_forward = getattr(super(), "forward", None)
-        # Replace only the backbone's forward, not one that a subclass defines.
-        if backbone_forward is not None and cls.forward is backbone_forward:
-            parameters = inspect.signature(backbone_forward).parameters
-            cls.ngram_cache_name = next((name for name in ALL_CACHE_NAMES if name in parameters), cls.ngram_cache_name)
-            if "ngram_rows_can_move" not in vars(cls) and not cls.ngram_text_prefix:
-                cls.ngram_rows_can_move = "position_ids" in parameters
-            has_same_inputs = cls._ngram_backbone_inputs is NgramMixin._ngram_backbone_inputs
-            can_be_called = has_same_inputs and "logits_to_keep" in parameters
-            cls.ngram_plain_forward = backbone_forward if can_be_called else None
-            cls.forward = forward_like(backbone_forward, NgramMixin.__doc__)
-
-    def _ngram_add_heads(self) -> None:
-        super()._ngram_add_heads()
-        if self.ngram_heads and self.config.draft_vocab_size is not None:
-            self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
-        if not self.config.is_encoder_decoder:
-            # Trainer reads this to count targets: the labels are shifted in the model.
-            self.loss_type = "ForCausalLM"
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if module is self and hasattr(self, "draft_token_ids"):
-            initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
-
-    @can_return_tuple
-    def _ngram_forward(
+    # `shift_labels` is among `kwargs`: Trainer takes every named argument with "label" in its name for labels that a
+    # batch must have.
+    def forward(
         self,
-        labels: torch.Tensor | None = None,
-        shift_labels: torch.Tensor | None = None,
-        num_items_in_batch: int | torch.Tensor | None = None,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         ensemble_lambda: float | Sequence[float] | None = None,
         ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
-        return_last_hidden_state: bool = False,
-        **inputs,
+        last_hidden_state: torch.Tensor | None = None,
+        **kwargs,
     ) -> NgramCausalLMOutput:
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "past_key_values": past_key_values,
+            "inputs_embeds": inputs_embeds,
+            "use_cache": use_cache,
+        }
+        return self.ngram_forward(
+            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
+        )
+
+    @can_return_tuple
+    def ngram_forward(
+        self,
+        inputs: dict[str, Any],
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        ensemble_lambda: float | Sequence[float] | None = None,
+        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        last_hidden_state: torch.Tensor | None = None,
+        *,
+        shift_labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        return_last_hidden_state: bool = False,
+        **kwargs,
+    ) -> NgramCausalLMOutput:
+        """Do what every `forward` does. `inputs` are the backbone's own arguments; `kwargs` are passed on to it."""
+        if kwargs and not torch.compiler.is_compiling():
+            refuse_misspelt(kwargs, OWN_ARGUMENTS)
+        inputs = {**inputs, **kwargs}
         next_tokens, is_shifted = self._ngram_next_tokens(labels, shift_labels), shift_labels is not None
-        if ensemble_lambda is None and "block_table" in inputs:
-            # Continuous batching has no argument for λ, and refuses an ensemble.
-            ensemble_lambda = 0.0
-        ensemble: Any = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
-        adds_nothing = next_tokens is None and ensemble == 0 and not return_last_hidden_state
-        if adds_nothing and self.ngram_plain_forward and inputs.get("last_hidden_state") is None:
-            self._ngram_check_text(inputs, None)
-            return self.ngram_plain_forward(**inputs, logits_to_keep=logits_to_keep, return_dict=True)
+        keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
+        is_trained = self.training and next_tokens is not None
+        # The training loss has no ensemble.
+        ensemble: Any = 0.0
+        if not (is_trained and keeps_all):
+            ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
+        if ensemble != 0 and "block_table" in inputs:
+            raise ValueError(
+                "The ensemble cannot be used in continuous batching, whose paged cache cannot store its history: set "
+                "`model.config.ensemble_lambda = 0` (and no `ensemble_weights`), or use `generate`."
+            )
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
-        keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
-        uses_ensemble = ensemble != 0 and not (self.training and next_tokens is not None and keeps_all)
-        predictions, fields = self._ngram_predict(inputs, next_tokens, uses_ensemble, keep, is_shifted)
-
+        predictions, fields = self._ngram_predict(
+            inputs, next_tokens, ensemble != 0, keep, is_shifted, last_hidden_state
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         if next_tokens is None or (self.training and not keeps_all):
-            fields["logits"] = logits_of(self, slice_logits_to_keep(predictions.ensemble(ensemble), logits_to_keep))
+            fields["logits"] = logits_of(self, predictions.ensemble(ensemble)[:, kept])
         if next_tokens is None:
             if return_last_hidden_state:
-                fields["last_hidden_state"] = slice_logits_to_keep(predictions.main, logits_to_keep)
+                fields["last_hidden_state"] = predictions.main[:, kept]
         elif self.training:
             fields |= self._ngram_training_loss(predictions, num_items_in_batch)
-            add_router_loss(self, fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
+            self._ngram_add_router_loss(fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
         else:
             fields |= self._ngram_evaluate(predictions, ensemble, num_items_in_batch)
             # A slice of all positions would be another tensor than the one with the loss's gradient.
             if fields["logits"] is not None and not keeps_all:
-                fields["logits"] = slice_logits_to_keep(fields["logits"], logits_to_keep)
-            self._ngram_watch_loss(fields, inputs)
+                fields["logits"] = fields["logits"][:, kept]
+            if ensemble == 0:
+                self._ngram_warn_in_backward(fields["loss"], EVALUATION_MODE)
         return self._ngram_output(fields)
 
     def ngram_predictions(
@@ -168,9 +172,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         `forward`. `shift_labels` are labels that are already shifted; they take precedence over `labels`.
         """
         next_tokens = self._ngram_next_tokens(labels, shift_labels)
-        inputs = {**inputs, "use_cache": False}
         is_shifted = shift_labels is not None
-        return self._ngram_predict(inputs, next_tokens, uses_ensemble=True, is_shifted=is_shifted)[0]
+        return self._ngram_predict(
+            {**inputs, "use_cache": False}, next_tokens, uses_ensemble=True, is_shifted=is_shifted
+        )[0]
 
     def _ngram_predict(
         self,
@@ -179,6 +184,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         uses_ensemble: bool,
         keep: int = 0,
         is_shifted: bool = False,
+        last_hidden_state: torch.Tensor | None = None,
     ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
         Run the backbone and the heads. Return the predictions of the tokens after the last `keep` positions (0: all),
@@ -188,30 +194,42 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text = self._ngram_text(inputs)
-        self._ngram_check_text(text, next_tokens)
         past = inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
-        if inputs.get("last_hidden_state") is None:
+        applies_heads = len(self.ngram_heads) > 0 and (uses_ensemble or next_tokens is not None)
+        if next_tokens is not None:
+            self._ngram_check_labels(text, next_tokens)
+        if last_hidden_state is None:
+            if not torch.compiler.is_compiling():
+                self._ngram_applies_heads = applies_heads
             hidden_states, fields = self._ngram_run_backbone(inputs)
+            if not torch.compiler.is_compiling():
+                self._ngram_applies_heads = False
         else:
-            hidden_states, fields = inputs["last_hidden_state"].to(self.dtype), {}
+            hidden_states, fields = last_hidden_state.to(self.dtype), {}
         past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
         # A model may be spread over several devices. From here on, everything is where the output embedding is.
         weight = self.get_output_embeddings().weight
         device = hidden_states.device if weight.is_meta else weight.device
-        hidden_states, next_tokens, past_length = (_to(x, device) for x in (hidden_states, next_tokens, past_length))
-        text = {name: _to(text.get(name), device) for name in ("input_ids", "attention_mask", "position_ids")}
-
-        if not self.ngram_heads or not (uses_ensemble or next_tokens is not None):
+        hidden_states = hidden_states.to(device)
+        next_tokens = None if next_tokens is None else next_tokens.to(device)
+        if not applies_heads:
             targets = None if next_tokens is None else [next_tokens]
             return NgramPredictions([hidden_states[:, -keep:]], targets), fields
+
+        text = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in text.items()
+            if name in ("input_ids", "attention_mask", "position_ids")
+        }
+        past_length = past_length.to(device) if isinstance(past_length, torch.Tensor) else past_length
         history = self._ngram_history(past, hidden_states.device) if uses_ensemble else None
         last_record = None if history is None else history.last_record()
         runs, position_ids = read_documents(text, hidden_states, past_length, last_record)
         states, token_ids = hidden_states, text.get("input_ids")
         if token_ids is None:
             token_ids = torch.zeros_like(position_ids)
-            if self.config.ngram_needs_tokens:
+            if self.ngram_needs_tokens:
                 # The tokens of `inputs_embeds` are unknown.
                 runs = runs.clamp(max=1)
         if history is not None:
@@ -219,7 +237,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             states, records = history.extend(hidden_states, records)
             token_ids = records[..., 0]
         if next_tokens is not None:
-            next_tokens = next_tokens.masked_fill(~self._ngram_has_next(runs, is_shifted), IGNORE_INDEX)
+            is_target = has_next(runs, is_shifted) if self.ngram_shifts_labels else runs > 0
+            next_tokens = next_tokens.masked_fill(~is_target, IGNORE_INDEX)
         # The last `kept` positions need only that many hidden states, and one more per head.
         kept = min(keep or runs.shape[1], runs.shape[1])
         window = kept + len(self.ngram_heads)
@@ -229,26 +248,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         if self.training:
             tokens = self.ngram_draft_vocabulary() if self.config.head_loss_tokens == "draft" else None
             # Hidden states that are given lead back to no model. The ensemble needs the heads at all positions.
-            trains_model = inputs.get("last_hidden_state") is None
-            training = self._ngram_head_training(not uses_ensemble, tokens=tokens, trains_model=trains_model)
+            training = self._ngram_head_training(
+                not uses_ensemble, tokens=tokens, trains_model=last_hidden_state is None
+            )
         predictions = NgramPredictions.from_past(
             self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens, training
         )
         return predictions, fields
-
-    def _ngram_training_loss(
-        self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
-    ) -> dict[str, torch.Tensor]:
-        """
-        Return the output fields `loss`, `head_losses` and `head_counts` in training mode. The loss is that of
-        `ngram_loss`, with the configuration's label smoothing.
-        """
-        smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
-        loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
-        counts = _count(predictions.targets)
-        if predictions.training is not None and not predictions.training.trains_model:
-            counts[0] = 0
-        return {"loss": loss, "head_losses": head_losses, "head_counts": counts}
 
     def _ngram_evaluate(
         self,
@@ -271,7 +277,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             nll = F.cross_entropy(scores, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
             if ensemble == 0:
                 main_nll = nll.detach()
-        counts = _count(predictions.targets)
+        counts = predictions.counts()
         count = at_least_one(counts[0], nll.device)
         loss = nll / (count if num_items_in_batch is None else at_least_one(num_items_in_batch, nll.device))
         if main_nll is None:
@@ -287,20 +293,17 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         Return the ensemble of this call: λ, or a tuple of N weights. Return a list if several are given, those by λ
         first; that takes evaluation mode and targets. With neither argument, the ensemble is the configuration's.
         """
-        lambdas = list(ensemble_lambda) if isinstance(ensemble_lambda, (list, tuple)) else None
+        has_lambdas = isinstance(ensemble_lambda, (list, tuple))
         weights = [] if ensemble_weights is None else list(ensemble_weights)
-        # An array of NumPy's stands for a list. Any other value, even a bad one, is a weight.
-        is_grid = lambdas is not None or any(
-            isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1 for value in weights[:1]
-        )
-        if not is_grid:
+        if not has_lambdas and not isinstance(next(iter(weights), None), (list, tuple)):
             return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
-        if self.training or next_tokens is None or lambdas == []:
+        lambdas = list(ensemble_lambda) if has_lambdas else []
+        if self.training or next_tokens is None or not [*lambdas, *weights]:
             raise ValueError(
                 "`ensemble_lambda` takes several values only in evaluation mode with `labels`, and not an empty list. "
                 "Pass one number."
             )
-        return [self.ngram_ensemble(value) for value in lambdas or ()] + [
+        return [self.ngram_ensemble(value) for value in lambdas] + [
             self.ngram_ensemble(ensemble_weights=value) for value in weights
         ]
 
@@ -308,21 +311,14 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self, labels: torch.Tensor | None, shift_labels: torch.Tensor | None
     ) -> torch.Tensor | None:
         """
-        Return the target after each position, `(batch_size, T)`, -100 for none: `shift_labels`, or else `labels`
-        shifted by one. `None` if neither is given.
+        Return the target after each position, `(batch_size, T)`, -100 for none: `shift_labels`, or else `labels`, in
+        decoder-only models shifted by one. `None` if neither is given.
         """
-        if shift_labels is not None:
-            return shift_labels.long()
-        return None if labels is None else F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
-
-    def _ngram_has_next(self, runs: torch.Tensor, is_shifted: bool) -> torch.Tensor:
-        """
-        Return whether the token after each position belongs to the same document, as booleans `(batch_size, T)`. It is
-        False at padding, and True at any other last position, where the next token is unknown. Before padding, it is
-        True for next tokens that were given as such, and False for those made from labels, where it is padding.
-        """
-        continues = runs[:, 1:] != 1 if is_shifted else runs[:, 1:] > 1
-        return (runs > 0) & F.pad(continues, (0, 1), value=True)
+        if shift_labels is not None or labels is None:
+            return None if shift_labels is None else shift_labels.long()
+        if not self.ngram_shifts_labels:
+            return labels.long()
+        return F.pad(labels[..., 1:].long(), (0, 1), value=IGNORE_INDEX)
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         """Return the arguments for the backbone: `inputs`, unless a subclass completes or changes them."""
@@ -348,26 +344,30 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             )
         return history_of(past, len(self.ngram_heads), device)
 
-    def _ngram_check_text(self, text: dict[str, Any], next_tokens: torch.Tensor | None) -> None:
-        """
-        Check tokens and labels as `_ngram_check_tokens` does. Also raise a `ValueError` for labels with embeddings
-        instead of token ids, if the heads need tokens.
-        """
-        self._ngram_check_tokens(text, next_tokens)
-        if next_tokens is None or text.get("input_ids") is not None:
-            return
-        if self.config.ngram_needs_tokens:
+    def _ngram_check_labels(self, text: dict[str, Any], next_tokens: torch.Tensor) -> None:
+        """Raise a `ValueError` for labels without token ids, or of another shape, which might be broadcast."""
+        prefix, tokens = self.ngram_text_prefix, text.get("input_ids")
+        if tokens is None and self.ngram_needs_tokens:
             raise ValueError(
-                f"`{self.ngram_text_prefix}inputs_embeds` cannot be used with `labels`: the heads' losses need "
-                f"the tokens. Pass `{self.ngram_text_prefix}input_ids` instead."
+                f"`{prefix}inputs_embeds` cannot be used with `labels`: the heads' losses need the tokens. Pass "
+                f"`{prefix}input_ids` instead."
+            )
+        shape = text["inputs_embeds"].shape[:2] if tokens is None else tokens.shape
+        if next_tokens.shape != shape:
+            raise ValueError(
+                f"`labels` must have the shape of the tokens, {tuple(shape)}, got {tuple(next_tokens.shape)}."
             )
 
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and hasattr(self, "draft_token_ids"):
+            initialization.copy_(self.draft_token_ids, torch.arange(len(self.draft_token_ids)))
 
-def _to(value: Any, device: torch.device) -> Any:
-    """Return a tensor on a device, and any other value as it is."""
-    return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
-def _count(targets: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the number of targets of each depth, integers of shape `(len(targets),)`."""
-    return torch.stack([(target != IGNORE_INDEX).sum() for target in targets])
+    def _ngram_add_heads(self) -> None:
+        super()._ngram_add_heads()
+        if self.ngram_heads and self.config.draft_vocab_size is not None:
+            self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
+        if self.ngram_shifts_labels:
+            # Trainer reads this to count targets: the labels are shifted in the model.
+            self.loss_type = "ForCausalLM"

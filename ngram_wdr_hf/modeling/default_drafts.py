@@ -1,12 +1,15 @@
 """`use_mtp=True` as a default, in the `generation_config` of a model and of its checkpoints."""
 
+import logging
 from typing import Any
 
 from transformers.generation import GenerationMode
 
 from ..decoding.obstacles import CannotDraft
-from ..method.mixin_bases import GenerativeBackbone
-from .checkpoint import logger
+from ..method.typing_bases import Backbone as GenerativeBackbone
+
+logger = logging.getLogger(__name__)
+logger.warning_once = logger.warning
 
 # The name of `use_mtp` in a checkpoint. With its own name, `generate` of the stock class, which loads the same
 # checkpoint without the heads, would raise an error.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from ..method.configuration import check_draft_vocab_size
-from ..method.mixin_bases import GenerativeBackbone
+from ..method.typing_bases import Backbone as GenerativeBackbone
 
 
 class DraftVocabularyMixin(GenerativeBackbone):

@@ -2,12 +2,15 @@
 
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import Cache
 from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import ModelOutput
 
 from ..method.bag_of_words import bag_of_words_nll
 from ..method.configuration import NgramConfigMixin, is_number
@@ -15,16 +18,16 @@ from ..method.documents import IGNORE_INDEX
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer
 from ..method.loss import at_least_one
-from .base import check_token_ids
 from .causal import NgramMixin
-from .checkpoint import logger
-from .positions import positions_of_rows
-from .signature import ENSEMBLE_ARGUMENTS
+from .row_positions import positions_of_rows
 
 
 @dataclass(repr=False)
 class NgramSeq2SeqConfigMixin(NgramConfigMixin):
-    __doc__ = f"""{(NgramConfigMixin.__doc__ or "").rstrip()}
+    r"""
+    [`NgramConfigMixin`] for encoder-decoder models, with one more field.
+
+    Args:
         bow_loss_weight (`float`, *optional*, defaults to 0.0):
             The weight of the bag-of-words loss (Ma et al. 2018), the paper's baseline: all positions together predict
             every token of the target sentence. 0 disables it.
@@ -35,9 +38,8 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
     def validate_ngram_fields(self) -> None:
         super().validate_ngram_fields()
         weight = self.bow_loss_weight
-        if not is_number(weight) or not 0.0 <= weight < float("inf"):
+        if not is_number(weight) or weight < 0.0:
             raise ValueError(f"`bow_loss_weight` must be a finite number >= 0, got {weight!r}. Use 0 to disable it.")
-        self.bow_loss_weight = float(weight)
 
 
 @dataclass
@@ -76,6 +78,41 @@ class NgramSeq2SeqMixin(NgramMixin):
     config: NgramSeq2SeqConfigMixin
     ngram_output_class = NgramSeq2SeqLMOutput
     ngram_text_prefix = "decoder_"
+    ngram_shifts_labels = False
+
+    def forward(  # pyrefly: ignore[bad-override]
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: ModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        ensemble_lambda: float | Sequence[float] | None = None,
+        ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        last_hidden_state: torch.Tensor | None = None,
+        *,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs,
+    ) -> NgramSeq2SeqLMOutput:
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "encoder_outputs": encoder_outputs,
+            "past_key_values": past_key_values,
+            "inputs_embeds": inputs_embeds,
+            "decoder_inputs_embeds": decoder_inputs_embeds,
+            "use_cache": use_cache,
+        }
+        return self.ngram_forward(
+            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
+        )
 
     @property
     def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]
@@ -87,15 +124,10 @@ class NgramSeq2SeqMixin(NgramMixin):
         )
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
-        if inputs.get("input_ids") is not None:
-            check_token_ids("`input_ids`", inputs["input_ids"], self.config.vocab_size)
         if next_tokens is None:
             return inputs
-        if inputs.get("use_cache"):
-            logger.warning_once("`use_cache=True` is changed to `False` because `labels` are given.")
         inputs = {**inputs, "use_cache": False}
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
-            check_token_ids("`labels`", next_tokens, self.ngram_vocab_size, IGNORE_INDEX)
             inputs["decoder_input_ids"] = self._ngram_decoder_inputs(next_tokens)
         return inputs
 
@@ -117,16 +149,6 @@ class NgramSeq2SeqMixin(NgramMixin):
         with positions_of_rows(self.get_decoder(), inputs.pop("decoder_position_ids", None)):
             return super()._ngram_run_backbone(inputs)
 
-    def _ngram_next_tokens(
-        self, labels: torch.Tensor | None, shift_labels: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        labels = labels if shift_labels is None else shift_labels
-        return None if labels is None else labels.long()
-
-    def _ngram_has_next(self, runs: torch.Tensor, is_shifted: bool) -> torch.Tensor:
-        # A position's label is its next token, also at the last position before padding.
-        return runs > 0
-
     def _ngram_training_loss(
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
@@ -144,13 +166,3 @@ class NgramSeq2SeqMixin(NgramMixin):
             bow_loss = bow_loss / at_least_one(count, bow_loss.device)
             losses |= {"loss": losses["loss"] + weight * bow_loss, "bow_loss": bow_loss.detach()}
         return losses
-
-    def _prepare_text_encoder_decoder_kwargs_for_generation(
-        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs
-    ) -> dict[str, Any]:
-        encoder_kwargs = {name: value for name, value in model_kwargs.items() if name not in ENSEMBLE_ARGUMENTS}
-        prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(
-            inputs_tensor, encoder_kwargs, *args, **kwargs
-        )
-        model_kwargs["encoder_outputs"] = prepared["encoder_outputs"]
-        return model_kwargs

@@ -18,12 +18,12 @@ from transformers.generation import (
 from ..decoding.ensemble_processor import split_ensemble_processors
 from ..decoding.loop import SpeculativeDecoding
 from ..decoding.obstacles import CannotDraft
-from ..method.configuration import check_ensemble_weights, check_fraction, check_integer
+from ..method.configuration import check_ensemble_weights, check_fraction, check_integer, refuse_misspelt
 from ..method.ensemble import is_plain
-from ..method.names import refuse_misspelt
 from .default_drafts import DefaultDraftsMixin
 from .draft_vocabulary import DraftVocabularyMixin
-from .signature import ENSEMBLE_ARGUMENTS
+
+ENSEMBLE_ARGUMENTS = ("ensemble_lambda", "ensemble_weights")
 
 # Processors that keep a state between calls and cannot undo a rejected draft.
 STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
@@ -84,7 +84,7 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
                     "`model.config.ensemble_weights = None`."
                 )
             ensemble_lambda = self.config.ensemble_lambda
-        ensemble_lambda = check_fraction("ensemble_lambda", ensemble_lambda)
+        check_fraction("ensemble_lambda", ensemble_lambda)
         return ensemble_lambda if self.ngram_heads else 0.0
 
     def save_pretrained(self, *args, **kwargs):
@@ -94,7 +94,7 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
             value = vars(self.generation_config)[name]
             if value is not None:
                 # Numbers of NumPy cannot be saved.
-                setattr(self.generation_config, name, SAVED_OPTIONS[name](name, value))
+                SAVED_OPTIONS[name](name, value)
         if own_options:
             # Loading drops options that Transformers does not know from a file marked as made from the configuration.
             self.generation_config._from_model_config = False
@@ -147,7 +147,7 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         self._ngram_mark_default(generation_config, kwargs.get("use_mtp"))
         # The kind of error that Transformers raises for unknown options.
-        refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS, ValueError)
+        refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS)
         for name, value in options.items():
             setattr(generation_config, name, value)
         # Removed, because an assistant model is given this `generation_config`, too: it has its own ensemble, or none.
@@ -256,7 +256,7 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
 
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
         configs = [config for config in (generation_config, self.generation_config) if config is not None]
-        refuse_misspelt(vars(configs[0]), GENERATION_OPTIONS, ValueError)
+        refuse_misspelt(vars(configs[0]), GENERATION_OPTIONS)
         configured = (_take(dict(vars(config)), ENSEMBLE_ARGUMENTS) for config in configs)
         if self.ngram_ensemble(**next(filter(None, configured), {})) != 0:
             raise ValueError(
@@ -274,7 +274,7 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
         ensemble_lambda: float | None = None,
         **kwargs,
     ):
-        refuse_misspelt(kwargs, GENERATION_OPTIONS, ValueError)
+        refuse_misspelt(kwargs, GENERATION_OPTIONS)
         # The model's default is left out.
         if generation_config is not None and generation_config.use_mtp and not self.generation_config.use_mtp:
             raise ValueError(

@@ -8,25 +8,25 @@ import torch.nn.functional as F
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import can_return_tuple
 
-from ..method.configuration import NgramConfigMixin, check_fraction
+from ..method.configuration import NgramConfigMixin
 from ..method.documents import IGNORE_INDEX, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
-from ..method.loss import at_least_one, mean_nll, ngram_loss
-from .base import NgramHeadsMixin
-from .signature import ENSEMBLE_ARGUMENTS, forward_like
+from ..method.loss import at_least_one, mean_nll
+from .base import EVALUATION_MODE, OWN_ARGUMENTS, NgramHeadsMixin
 
 COMPOSITIONS = ("all", "masked")
 
 
 @dataclass(repr=False)
 class NgramMaskedConfigMixin(NgramConfigMixin):
-    __doc__ = f"""{(NgramConfigMixin.__doc__ or "").rstrip()}
+    r"""
+    [`NgramConfigMixin`] for masked language models, which have WDR heads only, no ensemble and no drafts.
+
+    Args:
         wdr_compose (`str`, *optional*, defaults to `"all"`):
             Which tokens head n composes a masked token with: `"all"`, the next n tokens, masked or not; `"masked"`,
             the next n tokens only if all of them are masked, too (head n has no target elsewhere).
-
-    A masked language model has WDR heads only, no ensemble and no drafts.
     """
 
     wdr_compose: str = "all"
@@ -86,48 +86,42 @@ class NgramMaskedMixin(NgramHeadsMixin):
     config: NgramMaskedConfigMixin
     ngram_output_class = NgramMaskedLMOutput
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        backbone_forward = getattr(super(), "forward", None)
-        if backbone_forward is not None and cls.forward is backbone_forward:
-            cls.forward = forward_like(backbone_forward, NgramMaskedMixin.__doc__, with_lambda=False)
-
     @can_return_tuple
-    def _ngram_forward(
+    def ngram_forward(
         self,
+        inputs: dict[str, Any],
         labels: torch.Tensor | None = None,
+        *,
         num_items_in_batch: int | torch.Tensor | None = None,
-        **inputs,
+        **kwargs,
     ) -> NgramMaskedLMOutput:
-        for name in ENSEMBLE_ARGUMENTS:
-            if name in inputs:
+        """Do what every `forward` does. `inputs` are the backbone's own arguments; `kwargs` are passed on to it."""
+        for name in OWN_ARGUMENTS:
+            if name in kwargs:
                 raise TypeError(f"`{name}` is no argument of masked language models, which have no ensemble.")
-        labels = None if labels is None else labels.long()
-        self._ngram_check_tokens(inputs, labels)
+        inputs = {**inputs, **kwargs}
+        self._ngram_applies_heads = labels is not None
         hidden_states, fields = self._ngram_run_backbone(inputs)
+        self._ngram_applies_heads = False
         if labels is None:
             fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
             return self._ngram_output(fields)
+        labels = labels.long()
         predictions = self._ngram_predict(hidden_states, inputs, labels)
-        fields["head_counts"] = torch.tensor([len(ids) for ids in predictions.targets], device=hidden_states.device)
         if self.training:
-            smoothing = check_fraction("label_smoothing", self.config.label_smoothing)
-            fields["loss"], fields["head_losses"] = ngram_loss(
-                predictions, LogitLayer.of(self), smoothing, num_items_in_batch
-            )
+            return self._ngram_output(fields | self._ngram_training_loss(predictions, num_items_in_batch))
+        fields |= {"head_losses": mean_nll(predictions, LogitLayer.of(self)), "head_counts": predictions.counts()}
+        if getattr(self.config, "sparse_prediction", False):
+            # As in the stock class, there are logits of the masked tokens alone.
+            scores = fields["logits"] = logits_of(self, predictions.main)
         else:
-            fields["head_losses"] = mean_nll(predictions, LogitLayer.of(self))
-            if getattr(self.config, "sparse_prediction", False):
-                # As in the stock class, there are logits of the masked tokens alone.
-                scores = fields["logits"] = logits_of(self, predictions.main)
-            else:
-                fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
-                scores = fields["logits"][labels != IGNORE_INDEX]
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            count = len(scores) if num_items_in_batch is None else num_items_in_batch
-            nll = F.cross_entropy(scores, predictions.targets[0], reduction="sum")
-            fields["loss"] = nll / at_least_one(count, scores.device)
-            self._ngram_watch_loss(fields, inputs)
+            fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
+            scores = fields["logits"][labels != IGNORE_INDEX]
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        count = len(scores) if num_items_in_batch is None else num_items_in_batch
+        nll = F.cross_entropy(scores, predictions.targets[0], reduction="sum")
+        fields["loss"] = nll / at_least_one(count, scores.device)
+        self._ngram_warn_in_backward(fields["loss"], EVALUATION_MODE)
         return self._ngram_output(fields)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -137,7 +131,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
         """
         raise NotImplementedError
 
-    def _ngram_watched_backbone(self) -> torch.nn.Module:
+    def _ngram_decoder(self) -> torch.nn.Module:
         # In some masked language models `get_decoder` returns the output embedding.
         return self.base_model
 

@@ -1,13 +1,15 @@
-"""The trunk of a checkpoint with heads as a stock model: what all other Auto classes load."""
+"""The stock model in a checkpoint with heads: what all other Auto classes load."""
 
 import copy
+import logging
 
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
-from ..modeling.checkpoint import logger
+
+logger = logging.getLogger(__name__)
 
 # Every table of Transformers from configurations to the classes of one task.
 AUTO_MAPPINGS = [getattr(modeling_auto, name) for name in modeling_auto.__all__ if name.endswith("_MAPPING")]
@@ -25,7 +27,7 @@ def register_tasks(model_class: type[NgramHeadsMixin]) -> None:
         if backbone.config_class in mapping:
             stock = mapping[backbone.config_class]
             classes = [
-                model_class if cls is backbone else _trunk_class(cls)
+                model_class if cls is backbone else _without_heads(cls)
                 for cls in (stock if isinstance(stock, tuple) else (stock,))
             ]
             mapping.register(own_config, classes[0] if len(classes) == 1 else tuple(classes), exist_ok=True)
@@ -33,28 +35,25 @@ def register_tasks(model_class: type[NgramHeadsMixin]) -> None:
 
 def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
     """Return a copy of a configuration, of the stock class and without N-gram fields if it has them."""
-    config = copy.deepcopy(config)
-    own_class = type(config)
-    if issubclass(own_class, NgramConfigMixin):
-        parents = (parent for parent in own_class.__mro__ if issubclass(parent, PreTrainedConfig))
-        config.__class__ = next(parent for parent in parents if not issubclass(parent, NgramConfigMixin))
-        own_fields = own_class.__dataclass_fields__.keys() - config.__dataclass_fields__.keys()
-        # Some configurations have their model type as a field, too.
-        for name in (*own_fields, "auto_map", "model_type"):
-            vars(config).pop(name, None)
-        config.architectures = None
-    return config
+    if not isinstance(config, NgramConfigMixin):
+        return copy.deepcopy(config)
+    dropped = (*config._ngram_fields(), "architectures", "auto_map", "model_type", "transformers_version")
+    fields = {name: value for name, value in config.to_dict().items() if name not in dropped}
+    return config._ngram_backbone_config()(**fields, attn_implementation=config._attn_implementation)
 
 
-def _trunk_class(stock: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """Return a class that makes models of the class `stock` from configurations and checkpoints with heads."""
+def _without_heads(stock: type[PreTrainedModel]) -> type[PreTrainedModel]:
+    """
+    Return a class that makes models of the class `stock` from configurations and checkpoints with heads. The tables of
+    Transformers take only classes, and what the Auto class loads should be of the stock class.
+    """
 
-    class Trunk(stock):
+    class WithoutHeads(stock):
         def __new__(cls, config: PreTrainedConfig, *args, **kwargs) -> PreTrainedModel:
             model = stock(stock_config(config), *args, **kwargs)
             model._keys_to_ignore_on_load_unexpected |= HEAD_WEIGHTS
-            logger.warning(f"{stock.__name__} has no N-gram heads: they are left out.")
+            logger.warning("%s has no N-gram heads: they are left out.", stock.__name__)
             return model
 
-    Trunk.__name__ = Trunk.__qualname__ = stock.__name__
-    return Trunk
+    WithoutHeads.__name__ = WithoutHeads.__qualname__ = stock.__name__
+    return WithoutHeads

@@ -1,5 +1,6 @@
 """Checks that N-gram heads fit a backbone, before training."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,12 +12,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import ModelOutput, logging
+from transformers.utils import ModelOutput
 
 from ..modeling.base import NgramHeadsMixin
 
-logger = logging.get_logger(__name__)
-
+logger = logging.getLogger(__name__)
 
 # Model types with another layer or a norm before the output embedding, mostly encoders.
 TRANSFORMED_OUTPUT_TYPES = (
