@@ -3,6 +3,7 @@ Backbones with N-gram heads. Each class with its own file is imported when it is
 any other language model class of Transformers makes one on the spot.
 """
 
+from importlib import import_module
 from typing import Any
 
 from transformers import AutoConfig
@@ -44,12 +45,11 @@ def register_model_types() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class with heads or its configuration by its name, as `pickle` does. It is made if necessary."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from .registry import class_by_name
-
-    found = class_by_name(name)
+    """Return a class with heads or its configuration by its name, as `pickle` does; or the function `ngram_class`."""
+    found = None
+    if name == "ngram_class" or name.startswith("WDRNgram"):
+        registry = import_module(".registry", __name__)
+        found = registry.ngram_class if name == "ngram_class" else registry.class_by_name(name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return found

@@ -24,6 +24,7 @@ from transformers.utils import can_return_tuple
 from ..decoding.cache_history import tokens_in
 from ..method.configuration import NgramConfigMixin, check_integer
 from ..method.documents import allowed_by
+from ..method.logits import keep_positions
 from ..modeling.causal import NgramMixin
 from .registry import register
 
@@ -400,8 +401,7 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        logits = self.lm_head(keep_positions(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

@@ -124,6 +124,18 @@ def logits_of(model: PreTrainedModel, predictions: torch.Tensor) -> torch.Tensor
     return LogitShape.of(model.config)(logits if bias is None else logits + bias)
 
 
+def keep_positions(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
+    """
+    Return the part of `states`, `(batch_size, T, d)`, that Transformers' `logits_to_keep` asks for: the last positions
+    (0: all), those of an index, those of an index per row, or those where a mask is `True`.
+    """
+    if isinstance(logits_to_keep, int):
+        return states[:, -logits_to_keep:]
+    if logits_to_keep.ndim == 2 and logits_to_keep.dtype != torch.bool:
+        return torch.take_along_dim(states, logits_to_keep[..., None], dim=1)
+    return states[logits_to_keep] if logits_to_keep.ndim == 2 else states[:, logits_to_keep]
+
+
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
     """
     Return the weights of the output embedding `W`, `(vocab_size, d)`. Raise a `ValueError` if they are offloaded or

@@ -37,7 +37,8 @@ EVALUATION_MODE = (
 class NgramHeadsMixin(CheckpointMixin):
     """Mixin that adds the N-gram heads to a Transformers language model. Subclasses define what the heads predict."""
 
-    # The class of the outputs.
+    # The name of the Auto class that loads such a model, and the class of its outputs.
+    ngram_auto_class: str
     ngram_output_class: type[Any]
     # The prefix of the arguments that describe the predicted text.
     ngram_text_prefix = ""
@@ -110,11 +111,15 @@ class NgramHeadsMixin(CheckpointMixin):
             self._ngram_warn_in_backward(outputs[0], BYPASSED)
 
     def _ngram_warn_in_backward(self, tensor: torch.Tensor, message: str) -> None:
-        """Warn with `message` in a backward pass from `tensor`, if there are heads to be trained."""
-        if torch.compiler.is_compiling() or not tensor.requires_grad:
-            return
-        if any(parameter.requires_grad for parameter in self.ngram_heads.parameters()):
-            tensor.register_hook(lambda _: warnings.warn(message, stacklevel=2))
+        """Warn with `message` in a backward pass to `tensor` that has given no gradient to the trainable heads."""
+        parameters = [parameter for parameter in self.ngram_heads.parameters() if parameter.requires_grad]
+
+        def warn(_: torch.Tensor) -> None:
+            if all(parameter.grad is None for parameter in parameters):
+                warnings.warn(message, stacklevel=2)
+
+        if parameters and tensor.requires_grad and not torch.compiler.is_compiling():
+            tensor.register_hook(warn)
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """

@@ -21,7 +21,7 @@ from ..decoding.cache_history import (
 from ..method.configuration import refuse_misspelt
 from ..method.documents import IGNORE_INDEX, has_next, read_documents
 from ..method.heads import NgramPredictions
-from ..method.logits import LogitLayer, logits_of, target_embeddings
+from ..method.logits import LogitLayer, keep_positions, logits_of, target_embeddings
 from ..method.loss import at_least_one, grid_nll, mean_nll
 from .base import EVALUATION_MODE, OWN_ARGUMENTS, NgramHeadsMixin
 from .generation import NgramGenerationMixin
@@ -74,6 +74,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     by 1). Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
     """
 
+    ngram_auto_class = "AutoModelForCausalLM"
     ngram_output_class = NgramCausalLMOutput
     ngram_cache_name = "past_key_values"
     # Whether the label of a token is predicted at the position before it, as in decoder-only models.
@@ -131,10 +132,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         inputs = {**inputs, **kwargs}
         next_tokens, is_shifted = self._ngram_next_tokens(labels, shift_labels), shift_labels is not None
         keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
-        is_trained = self.training and next_tokens is not None
         # The training loss has no ensemble.
+        only_trains = self.training and next_tokens is not None and keeps_all
         ensemble: Any = 0.0
-        if not (is_trained and keeps_all):
+        if not only_trains or ensemble_lambda is not None or ensemble_weights is not None:
             ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
         if ensemble != 0 and "block_table" in inputs:
             raise ValueError(
@@ -144,14 +145,13 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
         predictions, fields = self._ngram_predict(
-            inputs, next_tokens, ensemble != 0, keep, is_shifted, last_hidden_state
+            inputs, next_tokens, ensemble != 0 and not only_trains, keep, is_shifted, last_hidden_state
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         if next_tokens is None or (self.training and not keeps_all):
-            fields["logits"] = logits_of(self, predictions.ensemble(ensemble)[:, kept])
+            fields["logits"] = logits_of(self, keep_positions(predictions.ensemble(ensemble), logits_to_keep))
         if next_tokens is None:
             if return_last_hidden_state:
-                fields["last_hidden_state"] = predictions.main[:, kept]
+                fields["last_hidden_state"] = keep_positions(predictions.main, logits_to_keep)
         elif self.training:
             fields |= self._ngram_training_loss(predictions, num_items_in_batch)
             self._ngram_add_router_loss(fields, inputs.get(f"{self.ngram_text_prefix}attention_mask"))
@@ -159,7 +159,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             fields |= self._ngram_evaluate(predictions, ensemble, num_items_in_batch)
             # A slice of all positions would be another tensor than the one with the loss's gradient.
             if fields["logits"] is not None and not keeps_all:
-                fields["logits"] = fields["logits"][:, kept]
+                fields["logits"] = keep_positions(fields["logits"], logits_to_keep)
             if ensemble == 0:
                 self._ngram_warn_in_backward(fields["loss"], EVALUATION_MODE)
         return self._ngram_output(fields)

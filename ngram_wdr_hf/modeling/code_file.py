@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import transformers
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..version import __version__
 
@@ -50,9 +50,7 @@ def write_code_file(model_class: type[PreTrainedModel], folder: Path) -> dict[st
         return None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{NAME}.py").write_text(code_file(model_class), encoding="utf-8")
-    autos = (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForMaskedLM)
-    auto_class = next(auto for auto in autos if auto._model_mapping.get(model_class.config_class) is model_class)
-    classes = {"AutoConfig": model_class.config_class, auto_class.__name__: model_class}
+    classes = {"AutoConfig": model_class.config_class, model_class.ngram_auto_class: model_class}
     return {auto: f"{NAME}.{cls.__name__}" for auto, cls in classes.items()}
 
 

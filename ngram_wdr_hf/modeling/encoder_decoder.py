@@ -76,6 +76,7 @@ class NgramSeq2SeqMixin(NgramMixin):
     """
 
     config: NgramSeq2SeqConfigMixin
+    ngram_auto_class = "AutoModelForSeq2SeqLM"
     ngram_output_class = NgramSeq2SeqLMOutput
     ngram_text_prefix = "decoder_"
     ngram_shifts_labels = False
@@ -95,8 +96,6 @@ class NgramSeq2SeqMixin(NgramMixin):
         ensemble_lambda: float | Sequence[float] | None = None,
         ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
         last_hidden_state: torch.Tensor | None = None,
-        *,
-        logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> NgramSeq2SeqLMOutput:
         inputs = {
@@ -110,9 +109,8 @@ class NgramSeq2SeqMixin(NgramMixin):
             "decoder_inputs_embeds": decoder_inputs_embeds,
             "use_cache": use_cache,
         }
-        return self.ngram_forward(
-            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
-        )
+        ensemble = {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
+        return self.ngram_forward(inputs, labels, **ensemble, last_hidden_state=last_hidden_state, **kwargs)
 
     @property
     def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]

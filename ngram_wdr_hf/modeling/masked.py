@@ -84,6 +84,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     """
 
     config: NgramMaskedConfigMixin
+    ngram_auto_class = "AutoModelForMaskedLM"
     ngram_output_class = NgramMaskedLMOutput
 
     @can_return_tuple

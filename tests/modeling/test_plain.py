@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
+from ngram_wdr_hf.modeling.generation import ENSEMBLE_ARGUMENTS
 from tests.support.batches import BATCHES
 from tests.support.errors import raises_naming
 from tests.support.tiny import SIZES, left_pad, plain_model, random_ids, tiny_model

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from ngram_wdr_hf.modeling.signature import ENSEMBLE_ARGUMENTS
+from ngram_wdr_hf.modeling.generation import ENSEMBLE_ARGUMENTS
 from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.tiny import SEQ2SEQ, plain_seq2seq, random_ids, tiny_seq2seq
