@@ -24,20 +24,28 @@ TRANSFORMED_OUTPUT_TYPES = (
     *("modernbert-decoder", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
     *("xlm-roberta", "xlm-roberta-xl", "xmod"),
 )
+NO_LANGUAGE_MODEL = (
+    "it is not a causal or encoder-decoder language model. Use the architecture's `ForCausalLM` or "
+    "`ForConditionalGeneration` class."
+)
 NO_PRODUCT = (
-    "`{}` cannot get N-gram heads: its logits are not the product of its hidden states and its output embedding "
-    "(scaled or soft-capped at most). Use another architecture."
+    "its logits are not the product of its hidden states and its output embedding (scaled or soft-capped at most). "
+    "Use another architecture."
 )
 OTHER_LOSS = (
-    "`{}` cannot get N-gram heads: its loss for `labels` is not that of the next token. For the decoder of an "
-    "encoder-decoder model, which does not shift labels, use the full model."
+    "its loss for `labels` is not that of the next token. For the decoder of an encoder-decoder model, which does not "
+    "shift labels, use the full model."
 )
 LOOKS_AHEAD = (
-    "`{}` cannot get N-gram heads: with this configuration it sees the tokens that it has to predict, like an "
-    "encoder. Use a causal model; some architectures need `is_decoder=True` in their configuration for that."
+    "with this configuration it sees the tokens that it has to predict, like an encoder. Use a causal model; some "
+    "architectures need `is_decoder=True` in their configuration for that."
 )
 # Magnitude of the logits in the probe, large enough for soft-capping to show.
 PROBE_LOGITS = 200.0
+
+
+def _refuse(name: str, reason: str) -> ValueError:
+    return ValueError(f"`{name}` cannot get N-gram heads: {reason}")
 
 
 def check_class(backbone: type[PreTrainedModel]) -> None:
@@ -47,54 +55,37 @@ def check_class(backbone: type[PreTrainedModel]) -> None:
     """
     name, model_type = backbone.__name__, backbone.config_class.model_type
     if not backbone.can_generate():
-        raise ValueError(
-            f"`{name}` cannot get N-gram heads: it is not a causal or encoder-decoder language model. Use the "
-            "architecture's `ForCausalLM` or `ForConditionalGeneration` class."
-        )
+        raise _refuse(name, NO_LANGUAGE_MODEL)
     if model_type in TRANSFORMED_OUTPUT_TYPES:
-        raise ValueError(NO_PRODUCT.format(name))
-    if name == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) and (
-        model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        raise _refuse(name, NO_PRODUCT)
+    if (
+        name == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+        and model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     ):
-        raise ValueError(OTHER_LOSS.format(name))
+        raise _refuse(name, OTHER_LOSS)
 
 
 def check_config(config: PreTrainedConfig, name: str) -> None:
-    """
-    Raise a `ValueError` about `name` if a configuration belongs to a model that is made of several models. Such a
-    configuration has no `vocab_size` of its own.
-    """
+    """Raise a `ValueError` about `name` if a configuration belongs to a model that is made of several models."""
+    # Such a configuration has no `vocab_size` of its own.
     if not hasattr(config, "vocab_size"):
-        raise ValueError(
-            f"`{name}` cannot get N-gram heads: it is made of several models. Use its language model, the part that "
-            "reads and writes text."
-        )
+        raise _refuse(name, "it is made of several models. Use its language model, the part that writes text.")
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """
-    Raise a `ValueError` unless a model can get heads: it has none yet, has an output embedding, is not made of several
-    models, and has no offloaded weights.
-    """
+    """Raise a `ValueError` unless a model can get heads and its weights can be copied."""
     name = type(model).__name__
     # By name: a model loaded with its checkpoint's code is of another class.
     if "ngram_heads" in dict(model.named_children()):
-        raise ValueError(
-            f"`{name}` already has N-gram heads (`ngram_size={model.config.ngram_size}`). Use it as it is, or start "
-            "with the plain model."
-        )
+        raise ValueError(f"`{name}` already has N-gram heads (`ngram_size={model.config.ngram_size}`). Use it as it is.")
     weight = getattr(model.get_output_embeddings(), "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
-        raise ValueError(
-            f"`{name}` cannot get N-gram heads: it has no output embedding. Use the architecture's `ForCausalLM` or "
-            "`ForConditionalGeneration` class."
-        )
+        raise _refuse(name, NO_LANGUAGE_MODEL)
     check_config(model.config, name)
-    if any(parameter.device.type == "meta" for parameter in model.parameters()):
-        raise ValueError(
-            f"`{name}` has offloaded weights, which cannot be copied. Pass the checkpoint's name, or load the model "
-            "without offloading."
-        )
+    if any(parameter.is_meta for parameter in model.parameters()) or any(
+        hasattr(module, "base_layer") for module in model.modules()
+    ):
+        raise ValueError(f"`{name}` has offloaded weights or an adapter: pass its checkpoint's name instead.")
 
 
 @torch.no_grad()
@@ -105,8 +96,8 @@ def probe(model: NgramHeadsMixin, backbone: type[PreTrainedModel]) -> None:
     only log a warning.
     """
     name = backbone.__name__
-    if any(parameter.device.type == "meta" for parameter in model.parameters()):
-        logger.warning(f"`{name}` has offloaded weights: skipping the check that N-gram heads fit it.")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        logger.warning("`%s` has offloaded weights: skipping the check that N-gram heads fit it.", name)
         return
     inputs = _probe_inputs(model)
     was_training, routers = model.training, getattr(model.config, "output_router_logits", None)
@@ -122,10 +113,7 @@ def probe(model: NgramHeadsMixin, backbone: type[PreTrainedModel]) -> None:
         problem = "it is not made of a base model that reads tokens and an output embedding"
         output, modules = _run(model, partial(model, ensemble_lambda=0.0), inputs, factor)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"`{name}` cannot get N-gram heads: {problem} ({type(error).__name__}: {reason[:200]}). Use another model."
-        ) from error
+        raise _refuse(name, f"{problem} ({type(error).__name__}: {error}). Use another model.") from error
     finally:
         model.train(was_training)
         if routers:
@@ -133,29 +121,28 @@ def probe(model: NgramHeadsMixin, backbone: type[PreTrainedModel]) -> None:
 
     logits = expected.logits
     if not bool(logits.isfinite().all()):
-        raise ValueError(f"`{name}` cannot get N-gram heads: its logits are not finite. Check its weights.")
+        raise _refuse(name, "its logits are not finite. Check its weights.")
     precision = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 3e-2
     tolerance = {"rtol": 0.0, "atol": precision * float(logits.abs().max())}
     # Modules are compared, too: an untrained one may not change the logits yet.
     is_product = stock_modules <= modules and logits.shape == output.logits.shape
     if not is_product or not torch.allclose(logits, output.logits, **tolerance):
-        raise ValueError(NO_PRODUCT.format(name))
+        raise _refuse(name, NO_PRODUCT)
     if not torch.allclose(logits[0, :-1], logits[1, :-1], **tolerance):
-        raise ValueError(LOOKS_AHEAD.format(name))
+        raise _refuse(name, LOOKS_AHEAD)
     # Custom classes may not compute a loss.
     if expected.loss is not None and not torch.allclose(expected.loss.to(output.loss.dtype), output.loss, **tolerance):
-        raise ValueError(OTHER_LOSS.format(name))
+        raise _refuse(name, OTHER_LOSS)
 
 
 def _probe_inputs(model: NgramHeadsMixin) -> dict[str, Any]:
     """
-    Return the probe's inputs with labels: two rows of six tokens that differ only in the last one. In an
-    encoder-decoder model these are the decoder's; both rows have the same encoder input.
+    Return inputs with labels: two rows of six tokens that differ only in the last one. In an encoder-decoder model
+    these are the decoder's; both rows have the same encoder input.
     """
-    vocab_size = model.ngram_vocab_size
-    ids = (torch.arange(6, device=model.device) * 7 + vocab_size // 2).repeat(2, 1)
+    ids = (torch.arange(6, device=model.device) * 7 + model.ngram_vocab_size // 2).repeat(2, 1)
     ids[1, -1] += 1
-    ids %= vocab_size
+    ids %= model.ngram_vocab_size
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "labels": ids}
     if model.config.is_encoder_decoder:
         inputs |= {"input_ids": ids[:1].expand(2, -1), "decoder_input_ids": ids}

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers import GenerationMixin, ReformerConfig, ReformerLayer, ReformerModelWithLMHead
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention, ReformerDynamicCache
 
@@ -31,14 +30,15 @@ class NgramReformerCache(ReformerDynamicCache):
     history: NgramHistory
 
     @classmethod
-    def copy_of(cls, cache: Any, length: int) -> "NgramReformerCache":
-        """Return a copy of a cache, without the padding after its first `length` tokens, to be extended alone."""
-        copied = cls()
-        vars(copied).update(vars(cache))
-        copied.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
-        copied.states_cache = [layer[:, :length] for layer in cache.states_cache]
-        copied.history = copy.copy(cache.history) if isinstance(cache, cls) else NgramHistory()
-        return copied
+    def adopt(cls, cache: Any, length: int) -> None:
+        """
+        Give a stock cache an empty history, and drop its padding after the first `length` tokens. The object stays the
+        same, because its owner passes it in again.
+        """
+        if not isinstance(cache, cls):
+            cache.__class__, cache.history = cls, NgramHistory()
+            cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
+            cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
@@ -52,11 +52,6 @@ class SeededReformerLayer(ReformerLayer):
     its first run. Stock layers seed torch with nondeterministic numbers; here, the seeds are drawn from torch's
     generator.
     """
-
-    def __init__(self, config: ReformerConfig, layer_id: int):
-        super().__init__(config, layer_id)
-        if isinstance(self.attention.self_attention, LSHSelfAttention):
-            self.attention.self_attention = SeededLSHSelfAttention(config, layer_idx=layer_id)
 
     def _init_attention_seed(self) -> None:
         self.attention_seed = self._draw_seed()
@@ -132,9 +127,12 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         )
 
     def _ngram_add_heads(self) -> None:
-        self.reformer.encoder.layers = nn.ModuleList(
-            SeededReformerLayer(self.config, i) for i in range(self.config.num_hidden_layers)
-        )
+        # New modules would draw other initial weights than the stock model's.
+        for module in self.modules():
+            if isinstance(module, ReformerLayer):
+                module.__class__ = SeededReformerLayer
+            elif isinstance(module, LSHSelfAttention):
+                module.__class__ = SeededLSHSelfAttention
         super()._ngram_add_heads()
 
     def _ngram_past_length(self, past: Any) -> int:
@@ -164,7 +162,10 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
             return {**inputs, "use_cache": False}
         if past is not None and not use_cache:
             # The backbone then reads the cache without extending it, and so does the ensemble.
-            return {**inputs, self.ngram_cache_name: NgramReformerCache.copy_of(past, self._ngram_past_length(past))}
+            copied: Any = copy.copy(past)
+            NgramReformerCache.adopt(copied, self._ngram_past_length(past))
+            copied.history = copy.copy(copied.history)
+            return {**inputs, self.ngram_cache_name: copied}
         return inputs
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -177,9 +178,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         hidden_states, fields = super()._ngram_run_backbone(
             inputs if past_length > 0 else self._ngram_pad_inputs(inputs, name)
         )
-        cache = fields.get(self.ngram_cache_name)
-        if cache is not None and not isinstance(cache, NgramReformerCache):
-            fields[self.ngram_cache_name] = NgramReformerCache.copy_of(cache, past_length + length)
+        if fields.get(self.ngram_cache_name) is not None:
+            NgramReformerCache.adopt(fields[self.ngram_cache_name], past_length + length)
         return hidden_states[:, :length], fields
 
     def _ngram_pad_inputs(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ngram_wdr_hf import (
     WDRNgramTensorizedTransformerConfig,
     WDRNgramTensorizedTransformerLMHeadModel,
 )
-from ngram_wdr_hf.backbones import tensorized_model
+from ngram_wdr_hf.backbones import tensorized as tensorized_model
 from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.generation import cached_logits
