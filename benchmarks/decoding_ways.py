@@ -11,7 +11,7 @@ from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from ngram_wdr_hf.backbones.trunk import stock_config
+from ngram_wdr_hf.backbones.stock_tasks import stock_config
 from ngram_wdr_hf.modeling.generation import SAVED_OPTIONS
 
 HEADS_ONLY = {"use_mtp": True, "prompt_lookup_num_tokens": 0}

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 
 from ..data.errors import InputError
-from ..method.configuration import HEAD_INPUTS
+from ..method.configuration import CHOICES
 from .head_schedule import HEAD_LOSS_SCHEDULES
 from .presets import RECIPES, Preset, Recipe, read_fields
 
@@ -76,7 +76,7 @@ class ModelOptions(Options):
         f"Defaults for the heads: {described(RECIPES)}. Default: the preset's; the heads of a checkpoint keep theirs.",
     )
     ngram_head_reads: str | None = choice(
-        HEAD_INPUTS,
+        CHOICES["ngram_head_reads"],
         "What head n reads: the hidden state, or also the n tokens in between. Default: the checkpoint's or recipe's.",
     )
     head_sample_rate: float | None = optional("Share of the positions that train a head. Default: the recipe's.")
