@@ -77,7 +77,7 @@ def check_model(model: PreTrainedModel) -> None:
     name = type(model).__name__
     # By name: a model loaded with its checkpoint's code is of another class.
     if "ngram_heads" in dict(model.named_children()):
-        raise ValueError(f"`{name}` already has N-gram heads (`ngram_size={model.config.ngram_size}`): use it as it is.")
+        raise ValueError(f"`{name}` already has heads (`ngram_size={model.config.ngram_size}`): use it as it is.")
     weight = getattr(model.get_output_embeddings(), "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise _refuse(name, NO_LANGUAGE_MODEL)
