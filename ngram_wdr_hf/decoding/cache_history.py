@@ -2,7 +2,7 @@
 
 import torch
 from transformers import Cache, CacheLayerMixin, DynamicLayer, EncoderDecoderCache, StaticLayer
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING
+from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 
 # The cache methods that `generate` and its callers use.
 CACHE_METHODS = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave", "crop", "reset")
@@ -14,21 +14,17 @@ class NgramHistory(DynamicLayer):
     `HistoryHost`.
 
     `keys` are the hidden states, `(batch_size, 1, T, d)`; `values` are the records, `(batch_size, 1, T, 3)`: token id,
-    run length and position. `num_columns` is the length of the cache.
-
-    Tokens that were read without the ensemble are in the cache, but not in the history. `offsets` tells where its
-    tokens are in the cache: with `(index, offset)`, from index on, token i is in column `i + offset`. Compiled code
-    can rely on `offsets`, as it changes only where tokens are missing.
+    run length and position. Its token i is in column `start + i` of the cache, which has `num_columns`. Tokens that
+    were read without the ensemble are in the cache, but not in the history, which begins anew after them.
     """
 
     def __init__(self):
         super().__init__()
-        self.offsets = [(0, 0)]
-        self.num_columns = 0
+        self.start = self.num_columns = 0
 
     def reset(self) -> None:
         super().reset()
-        self.offsets = [(0, 0)]
+        self.start = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -38,21 +34,17 @@ class NgramHistory(DynamicLayer):
         # A layer cropped to length 0 would keep its batch size and reject batches of another size.
         if abs(tokens_to_remove) >= self.get_seq_length():
             self.reset()
-        elif tokens_to_remove:
+        else:
             super().crop(tokens_to_remove)
-            self.offsets = [entry for entry in self.offsets if entry[0] < self.get_seq_length()]
 
     def crop_to(self, num_columns: int) -> None:
         """Remove the tokens that a cache of this length no longer has."""
-        num_kept = 0
-        for index, offset in self.offsets:
-            num_kept = max(min(num_kept, index), num_columns - offset)
-        self.crop(min(0, num_kept - self.get_seq_length()))
+        self.crop(min(0, num_columns - self.end))
 
     @property
     def end(self) -> int:
         """The column after its last token."""
-        return self.get_seq_length() + self.offsets[-1][1]
+        return self.start + self.get_seq_length()
 
     def last_record(self) -> torch.Tensor | None:
         """
@@ -66,10 +58,10 @@ class NgramHistory(DynamicLayer):
         Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return the hidden states and
         the records of the whole history, the new ones last.
         """
-        index = self.get_seq_length()
-        offset = self.num_columns - hidden_states.shape[1] - index
-        if offset > self.offsets[-1][1]:
-            self.offsets.append((index, offset))
+        column = self.num_columns - hidden_states.shape[1]
+        if column > self.end:
+            self.reset()
+            self.start = column
         keys, values = self.update(hidden_states[:, None], records[:, None])
         return keys[:, 0], values[:, 0]
 
@@ -144,39 +136,47 @@ class HistoryHost:
         return stock_class_of(self).__name__
 
     def __reduce__(self) -> tuple:
-        # For `pickle`, as the class may not have been created yet where it is loaded.
+        # For `pickle`, as the class may not exist yet where it is loaded.
         return empty_host, (stock_class_of(self),), vars(self)
 
 
-def make_host_class(layer_class: type) -> type:
-    """
-    Return a subclass of a layer class that hosts the history. It is a class of this module, where Transformers'
-    exporter looks for it.
-    """
-    name = f"{layer_class.__name__}WithHistory"
-    globals()[name] = type(name, (HistoryHost, layer_class), {"__module__": HistoryHost.__module__})
-    return globals()[name]
+class DynamicHost(HistoryHost, DynamicLayer):
+    pass
 
 
-# The host class of each layer class. Compiled code cannot create classes, so those of all stock caches exist from the
-# start.
-HOST_CLASSES = {
-    layer_class: make_host_class(layer_class)
-    for layer_class in {*DYNAMIC_LAYER_TYPE_MAPPING.values(), *STATIC_LAYER_TYPE_MAPPING.values()}
+class DynamicSlidingWindowHost(HistoryHost, DynamicSlidingWindowLayer):
+    pass
+
+
+class StaticHost(HistoryHost, StaticLayer):
+    pass
+
+
+class StaticSlidingWindowHost(HistoryHost, StaticSlidingWindowLayer):
+    pass
+
+
+# The host class of each layer class. Classes of other layers are made when they are needed.
+HOST_CLASSES: dict[type, type] = {
+    DynamicLayer: DynamicHost,
+    DynamicSlidingWindowLayer: DynamicSlidingWindowHost,
+    StaticLayer: StaticHost,
+    StaticSlidingWindowLayer: StaticSlidingWindowHost,
 }
 
 
 def empty_host(layer_class: type) -> HistoryHost:
     """Return a host of the given layer class without its state."""
     if layer_class not in HOST_CLASSES:
-        HOST_CLASSES[layer_class] = make_host_class(layer_class)
+        HOST_CLASSES[layer_class] = type(f"{layer_class.__name__}Host", (HistoryHost, layer_class), {})
     host_class = HOST_CLASSES[layer_class]
     return host_class.__new__(host_class)
 
 
 def stock_class_of(layer: object) -> type:
     """Return the class of a cache layer, without the history if it hosts one."""
-    return type(layer).__mro__[2] if isinstance(layer, HistoryHost) else type(layer)
+    # By attribute, as a checkpoint's own code has another `HistoryHost`.
+    return type(layer).__mro__[2] if hasattr(layer, "ngram_history") else type(layer)
 
 
 def self_attention_of(cache: Cache | None) -> Cache | None:
@@ -195,7 +195,7 @@ def length_of(layer: object) -> int | torch.Tensor:
 def layers_and_history(cache: Cache) -> list:
     """Return the layers of a cache that grow with the text, and the history if there is one."""
     layers = self_attention_of(cache).layers
-    return [*layers, *[layer.ngram_history for layer in layers[:1] if isinstance(layer, HistoryHost)]]
+    return [*layers, *[layer.ngram_history for layer in layers[:1] if hasattr(layer, "ngram_history")]]
 
 
 def tokens_in(cache: Cache | None) -> int | torch.Tensor:
@@ -233,14 +233,14 @@ def history_of(cache: Cache | None, num_heads: int, device: torch.device) -> Ngr
     if cache is None or not cache.layers:
         return None
     layer = cache.layers[0]
-    if not isinstance(layer, HistoryHost):
+    if not hasattr(layer, "ngram_history"):
         # A new object, as compiled code cannot change the class of an object.
         cache.layers[0] = host = empty_host(type(layer))
         vars(host).update(vars(layer))
         is_static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
         host.ngram_history = StaticNgramHistory(num_heads) if is_static else NgramHistory()
     history = cache.layers[0].ngram_history
-    if isinstance(history, NgramHistory):
+    if not isinstance(history, StaticLayer):
         history.num_columns = length_of(cache.layers[0])
     if history.is_initialized:
         # It may have been offloaded, or the cache may have been moved.

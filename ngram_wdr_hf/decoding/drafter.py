@@ -7,15 +7,32 @@ import torch
 import torch.nn.functional as F
 from transformers.generation import GenerationConfig
 
+from ..method.configuration import check_fraction, check_integer
 from ..method.logits import LogitLayer, logits_of, target_embeddings
-from .few_tokens import fits_in_cache, multiply
-from .pace import DraftKind, DraftPace
-from .prices import DraftPrices, ThresholdPrices
+from .draft_costs import Costs, DraftCosts
+from .draft_depth import DraftDepth, DraftKind
 from .prompt_lookup import PromptLookup, PromptMatch
-from .rows import TextRows
+from .row_texts import RowTexts
 
-# Prompt lookup: copy up to `MAX_COPIED` tokens that followed an earlier match of up to `MAX_MATCH` tokens.
-MAX_COPIED, MAX_MATCH = 8, 3
+
+@dataclass
+class DraftOptions:
+    """The options of `generate` about drafts: see [`NgramGenerationMixin`]. `None` stands for the default."""
+
+    num_assistant_tokens: int | None = None
+    prompt_lookup_num_tokens: int | None = None
+    max_matching_ngram_size: int | None = None
+    draft_vocab_size: int | None = None
+    draft_threshold: float | None = None
+    cpu_products: bool | None = None
+
+    def __post_init__(self):
+        if self.draft_threshold is not None:
+            check_fraction("draft_threshold", self.draft_threshold)
+        minima = {"num_assistant_tokens": 0, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
+        for name, minimum in minima.items():
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), minimum)
 
 
 @dataclass
@@ -26,9 +43,7 @@ class Drafts:
     Args:
         tokens (`torch.LongTensor` of shape `(num_rows, D)`):
             The drafted tokens; an arbitrary token where a row has no draft.
-        kinds (`list[list[DraftKind | None]]`):
-            Per row, the kind of each draft: whether a head or prompt lookup made it, and how likely it is to be
-            accepted. `None` if the row has no draft there.
+        kinds (`list[list[DraftKind | None]]`): Per row, the kind of each draft; `None` if the row has no draft there.
         probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`):
             The distribution q that each draft was sampled from. Empty in greedy search.
     """
@@ -42,11 +57,6 @@ class Drafts:
         """Return an object without drafts (D = 0) for `num_rows` rows."""
         return cls(torch.empty(num_rows, 0, dtype=torch.long, device=device), [[] for _ in range(num_rows)])
 
-    @property
-    def depth(self) -> int:
-        """The number of drafts per row, D."""
-        return self.tokens.shape[1]
-
 
 class Drafter:
     r"""
@@ -56,84 +66,71 @@ class Drafter:
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
-        generation_config ([`GenerationConfig`]): The options of the generation, those of [`NgramGenerationMixin`] too.
+        generation_config ([`GenerationConfig`]): The options of the generation.
+        options ([`DraftOptions`]): Those about drafts.
     """
 
-    def __init__(self, model, generation_config: GenerationConfig):
+    def __init__(self, model, generation_config: GenerationConfig, options: DraftOptions):
         self.model = model
         self.samples = bool(generation_config.do_sample)
-        self.heads = list(model.ngram_heads)[: generation_config.num_assistant_tokens]
-        max_copied = generation_config.prompt_lookup_num_tokens
-        self.max_copied = MAX_COPIED if max_copied is None else max_copied
-        self.max_match = generation_config.max_matching_ngram_size or MAX_MATCH
+        self.heads = list(model.ngram_heads)[: options.num_assistant_tokens]
+        self.max_copied = 8 if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
+        self.max_match = options.max_matching_ngram_size or 3
         self.lookups: dict[int, PromptLookup] = {}
-        self.vocabulary = model.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
+        self.vocabulary = model.ngram_draft_vocabulary(options.draft_vocab_size)
         self.shortlist = None
         # An adapter adds to the logits, which the weights of a shortlist would miss.
         if self.vocabulary is not None and not hasattr(model.get_output_embeddings(), "base_layer"):
             layer = LogitLayer.of(model)
             self.vocabulary = self.vocabulary.to(layer.weight.device)
             self.shortlist = layer.select(self.vocabulary)
-            self.multiply = F.linear if fits_in_cache(model) else multiply
         draft_vocab_size = model.ngram_vocab_size if self.shortlist is None else len(self.vocabulary)
-        threshold, num_heads = getattr(generation_config, "draft_threshold", None), len(self.heads)
-        max_drafts = max(num_heads, self.max_copied)
-        if threshold is None:
-            prices = DraftPrices(model, generation_config, num_heads, max_drafts, draft_vocab_size)
-        else:
-            prices = ThresholdPrices(threshold, num_heads, max_drafts)
-        self.pace = DraftPace(prices)
+        sizes = len(self.heads), max(len(self.heads), self.max_copied)
+        self.costs = DraftCosts(model, generation_config, *sizes, draft_vocab_size)
+        given = options.draft_threshold
+        costs = None if given is None else Costs.of_threshold(given, *sizes)
+        self.depth = DraftDepth(self.costs.of if costs is None else lambda num_rows, num_columns: costs)
 
     def draft(
-        self,
-        text: TextRows,
-        hidden_states: torch.Tensor | None,
-        next_tokens: torch.Tensor,
-        max_drafts: float = math.inf,
+        self, text: RowTexts, hidden_states: torch.Tensor, next_tokens: torch.Tensor, max_drafts: float = math.inf
     ) -> Drafts:
         r"""
         Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
         saves or the maximum length is reached. There may be none.
 
         Args:
-            text ([`TextRows`]): The batch rows so far, including their next tokens.
-            hidden_states (`torch.Tensor` of shape `(num_rows, d)`, *optional*):
-                The hidden states that predicted the next tokens. Without them, the heads cannot draft.
+            text ([`RowTexts`]): The batch rows so far, including their next tokens.
+            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): What predicted the next tokens.
             next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
                 The last token of each active row, which the model has chosen but not read yet.
             max_drafts (`float`, *optional*, defaults to infinity): The maximum number of drafts per row.
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
-        self.pace.begin(tokens_left, text.longest)
+        self.depth.begin(tokens_left, text.longest)
         matches = self._find_matches(text)
-        heads_rest = hidden_states is None or self.pace.is_resting
-        num_heads = 0 if heads_rest or all(matches) else len(self.heads)
+        num_heads = 0 if all(matches) else len(self.heads)
+        by_head = [match is None for match in matches]
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
         limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0), max_drafts)
         for depth in range(limit):
             choice = probabilities = None
-            ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]
-            if depth < num_heads and self.pace.should_run_head(ahead):
+            kinds = [match and DraftKind.of_lookup(match.match_length + depth) for match in matches]
+            if depth < num_heads and self.depth.runs_head(by_head):
                 embeddings = target_embeddings(self.model, last_tokens.to(hidden_states.device))
                 if embeddings is not None:
                     neighbors.insert(0, embeddings)
                 logits = self._logits(self.heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
-                max_probabilities, choice = probabilities.max(dim=-1)
-                confidences = max_probabilities.tolist()
-                ahead[0] = [
-                    DraftKind.of_head(confidences[i]) if match is None else kind
-                    for i, (kind, match) in enumerate(zip(ahead[0], matches, strict=True))
-                ]
-            elif depth < num_heads:
+                confidences, choice = probabilities.max(dim=-1)
+                heads = map(DraftKind.of_head, confidences.tolist())
+                kinds = [kind or of_head for kind, of_head in zip(kinds, heads, strict=True)]
+            else:
                 num_heads = depth
-                ahead = [self._kinds(matches, i, num_heads) for i in range(depth, limit)]
             # Decided before sampling: dropping a draft because of its token would change the distribution.
-            if not any(ahead[0]) or not self.pace.should_draft(ahead):
+            if not self.depth.drafts(kinds):
                 break
-            self.pace.go_deeper(ahead[0])
             if self.samples and probabilities is not None:
                 choice = torch.multinomial(probabilities, 1)[:, 0]
             if choice is not None and self.vocabulary is not None:
@@ -142,19 +139,11 @@ class Drafter:
             if self.samples:
                 drafts.probabilities.append(self._proposal(probabilities, last_tokens, matches))
             drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
-            for row, kind in zip(drafts.kinds, ahead[0], strict=True):
+            for row, kind in zip(drafts.kinds, kinds, strict=True):
                 row.append(kind)
         return drafts
 
-    def _kinds(self, matches: list[PromptMatch | None], depth: int, num_heads: int) -> list[DraftKind | None]:
-        """
-        Return the kind of each row's draft at a depth, 0 for the first: a copy for a row with a match, otherwise one
-        of a head that has not been run yet, `None` beyond the last of `num_heads` heads.
-        """
-        of_head = DraftKind.of_depth(depth) if depth < num_heads else None
-        return [of_head if match is None else DraftKind.of_lookup(match.match_length + depth) for match in matches]
-
-    def _find_matches(self, text: TextRows) -> list[PromptMatch | None]:
+    def _find_matches(self, text: RowTexts) -> list[PromptMatch | None]:
         """
         Index the new tokens of each active row, and return its match for prompt lookup. It is `None` without a match,
         or if the first head's draft is more likely to be accepted. All are `None` if prompt lookup is disabled.
@@ -163,12 +152,10 @@ class Drafter:
             return [None] * len(text.rows)
         matches = []
         for row in text.rows:
-            if row not in self.lookups:
-                self.lookups[row] = PromptLookup(self.max_match)
-            lookup = self.lookups[row]
+            lookup = self.lookups.setdefault(row, PromptLookup(self.max_match))
             lookup.add(text.tokens[row][lookup.num_read :])
             match = lookup.find()
-            is_preferred = match is not None and self.pace.prefers_lookup(DraftKind.of_lookup(match.match_length))
+            is_preferred = match is not None and self.depth.prefers_lookup(match.match_length)
             matches.append(match if is_preferred else None)
         return matches
 
@@ -216,12 +203,11 @@ class Drafter:
     def _logits(self, predictions: torch.Tensor) -> torch.Tensor:
         """Return the logits of predictions `(num_rows, d)` over the draft vocabulary, in float32."""
         if self.shortlist is not None:
-            logits = self.multiply(predictions, self.shortlist.weight, self.shortlist.bias)
-            return self.shortlist.shape(logits).float()
+            return self.shortlist(predictions).float()
         logits = logits_of(self.model, predictions).float()
         return logits if self.vocabulary is None else logits[:, self.vocabulary]
 
-    def _process(self, text: TextRows, logits: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+    def _process(self, text: RowTexts, logits: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         """
         Apply the logits processors to logits over the draft vocabulary, at the depth after `drafts`. A row whose draft
         tokens are all forbidden keeps its logits.

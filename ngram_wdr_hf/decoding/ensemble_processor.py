@@ -8,9 +8,6 @@ from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from ..method.configuration import check_ensemble_weights, check_fraction
 
-# Processors are identified by class name, as a checkpoint with its own code does not include the class.
-PROCESSOR_NAME = "NgramEnsembleLogitsProcessor"
-
 
 class NgramEnsembleLogitsProcessor(LogitsProcessor):
     r"""
@@ -25,8 +22,7 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     and history. Processor and model hold no state, so several threads can share one model.
 
     A direct call `processor(input_ids, scores)` runs the model twice over `input_ids`, which must have no padding, and
-    adds the ensemble's change of the logits to `scores`. It returns log-probabilities if `scores` are
-    log-probabilities, logits otherwise.
+    adds the ensemble's change of the log-probabilities to `scores`, which may be logits or log-probabilities.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
@@ -49,60 +45,53 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
                 f"`NgramEnsembleLogitsProcessor` needs a model with N-gram heads, got a {type(model).__name__} "
                 "without heads. Load or train a model with `ngram_size` >= 2."
             )
-        self.model = model
-        self.ensemble: dict[str, Any]
-        if ensemble_lambda is not None and ensemble_weights is None:
-            check_fraction("ensemble_lambda", ensemble_lambda)
-            self.ensemble = {"ensemble_lambda": ensemble_lambda}
-        elif ensemble_weights is not None and ensemble_lambda is None:
-            self.ensemble = {"ensemble_weights": check_ensemble_weights(ensemble_weights, model.config.ngram_size)}
-        else:
+        if (ensemble_lambda is None) == (ensemble_weights is None):
             raise ValueError("`ensemble_lambda` or `ensemble_weights` must be given, but not both. Pass one of them.")
+        self.model = model
+        self.ngram_ensemble: dict[str, Any]
+        if ensemble_lambda is not None:
+            check_fraction("ensemble_lambda", ensemble_lambda)
+            self.ngram_ensemble = {"ensemble_lambda": ensemble_lambda}
+        else:
+            weights = check_ensemble_weights(ensemble_weights, model.config.ngram_size)
+            self.ngram_ensemble = {"ensemble_weights": weights}
         self.encoder_inputs = encoder_inputs
 
     @torch.no_grad()
     def __call__(self, input_ids: torch.Tensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         inputs = {f"{self.model.ngram_text_prefix}input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
         if self.model.config.is_encoder_decoder:
-            inputs |= self._encoder_inputs(len(input_ids))
-        plain = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1]
-        ensembled = self.model(**inputs, **self.ensemble).logits[:, -1]
+            if not self.encoder_inputs:
+                raise ValueError(
+                    "`encoder_inputs` is missing, but a direct call with an encoder-decoder model needs it. Pass the "
+                    "encoder's inputs when creating the processor, or use `generate`."
+                )
+            # Each row is repeated for its beams.
+            inputs |= {
+                name: value.repeat_interleave(len(input_ids) // len(value), dim=0)
+                for name, value in self.encoder_inputs.items()
+            }
+        plain = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1].log_softmax(-1)
+        ensembled = self.model(**inputs, **self.ngram_ensemble).logits[:, -1].log_softmax(-1)
         # Adding the difference preserves the changes of other processors, forbidden tokens included.
-        ensembled = scores + (ensembled - plain).to(scores.dtype)
-        are_log_probabilities = bool((scores.logsumexp(-1).abs() < 1e-3).all())
-        return ensembled.log_softmax(-1) if are_log_probabilities else ensembled
-
-    def _encoder_inputs(self, num_rows: int) -> dict[str, torch.Tensor]:
-        """Return the encoder's inputs, each row repeated for its beams, to `num_rows` rows in total."""
-        if not self.encoder_inputs:
-            raise ValueError(
-                "`encoder_inputs` is missing, but a direct call with an encoder-decoder model needs it. Pass the "
-                "encoder's inputs when creating the processor, or use `generate`."
-            )
-        return {
-            name: value.repeat_interleave(num_rows // len(value), dim=0) for name, value in self.encoder_inputs.items()
-        }
+        return scores + (ensembled - plain).to(scores.dtype)
 
 
-def split_ensemble_processors(
+def split_ensemble_processor(
     model, processors: LogitsProcessorList | None
-) -> tuple[LogitsProcessorList, dict[str, Any] | None]:
+) -> tuple[LogitsProcessorList | None, dict[str, Any]]:
     """
-    Return all processors but the [`NgramEnsembleLogitsProcessor`], and its ensemble as an argument of `forward`, λ or
-    weights by name (`None` without such a processor). Raise a
-    `ValueError` if there are two of it, or if it was created for another model.
+    Return all processors but the [`NgramEnsembleLogitsProcessor`], and its ensemble, λ or weights by name (empty
+    without such a processor).
     """
-    name = PROCESSOR_NAME
-    other_processors = LogitsProcessorList()
-    ensemble = None
-    for processor in processors or ():
-        if all(cls.__name__ != name for cls in type(processor).__mro__):
-            other_processors.append(processor)
-        elif ensemble is not None:
-            raise ValueError(f"`logits_processor` has two processors of class `{name}`. Pass only one.")
-        # Heads are compared, as a wrapper such as PEFT's is another model with the same heads.
-        elif processor.model.ngram_heads is not model.ngram_heads:
-            raise ValueError(f"`{name}(model=...)` is not the model that generates. Create one for this model.")
-        else:
-            ensemble = processor.ensemble
-    return other_processors, ensemble
+    # By attribute, as a checkpoint's own code has another class.
+    ours = [processor for processor in processors or () if hasattr(processor, "ngram_ensemble")]
+    if not ours:
+        return processors, {}
+    # Heads are compared, as a wrapper such as PEFT's is another model with the same heads.
+    if len(ours) > 1 or ours[0].model.ngram_heads is not model.ngram_heads:
+        raise ValueError(
+            "`logits_processor` must have at most one `NgramEnsembleLogitsProcessor`, made for this model."
+        )
+    others = LogitsProcessorList(processor for processor in processors if processor is not ours[0])
+    return others, ours[0].ngram_ensemble

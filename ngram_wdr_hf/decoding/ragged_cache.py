@@ -6,8 +6,8 @@ import torch
 from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
-from .cache_history import NgramHistory, can_host_history, layers_and_history, self_attention_of, stock_class_of
-from .obstacles import CannotDraft
+from .cache_history import can_host_history, layers_and_history, self_attention_of, stock_class_of
+from .draft_limits import CannotDraft
 
 # Layers whose rows can be cropped and shifted separately.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -19,25 +19,26 @@ def check_can_crop(cache: Cache | None, batch_size: int) -> None:
     possible to shift each row by itself.
     """
     if cache is None:
-        raise CannotDraft("`use_mtp=True` needs a cache, but there is none. Leave `use_cache` at `True`.")
+        raise CannotDraft("`use_mtp=True` needs a cache: leave `use_cache` at `True`.")
     if not can_host_history(cache):
         raise CannotDraft(
-            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped. "
-            "Use `use_mtp=False`."
+            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped: "
+            "use `use_mtp=False`."
         )
-    layers = self_attention_of(cache).layers
-    unfit = [layer for layer in layers if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer)]
-    if unfit:
-        raise CannotDraft(
-            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(unfit[0]).__name__} cannot be "
-            "cropped. Use the default dynamic cache, or `use_mtp=False`."
-        )
-    unfit = [layer for layer in layers if stock_class_of(layer) not in RAGGED_LAYERS]
-    if unfit and batch_size > 1:
-        raise CannotDraft(
-            f"`use_mtp=True` shifts each batch row in the cache, but a {type(unfit[0]).__name__} does not support "
-            "that. Generate the rows one by one, or use `use_mtp=False`."
-        )
+    cache = self_attention_of(cache)
+    # An empty cache creates its layers in the first forward pass.
+    for layer in cache.layers or [cache.layer_class_to_replicate()]:
+        layer_class = stock_class_of(layer)
+        if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer):
+            raise CannotDraft(
+                f"`use_mtp=True` removes rejected drafts from the cache, but a {layer_class.__name__} cannot be "
+                "cropped: use the default dynamic cache, or `use_mtp=False`."
+            )
+        if batch_size > 1 and layer_class not in RAGGED_LAYERS:
+            raise CannotDraft(
+                f"`use_mtp=True` shifts each batch row in the cache, but a {layer_class.__name__} does not support "
+                "that: generate the rows one by one, or use `use_mtp=False`."
+            )
 
 
 class RaggedCache:
@@ -129,11 +130,8 @@ class RaggedCache:
         of the tokens that are generated and dropped: it stays as it is.
         """
         num_columns = self.cache.get_seq_length()
-        return [
-            layer
-            for layer in layers_and_history(self.cache)
-            if layer.get_seq_length() > 0 and not (isinstance(layer, NgramHistory) and layer.end < num_columns)
-        ]
+        layers = [layer for layer in layers_and_history(self.cache) if layer.get_seq_length() > 0]
+        return [layer for layer in layers if getattr(layer, "end", num_columns) == num_columns]
 
     def _trim(self) -> None:
         """Remove the first columns if they are masked in every row because of shifts."""

@@ -9,7 +9,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from ..backbones.registry import auto_class_of, is_masked
 from ..backbones.with_heads import with_ngram_heads
 from ..data.errors import InputError
-from ..decoding import reach
+from ..decoding import draft_limits
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.generation import ENSEMBLE_ARGUMENTS
@@ -20,7 +20,7 @@ DEFAULT_BLOCK_SIZE = 1024
 
 def max_positions(model: PreTrainedModel) -> int | None:
     """Return the longest input of the model in tokens; `None` if there is no limit."""
-    return reach.max_positions(model.config)
+    return draft_limits.max_positions(model.config)
 
 
 def load_config(name_or_path: str, kind: str) -> PreTrainedConfig:

@@ -1,65 +1,55 @@
 """The ensemble and drafting in `generate`."""
 
 import copy
-from collections.abc import Iterable, Sequence
-from functools import partial
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
-from transformers.generation import (
-    GenerationConfig,
-    GenerationMode,
-    LogitsProcessorList,
-    StoppingCriteriaList,
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from transformers import StopStringCriteria
+from transformers.generation import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from ..decoding.ensemble_processor import split_ensemble_processors
-from ..decoding.loop import SpeculativeDecoding
-from ..decoding.obstacles import CannotDraft
-from ..method.configuration import check_ensemble_weights, check_fraction, check_integer, refuse_misspelt
+from ..decoding.ensemble_processor import split_ensemble_processor
+from ..method.configuration import check_ensemble_weights, check_fraction, refuse_misspelt
 from ..method.ensemble import is_plain
-from .default_drafts import DefaultDraftsMixin
 from .draft_vocabulary import DraftVocabularyMixin
 
+logger = logging.getLogger(__name__)
+
 ENSEMBLE_ARGUMENTS = ("ensemble_lambda", "ensemble_weights")
-
-# Processors that keep a state between calls and cannot undo a rejected draft.
-STATEFUL_PROCESSORS = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
-DRAFT_OPTIONS = ("draft_vocab_size", "draft_threshold")
-# Options that Transformers does not know in `generation_config`, with the check of their values.
-SAVED_OPTIONS = {
-    "ensemble_lambda": check_fraction,
-    "ensemble_weights": lambda _, weights: check_ensemble_weights(weights, len(weights)),
-    "draft_threshold": check_fraction,
-    "draft_vocab_size": check_integer,
-}
-GENERATION_OPTIONS = (*SAVED_OPTIONS, "use_mtp")
-# Transformers options that count tokens, with their minimum.
-DRAFT_COUNTS = {"num_assistant_tokens": 0, "prompt_lookup_num_tokens": 0, "max_matching_ngram_size": 1}
+DRAFT_ARGUMENTS = ("draft_vocab_size", "draft_threshold", "cpu_products")
+# Options of `generate` and of a `generation_config` that Transformers does not know.
+OWN_OPTIONS = (*ENSEMBLE_ARGUMENTS, *DRAFT_ARGUMENTS)
+# Options of Transformers' ways to draft that ours takes, too.
+SHARED_OPTIONS = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_matching_ngram_size")
+# What runs the model without the ensemble of the call.
+WITHOUT_ENSEMBLE = {"assistant_model", "guidance_scale"}
+# `use_mtp=True` in the `generation_config` of checkpoints that version 0.2 saved.
+OLD_DEFAULT = "ngram_use_mtp"
 
 
-class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
+class NgramGenerationMixin(DraftVocabularyMixin):
     r"""
-    Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate` and
-    `generation_config`:
+    Mixin that passes the ensemble to every forward of a generation, and adds these options to `generate`. Their
+    default is that of the `generation_config` given, else of the model's, else the configuration's.
 
-    ensemble_lambda (`float`, *optional*):
-        The paper's λ: by default that of the `generation_config` given, else of the model's, else the configuration's.
+    ensemble_lambda (`float`, *optional*): The paper's λ.
     ensemble_weights (`Sequence[float]`, *optional*): The N weights of the ensemble, instead of a λ.
-    use_mtp (`bool`, *optional*, defaults to `False`):
+    use_mtp (`bool`, *optional*, defaults to `config.draft_by_default`):
         Whether to use speculative decoding: the heads draft tokens, and one forward pass checks them. Greedy output
-        is identical to plain decoding, sampled output has the same distribution. Works with batches. In the model's
-        `generation_config` it is a default, which is left out where drafts are not possible, as in beam search; the
-        argument raises an error there.
-    draft_vocab_size (`int`, *optional*):
+        is identical to plain decoding, sampled output has the same distribution. Works with batches. As a default, it
+        is left out where drafts are not possible, as in beam search; the argument raises an error there.
+    draft_vocab_size (`int`, *optional*, defaults to that of `config`):
         How many tokens the heads choose drafts from: those given to `ngram_set_draft_tokens`, then the first of the
-        vocabulary. By default, that of `model.config`. Drafts are checked against the full vocabulary.
+        vocabulary. Drafts are checked against the full vocabulary.
     draft_threshold (`float`, *optional*):
         The cost of a head's draft as a share of a forward pass, from 0 to 1, half of it for running the head. A draft
         is made if its chance of acceptance is worth the cost; 0 always drafts. By default, costs are derived from the
         sizes of the model and the batch.
+    cpu_products (`bool`, *optional*, defaults to `True`):
+        Whether drafting on a CPU uses the faster order of products of a few tokens, which changes rounding errors.
     num_assistant_tokens (`int`, *optional*, defaults to all heads):
         The maximum number of heads to draft with, beginning with the first. 0 leaves drafting to prompt lookup.
     prompt_lookup_num_tokens (`int`, *optional*, defaults to 8):
@@ -87,19 +77,6 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
         check_fraction("ensemble_lambda", ensemble_lambda)
         return ensemble_lambda if self.ngram_heads else 0.0
 
-    def save_pretrained(self, *args, **kwargs):
-        self._ngram_match_draft_tokens()
-        own_options = vars(self.generation_config).keys() & SAVED_OPTIONS.keys()
-        for name in own_options:
-            value = vars(self.generation_config)[name]
-            if value is not None:
-                # Numbers of NumPy cannot be saved.
-                SAVED_OPTIONS[name](name, value)
-        if own_options:
-            # Loading drops options that Transformers does not know from a file marked as made from the configuration.
-            self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
-
     def ngram_ensemble(
         self, ensemble_lambda: float | None = None, ensemble_weights: Sequence[float] | None = None
     ) -> float | tuple[float, ...]:
@@ -116,195 +93,127 @@ class NgramGenerationMixin(DraftVocabularyMixin, DefaultDraftsMixin):
         weights = check_ensemble_weights(ensemble_weights, self.config.ngram_size)
         return 0.0 if is_plain(weights) else tuple(weights)
 
-    def _get_logits_processor(
+    def generate(
         self,
-        *args,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
-        model_kwargs: Any = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
         **kwargs,
-    ) -> LogitsProcessorList:
-        logits_processor, processor_ensemble = split_ensemble_processors(self, logits_processor)
-        if processor_ensemble is not None:
-            if self.ngram_ensemble(**_take(model_kwargs, ENSEMBLE_ARGUMENTS)) != 0:
+    ) -> Any:
+        configs = [config for config in (generation_config, self.generation_config) if config is not None]
+        sources = [kwargs, *map(vars, configs)]
+        refuse_misspelt([name for source in sources for name in source], (*OWN_OPTIONS, "use_mtp"))
+        # Each option as given first.
+        options = {name: value for source in sources[::-1] for name, value in source.items() if value is not None}
+        logits_processor, ensemble = split_ensemble_processor(self, logits_processor)
+        given = next(filter(None, (_select(source, ENSEMBLE_ARGUMENTS) for source in sources)), {})
+        if ensemble and self.ngram_ensemble(**given) != 0:
+            raise ValueError(
+                "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0 or `ensemble_weights`, "
+                "which would apply both: remove the processor, or pass `ensemble_lambda=0` to `generate`."
+            )
+        ensemble = ensemble or given
+        arguments = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            **{name: value for name, value in kwargs.items() if name not in (*OWN_OPTIONS, "use_mtp")},
+        }
+        if self.ngram_ensemble(**ensemble) != self.ngram_ensemble():
+            for name in WITHOUT_ENSEMBLE & options.keys():
                 raise ValueError(
-                    "`NgramEnsembleLogitsProcessor` cannot be used with `ensemble_lambda` > 0 or `ensemble_weights`, "
-                    "which would apply both: remove the processor, or pass `ensemble_lambda=0` to `generate`."
+                    f"`{name}` runs the model without the ensemble of this call: set `model.config.ensemble_lambda` "
+                    "(or `ensemble_weights`) instead."
                 )
-            # `generate` passes this dictionary to every forward.
-            model_kwargs.update(processor_ensemble)
-        processors = super()._get_logits_processor(
-            *args, logits_processor=logits_processor, model_kwargs=model_kwargs, **kwargs
-        )
-        ensemble = {name: model_kwargs[name] for name in ENSEMBLE_ARGUMENTS if name in (model_kwargs or {})}
-        for processor in processors:
-            # Classifier-free guidance calls the model itself and needs the same ensemble.
-            if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
-                processor.model = partial(self, **ensemble)
-        return processors
-
-    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
-        options, ensemble = _take(kwargs, DRAFT_OPTIONS), _take(kwargs, ENSEMBLE_ARGUMENTS)
-        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        self._ngram_mark_default(generation_config, kwargs.get("use_mtp"))
-        # The kind of error that Transformers raises for unknown options.
-        refuse_misspelt([*model_kwargs, *vars(generation_config)], GENERATION_OPTIONS)
-        for name, value in options.items():
-            setattr(generation_config, name, value)
-        # Removed, because an assistant model is given this `generation_config`, too: it has its own ensemble, or none.
-        configured = _take(vars(generation_config), ENSEMBLE_ARGUMENTS)
-        ensemble = ensemble or configured
-        self.ngram_ensemble(**ensemble)
-        return generation_config, {**model_kwargs, **ensemble}
-
-    def _validate_generation_mode(
-        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
-    ) -> None:
-        if generation_config.use_mtp:
+            # Under a name of its own, as Transformers takes what is also in a `generation_config` for itself.
+            arguments["ngram_ensemble"] = ensemble
+        default = self.generation_config.use_mtp or options.get(OLD_DEFAULT) or self.config.draft_by_default
+        if options.get("use_mtp", default) and (speculation := _speculation()):
             try:
-                self._ngram_check_drafting(generation_mode, generation_config, generation_mode_kwargs)
-            except CannotDraft as obstacle:
-                self._ngram_leave_out_drafts(generation_config, obstacle)
-            if not _other_drafters(generation_config, generation_mode_kwargs):
-                # Validate as what it extends: Transformers' assisted generation allows only one row.
-                greedy, sample = GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE
-                generation_mode = sample if generation_config.do_sample else greedy
-        super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
+                return self._ngram_generate_with_drafts(arguments, options, speculation)
+            except speculation.CannotDraft as obstacle:
+                if kwargs.get("use_mtp") or not default:
+                    raise
+                logger.warning_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
+        if any(source.get("use_mtp") for source in sources[1:]):
+            arguments = self._ngram_with_options(arguments, use_mtp=False)
+        return super().generate(**arguments)
 
-    def _ngram_check_drafting(
-        self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: dict
-    ) -> None:
-        """
-        Raise a `ValueError` for an invalid option of `use_mtp=True`, `CannotDraft` for anything that it cannot be used
-        with.
-        """
-        if not self.ngram_heads:
-            raise CannotDraft(
-                f"`use_mtp=True` needs N-gram heads, and this {type(self).__name__} has none (`ngram_size=1`): use a "
-                "model with `ngram_size` >= 2, or set `use_mtp=False`."
-            )
-        if generation_mode != GenerationMode.ASSISTED_GENERATION:
-            raise CannotDraft(
-                f"`use_mtp=True` supports greedy search and sampling, got "
-                f"{generation_mode.value.replace('_', ' ')}: set `num_beams=1` or `use_mtp=False`."
-            )
-        others = _other_drafters(generation_config, generation_mode_kwargs)
-        if others:
-            raise CannotDraft(
-                f"`use_mtp=True` cannot be used with `{others[0]}`, another way to draft: remove one of them."
-            )
-        if generation_mode_kwargs.get("synced_gpus"):
-            raise CannotDraft(
-                "`use_mtp=True` cannot be used with `synced_gpus`: drafting needs the weights outside the forward, "
-                "where they are sharded. Gather the model on each device first, or set `use_mtp=False`."
-            )
-        if self._is_stateful:
-            raise CannotDraft(
-                f"`use_mtp=True` cannot be used with {type(self).__name__}, whose state cannot undo "
-                "rejected drafts: set `use_mtp=False`."
-            )
-        threshold = getattr(generation_config, "draft_threshold", None)
-        if threshold is not None:
-            check_fraction("draft_threshold", threshold)
-        for name, minimum in DRAFT_COUNTS.items():
-            count = getattr(generation_config, name)
-            if count is not None:
-                check_integer(name, count, minimum)
-        self.ngram_draft_vocabulary(getattr(generation_config, "draft_vocab_size", None))
+    def _ngram_generate_with_drafts(
+        self, arguments: dict[str, Any], options: Mapping[str, Any], speculation: ModuleType
+    ) -> Any:
+        """Generate with drafts. Raise `CannotDraft`, before anything is generated, if that is not possible."""
+        speculation.check_model(self, options)
+        draft_options = speculation.DraftOptions(**_select(options, (*DRAFT_ARGUMENTS, *SHARED_OPTIONS)))
+        streamer, tokenizer = arguments.get("streamer"), arguments.get("tokenizer")
+        arguments = self._ngram_with_options(arguments, use_mtp=False, prompt_lookup_num_tokens=None)
+        if "stop_strings" in options and tokenizer is not None:
+            # Transformers keeps the tokenizer from a decoding loop that is not its own.
+            criterion = StopStringCriteria(tokenizer, options["stop_strings"])
+            criteria = [*(arguments["stopping_criteria"] or ()), criterion]
+            arguments = self._ngram_with_options(arguments, stop_strings=None)
+            arguments["stopping_criteria"] = StoppingCriteriaList(criteria)
 
-    def _assisted_decoding(
-        self,
-        input_ids: torch.Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: Any,
-        synced_gpus: bool = False,
-        streamer=None,
-        inputs_tensor: torch.Tensor | None = None,
-        assistant_model=None,
-        assistant_tokenizer=None,
-        tokenizer=None,
-        **model_kwargs,
-    ):
-        prepared = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if generation_config.use_mtp:
-            try:
-                _check_processors(logits_processor)
-                decoding = SpeculativeDecoding(self, *prepared, streamer, model_kwargs)
-            except CannotDraft as obstacle:
-                self._ngram_leave_out_drafts(generation_config, obstacle)
-            else:
-                return decoding.run()
-        if generation_config.ngram_is_default and not _other_drafters(
-            generation_config, {"assistant_model": assistant_model}
-        ):
-            return self._sample(*prepared, synced_gpus=synced_gpus, streamer=streamer, **model_kwargs)
-        return super()._assisted_decoding(
-            *prepared,
-            synced_gpus=synced_gpus,
-            streamer=streamer,
-            inputs_tensor=inputs_tensor,
-            assistant_model=assistant_model,
-            assistant_tokenizer=assistant_tokenizer,
-            tokenizer=tokenizer,
-            **model_kwargs,
-        )
+        def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+            prepared = (input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
+            return speculation.SpeculativeDecoding(model, *prepared, draft_options, streamer).run()
 
-    def _get_candidate_generator(self, *args, model_kwargs: dict[str, Any], **kwargs):
-        # The ensemble is this model's: an assistant model has its own, or none.
-        candidate_kwargs = {name: value for name, value in model_kwargs.items() if name not in ENSEMBLE_ARGUMENTS}
-        return super()._get_candidate_generator(*args, model_kwargs=candidate_kwargs, **kwargs)
+        return super().generate(**arguments | {"streamer": None, "custom_generate": decode})
+
+    def _ngram_with_options(self, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Return arguments of `generate` with other options of the generation config."""
+        config = copy.deepcopy(arguments["generation_config"])
+        if config is not None:
+            for name, value in options.items():
+                setattr(config, name, value)
+            # Transformers warns about arguments besides a config, but fills in `None` from the model's.
+            unset = {
+                name for name, value in options.items() if value is None and getattr(self.generation_config, name)
+            }
+            options = {name: value for name, value in options.items() if name in unset | arguments.keys()}
+        return {**arguments, "generation_config": config, **options}
+
+    def prepare_inputs_for_generation(self, *args, ngram_ensemble: Mapping[str, Any] | None = None, **kwargs):
+        return {**super().prepare_inputs_for_generation(*args, **kwargs), **(ngram_ensemble or {})}
 
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
-        configs = [config for config in (generation_config, self.generation_config) if config is not None]
-        refuse_misspelt(vars(configs[0]), GENERATION_OPTIONS)
-        configured = (_take(dict(vars(config)), ENSEMBLE_ARGUMENTS) for config in configs)
-        if self.ngram_ensemble(**next(filter(None, configured), {})) != 0:
+        configs = [vars(config) for config in (generation_config, self.generation_config) if config is not None]
+        given = next(filter(None, (_select(config, ENSEMBLE_ARGUMENTS) for config in configs)), {})
+        if self.ngram_ensemble(**given) != 0:
             raise ValueError(
-                "`ensemble_lambda` > 0 is not supported by continuous batching, whose paged cache cannot store the "
-                "ensemble's history: pass `ensemble_lambda=0` to `generate_batch` or in `generation_config`, or use "
-                "`generate`."
+                "The ensemble is not supported by continuous batching, whose paged cache cannot store its history: "
+                "set `model.config.ensemble_lambda = 0`, or use `generate`."
             )
         return super().init_continuous_batching(generation_config, *args, **kwargs)
 
-    def generate_batch(
-        self,
-        inputs: list[list[int]],
-        generation_config: GenerationConfig | None = None,
-        *args,
-        ensemble_lambda: float | None = None,
-        **kwargs,
-    ):
-        refuse_misspelt(kwargs, GENERATION_OPTIONS)
-        # The model's default is left out.
-        if generation_config is not None and generation_config.use_mtp and not self.generation_config.use_mtp:
-            raise ValueError(
-                "`use_mtp=True` is not supported by continuous batching: set `use_mtp=False`, or use `generate`."
-            )
-        if ensemble_lambda is not None:
-            options: Any = self.generation_config if generation_config is None else generation_config
-            generation_config = options = copy.deepcopy(options)
-            _take(vars(options), ENSEMBLE_ARGUMENTS)
-            options.ensemble_lambda = ensemble_lambda
-        return super().generate_batch(inputs, generation_config, *args, **kwargs)
+    def generate_batch(self, *args, **kwargs):
+        # Transformers would ignore them.
+        for name in kwargs.keys() & {*OWN_OPTIONS, "use_mtp"}:
+            raise ValueError(f"`{name}` is not supported by continuous batching: use `generate`.")
+        return super().generate_batch(*args, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs):
+        self._ngram_match_draft_tokens()
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True) and vars(self.generation_config).keys() & OWN_OPTIONS:
+            # Loading drops options that Transformers does not know from a file marked as made from the configuration.
+            options = self.generation_config.to_dict()
+            options.pop("_from_model_config", None)
+            GenerationConfig(**options).save_pretrained(save_directory)
 
 
-def _other_drafters(generation_config: GenerationConfig, generation_mode_kwargs: dict[str, Any]) -> list[str]:
-    """Return the given options for other ways to draft than our heads."""
-    given = {name: getattr(generation_config, name) for name in ("assistant_early_exit", "assistant_ensemble_weight")}
-    given["assistant_model"] = generation_mode_kwargs.get("assistant_model")
-    return [name for name, value in given.items() if value is not None]
+def _speculation() -> ModuleType | None:
+    """Return the module of speculative decoding, which a checkpoint's own code does not include, or `None`."""
+    try:
+        from ngram_wdr_hf.decoding import speculative_decoding
+    except ModuleNotFoundError:
+        logger.warning_once("Decoding without drafts: `use_mtp=True` needs the package `ngram_wdr_hf`.")
+        return None
+    return speculative_decoding
 
 
-def _check_processors(logits_processor: LogitsProcessorList) -> None:
-    stateful = [processor for processor in logits_processor if isinstance(processor, STATEFUL_PROCESSORS)]
-    if stateful:
-        raise CannotDraft(
-            f"`use_mtp=True` cannot be used with {type(stateful[0]).__name__}, whose state cannot undo rejected "
-            "drafts: remove it, or set `use_mtp=False`."
-        )
-
-
-def _take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Remove the options with these names, and return those that are not `None`."""
-    taken = {name: options.pop(name) for name in names if name in options}
-    return {name: value for name, value in taken.items() if value is not None}
+def _select(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the options with these names that are not `None`."""
+    return {name: options[name] for name in names if options.get(name) is not None}

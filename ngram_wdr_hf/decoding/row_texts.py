@@ -1,0 +1,213 @@
+"""Batch rows of different lengths, for logits processors and stopping criteria that expect rows of one length."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from transformers.generation import (
+    EosTokenCriteria,
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MinPLogitsWarper,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+# Processors that read only the scores of one position.
+POINTWISE = {
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+}
+
+
+class RowTexts:
+    r"""
+    The rows of a generation, finished ones included. Logits processors and stopping criteria may depend on a row's
+    index, so they get the full batch, with all rows truncated or padded to the length in question.
+
+    Args:
+        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
+        max_length (`int`): The maximum length of a row.
+        pad_token_id (`int`): The token that fills rows after their end.
+        processors (`LogitsProcessorList`): Applied to the logits after a text.
+        criteria (`StoppingCriteriaList`): Finish a row when they apply to its text.
+        records (`dict[str, list[torch.Tensor]]`, *optional*):
+            What to keep for the output, `"scores"` or `"logits"`: lists that get one entry per generated token.
+
+    Attributes:
+        rows (`list[int]`): The rows in the batch, as indices into the original batch. All others are finished.
+        tokens (`list[list[int]]`): The tokens of every row, without padding after its end.
+        finished (`list[bool]`): Whether each row is finished.
+    """
+
+    def __init__(
+        self,
+        input_ids: torch.Tensor,
+        max_length: int,
+        pad_token_id: int,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        records: dict[str, list[torch.Tensor]] | None = None,
+    ):
+        batch_size, self.prompt_length = input_ids.shape
+        self.max_length, self.pad_token_id = max_length, pad_token_id
+        self.rows = list(range(batch_size))
+        self.tokens = input_ids.tolist()
+        self.finished = [False] * batch_size
+        self.processors = processors
+        self.is_pointwise = all(type(processor) in POINTWISE for processor in processors)
+        # Ends by token and by length are found without putting texts together.
+        ends = [criterion.eos_token_id for criterion in criteria if type(criterion) is EosTokenCriteria]
+        self.end_tokens = {token for tokens in ends for token in tokens.tolist()}
+        native = (EosTokenCriteria, MaxLengthCriteria)
+        self.criteria = StoppingCriteriaList(criterion for criterion in criteria if type(criterion) not in native)
+        self.records = records or {}
+        # Grows in steps, so that a token is written once.
+        self._ids = input_ids
+        self._num_written = [self.prompt_length] * batch_size
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.tokens))
+
+    def tokens_left(self) -> list[int]:
+        """Return how many tokens each active row can still get up to the maximum length; 0 for finished rows."""
+        return [0 if self.finished[row] else self.max_length - len(self.tokens[row]) for row in self.rows]
+
+    def unfinished(self) -> list[int]:
+        """Return which active rows are unfinished, as indices into `rows`."""
+        return [i for i, row in enumerate(self.rows) if not self.finished[row]]
+
+    def sequences(self) -> torch.Tensor:
+        """Return all rows, finished ones included, padded at the end: `(batch_size, longest)`."""
+        longest = self.longest
+        if longest > self._ids.shape[1]:
+            num_added = min(2 * longest, self.max_length) - self._ids.shape[1]
+            self._ids = F.pad(self._ids, (0, num_added), value=self.pad_token_id)
+        for row, tokens in enumerate(self.tokens):
+            new = tokens[self._num_written[row] :]
+            if new:
+                self._ids[row, self._num_written[row] : len(tokens)] = torch.tensor(new, device=self._ids.device)
+                self._num_written[row] = len(tokens)
+        return self._ids[:, :longest]
+
+    def process(self, scores: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+        r"""
+        Apply the logits processors to logits of the active rows. A processor sees the text that the logits follow: the
+        row and its drafts so far.
+
+        Args:
+            scores (`torch.FloatTensor` of shape `(len(rows), K, vocab_size)`):
+                The logits after each active row and its first D - K + 1, D - K + 2, ..., D drafts.
+            drafts (`torch.LongTensor` of shape `(len(rows), D)`, D >= K - 1): The drafts of the active rows.
+
+        Returns:
+            `torch.FloatTensor` of the shape of `scores`: The processed scores.
+        """
+        if not self.processors:
+            return scores
+        if self.is_pointwise:
+            # Pointwise processors do not read the text, so an empty one will do.
+            return self.processors(drafts.new_empty(scores.shape[:2].numel(), 0), scores.flatten(0, 1)).view_as(scores)
+        first = drafts.shape[1] - scores.shape[1] + 1
+        batch, by_length = self._group_by_length(first, [scores.shape[1]] * len(self.rows), drafts)
+        processed = torch.empty_like(scores)
+        for length, (rows, steps) in sorted(by_length.items()):
+            batch_rows = [self.rows[row] for row in rows]
+            batch_scores = scores.new_zeros(len(batch), scores.shape[-1])
+            batch_scores[batch_rows] = scores[rows, steps]
+            processed[rows, steps] = self.processors(batch[:, :length], batch_scores)[batch_rows]
+        return processed
+
+    def add(self, tokens: torch.Tensor, counts: Sequence[int], **values: torch.Tensor) -> list[int]:
+        r"""
+        Append the first `counts[i]` tokens of `tokens[i]` to each unfinished active row i, up to its end: the maximum
+        length, or the first token that meets a stopping criterion. Rows that reach their end become finished.
+
+        Args:
+            tokens (`torch.LongTensor` of shape `(len(rows), K)`): The new tokens.
+            counts (`Sequence[int]`): How many of them are valid, per row.
+            values (`torch.Tensor` of shape `(len(rows), K, vocab_size)`):
+                `scores` and `logits` of the new tokens, to record.
+
+        Returns:
+            `list[int]`: How many tokens were appended to each row, 0 for rows that were finished before.
+        """
+        counts = list(map(min, counts, self.tokens_left()))
+        finished = [False] * len(counts)
+        for i, row in enumerate(tokens.tolist() if self.end_tokens else ()):
+            end = next((step for step, token in enumerate(row[: counts[i]]) if token in self.end_tokens), None)
+            if end is not None:
+                counts[i], finished[i] = end + 1, True
+        for name, record in self.records.items():
+            self._record(record, values[name], counts)
+        if self.criteria:
+            self._apply_criteria(tokens, counts, finished)
+        for i, (row, new) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
+            self.tokens[row] += new[: counts[i]]
+            self.finished[row] |= finished[i] or len(self.tokens[row]) >= self.max_length
+            if finished[i]:
+                for record in self.records.values():
+                    for entry in record[len(self.tokens[row]) - self.prompt_length :]:
+                        entry[row] = 0.0
+        return counts
+
+    def _apply_criteria(self, tokens: torch.Tensor, counts: list[int], finished: list[bool]) -> None:
+        """Shorten `counts`, and set `finished`, for rows that meet a stopping criterion before."""
+        batch, by_length = self._group_by_length(1, counts, tokens)
+        met = set()
+        for length, (rows, steps) in sorted(by_length.items()):
+            scores = self.records.get("scores")
+            is_done = self.criteria(
+                batch[:, :length], None if scores is None else tuple(scores[: length - self.prompt_length])
+            ).tolist()
+            for i, step in zip(rows, steps, strict=True):
+                if is_done[self.rows[i]] and i not in met:
+                    met.add(i)
+                    counts[i], finished[i] = step + 1, True
+
+    def _record(self, record: list[torch.Tensor], values: torch.Tensor, counts: Sequence[int]) -> None:
+        """Write `values[i, :counts[i]]` of each active row i to the steps that follow its text."""
+        for i, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
+            first = len(self.tokens[row]) - self.prompt_length
+            for step in range(count):
+                if first + step == len(record):
+                    # The scores of finished rows stay 0.
+                    record.append(values.new_zeros(len(self.tokens), values.shape[-1]))
+                record[first + step][row] = values[i, step]
+
+    def _group_by_length(
+        self, first: int, counts: Sequence[int], tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[int, tuple[list[int], list[int]]]]:
+        """
+        Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
+        length. At step s, from 0 to `counts[i] - 1`, the text of active row i continues with `first + s` of its new
+        `tokens`. The grouping maps each length to two lists: the active rows whose text has it at some step, as
+        indices into `rows`, and these steps.
+        """
+        width = tokens.shape[1]
+        batch = F.pad(self.sequences(), (0, width), value=self.pad_token_id)
+        by_length = defaultdict(lambda: ([], []))
+        for i, row in enumerate(self.rows):
+            length = len(self.tokens[row])
+            batch[row, length : length + width] = tokens[i]
+            for step in range(counts[i]):
+                rows, steps = by_length[length + first + step]
+                rows.append(i)
+                steps.append(step)
+        return batch, by_length
