@@ -12,7 +12,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ngram_wdr_hf.backbones.stock_tasks import stock_config
-from ngram_wdr_hf.modeling.generation import SAVED_OPTIONS
+from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
+from ngram_wdr_hf.modeling.generation import OWN_OPTIONS
 
 HEADS_ONLY = {"use_mtp": True, "prompt_lookup_num_tokens": 0}
 LOOKUP_ONLY = {"use_mtp": True, "num_assistant_tokens": 0}
@@ -60,13 +61,8 @@ class Way:
             hook.remove()
             return self.new_tokens * len(batches) / len(calls), []
         counts = [self(ids, mask, return_dict_in_generate=True).speculation for ids, mask in batches]
-        depth = max(len(count.num_drafted) for count in counts)
-        drafted, accepted = (
-            [sum(getattr(count, name)[i] for count in counts if i < len(count.num_drafted)) for i in range(depth)]
-            for name in ("num_drafted", "num_accepted")
-        )
-        gain = sum(count.num_tokens for count in counts) / sum(count.num_row_forwards for count in counts)
-        return gain, [a / d for a, d in zip(accepted, drafted, strict=True)]
+        total = sum(counts, SpeculationStatistics())
+        return total.mean_acceptance_length, total.acceptance_rate_per_position
 
 
 def stock_of(ours: PreTrainedModel) -> PreTrainedModel:
@@ -83,7 +79,7 @@ def stock_of(ours: PreTrainedModel) -> PreTrainedModel:
     stock.generation_config = copy.deepcopy(ours.generation_config)
     # A default of our checkpoints, and an error for the stock class.
     stock.generation_config.use_mtp = None
-    for name in SAVED_OPTIONS:
+    for name in OWN_OPTIONS:
         vars(stock.generation_config).pop(name, None)
     return stock.eval()
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.cli import run_script
-from ngram_wdr_hf.decoding.obstacles import CannotDraft
+from ngram_wdr_hf.decoding.draft_limits import CannotDraft
 from ngram_wdr_hf.method.logits import target_embeddings
 from ngram_wdr_hf.training import clm
 from ngram_wdr_hf.training.new_models import BACKBONES

@@ -152,6 +152,6 @@ def generate(
     return Generation(
         TracedText([row], drafts),
         Way(plain, statistics.median(seconds[False]), 1.0),
-        Way(drafted, statistics.median(seconds[True]), drafts.tokens_per_forward),
+        Way(drafted, statistics.median(seconds[True]), drafts.mean_acceptance_length),
         is_sampled=temperature is not None,
     )

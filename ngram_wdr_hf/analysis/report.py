@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..data.errors import Unavailable
-from ..decoding.obstacles import CannotDraft
+from ..decoding.draft_limits import CannotDraft
 from ..method.ensemble import describe_ensemble
 from ..training.report import save_lambda_plot, save_training_plot
 from ..training.run_folder import METRICS

@@ -56,7 +56,7 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
 def as_fragment(traced: "TracedText") -> str:
     """Return a traced text as a `div` with its style. It follows the page's `color-scheme`."""
     statistics = traced.statistics
-    counts = f"{statistics.num_tokens:,} tokens, {statistics.tokens_per_forward:.2f} per row and forward pass."
+    counts = f"{statistics.num_tokens:,} tokens, {statistics.mean_acceptance_length:.2f} per row and forward pass."
     table = as_table([["source", "tokens", "share", "drafts", "accepted"], *_sources(traced)])
     texts = ""
     for prompt, tokens in traced.rows:

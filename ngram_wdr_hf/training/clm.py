@@ -238,7 +238,7 @@ def sample_texts(
         )
         label = describe_ensemble(ensemble)
         if "speculation" in output:
-            label += f", {output.speculation.tokens_per_forward:.2f} tokens per forward pass"
+            label += f", {output.speculation.mean_acceptance_length:.2f} tokens per forward pass"
         samples[label] = tokenizer.decode(output.sequences[0])
     return samples
 

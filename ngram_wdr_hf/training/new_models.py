@@ -78,7 +78,7 @@ def make_model(
             # In `generation_config` only: in a forward pass, the end token is not padding.
             model.generation_config.pad_token_id = end_token_id(tokenizer)
     if model.config.head_loss_tokens == "draft" and kind != "masked":
-        model.generation_config.use_mtp = True
+        model.config.draft_by_default = True
     if options.train_mode == "heads":
         model.requires_grad_(False)
         model.ngram_heads.requires_grad_(True)

@@ -174,9 +174,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
             if rows:
                 lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
                 (folder.path / TRANSLATIONS).write_text(lines, encoding="utf-8")
-            if not model.generation_config.use_mtp:
-                # Drafts by default have another name in a checkpoint, which saving the model has written.
-                model.generation_config.save_pretrained(folder.path)
+            model.generation_config.save_pretrained(folder.path)
         source = examples[0]["source"] if examples else "A sentence."
         save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
     if model_options.compare:
