@@ -15,13 +15,10 @@ def accept_greedily(scores: torch.Tensor, drafts: torch.Tensor) -> tuple[torch.T
         drafts (`torch.LongTensor` of shape `(batch_size, D)`): The drafted tokens.
 
     Returns:
-        `(tokens, num_accepted)`, a `torch.LongTensor` of shape `(batch_size, D + 1)` and one of shape `(batch_size,)`.
-        The first `num_accepted[i]` tokens of row i are its accepted drafts, from 0 to D. One more token follows,
-        chosen by the model; the rest of the row is invalid.
+        `(tokens, num_accepted)`, of shape `(batch_size, D + 1)` and `(batch_size,)`. The first `num_accepted[i]`
+        tokens of row i are its accepted drafts. One more token follows, the model's; the rest is invalid.
     """
     best = scores.argmax(dim=-1)
-    if drafts.shape[1] == 0:
-        return best, drafts.new_zeros(len(drafts))
     num_accepted = (best[:, :-1] == drafts).long().cumprod(dim=1).sum(dim=1)
     return best, num_accepted
 
@@ -30,20 +27,11 @@ def accept_by_sampling(
     scores: torch.Tensor, drafts: torch.Tensor, draft_probabilities: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Apply speculative sampling (Leviathan et al. 2023). The result is distributed as if sampled from `scores` token by
+    Apply speculative sampling (Leviathan et al. 2023): the result is distributed as if sampled from `scores` token by
     token, for any draft distribution. With p the softmax of `scores`, a draft is accepted with probability
-    `min(1, p / q)`. The first rejected draft is replaced by a sample from the normalized `max(p - q, 0)`. If none is
-    rejected, one more token is sampled from p. With drafts, a token whose score is -inf is returned only where all
-    are -inf.
-
-    Args:
-        scores (`torch.FloatTensor` of shape `(batch_size, D + 1, vocab_size)`): As for `accept_greedily`.
-        drafts (`torch.LongTensor` of shape `(batch_size, D)`): Sampled from `draft_probabilities`.
-        draft_probabilities (`Sequence[torch.Tensor]`, D of shape `(batch_size, vocab_size)`):
-            The distribution q that each draft was sampled from.
-
-    Returns:
-        As `accept_greedily`.
+    `min(1, p / q)`; the first rejected one is replaced by a sample from the normalized `max(p - q, 0)`. If none is
+    rejected, one more token is sampled from p. Arguments and result are as in `accept_greedily`;
+    `draft_probabilities` are the D distributions q, `(batch_size, vocab_size)`, that the drafts were sampled from.
     """
     probabilities = scores.softmax(dim=-1)
     batch_size, depth = drafts.shape

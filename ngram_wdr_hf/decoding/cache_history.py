@@ -47,17 +47,11 @@ class NgramHistory(DynamicLayer):
         return self.start + self.get_seq_length()
 
     def last_record(self) -> torch.Tensor | None:
-        """
-        Return the record of each row's last token, `(batch_size, 3)`: token id, run length and position. `None` if the
-        history is empty.
-        """
+        """Return the record of each row's last token, `(batch_size, 3)`; `None` if the history is empty."""
         return self.values[:, 0, -1] if self.get_seq_length() > 0 else None
 
     def extend(self, hidden_states: torch.Tensor, records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return the hidden states and
-        the records of the whole history, the new ones last.
-        """
+        """Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return those of all tokens."""
         column = self.num_columns - hidden_states.shape[1]
         if column > self.end:
             self.reset()
@@ -132,45 +126,33 @@ class HistoryHost:
         super().offload()
         self.ngram_history.offload()
 
-    def __repr__(self) -> str:
-        return stock_class_of(self).__name__
-
     def __reduce__(self) -> tuple:
         # For `pickle`, as the class may not exist yet where it is loaded.
         return empty_host, (stock_class_of(self),), vars(self)
 
 
-class DynamicHost(HistoryHost, DynamicLayer):
-    pass
+# Written out, as compiled code cannot create classes, and Transformers' exporter looks for them in this module.
+class DynamicHost(HistoryHost, DynamicLayer): ...
 
 
-class DynamicSlidingWindowHost(HistoryHost, DynamicSlidingWindowLayer):
-    pass
+class DynamicSlidingWindowHost(HistoryHost, DynamicSlidingWindowLayer): ...
 
 
-class StaticHost(HistoryHost, StaticLayer):
-    pass
+class StaticHost(HistoryHost, StaticLayer): ...
 
 
-class StaticSlidingWindowHost(HistoryHost, StaticSlidingWindowLayer):
-    pass
+class StaticSlidingWindowHost(HistoryHost, StaticSlidingWindowLayer): ...
 
 
-# The host class of each layer class. Classes of other layers are made when they are needed.
-HOST_CLASSES: dict[type, type] = {
-    DynamicLayer: DynamicHost,
-    DynamicSlidingWindowLayer: DynamicSlidingWindowHost,
-    StaticLayer: StaticHost,
-    StaticSlidingWindowLayer: StaticSlidingWindowHost,
-}
+HOSTS = (DynamicHost, DynamicSlidingWindowHost, StaticHost, StaticSlidingWindowHost)
+HOST_CLASSES: dict[type, type] = {host.__mro__[2]: host for host in HOSTS}
 
 
 def empty_host(layer_class: type) -> HistoryHost:
     """Return a host of the given layer class without its state."""
     if layer_class not in HOST_CLASSES:
         HOST_CLASSES[layer_class] = type(f"{layer_class.__name__}Host", (HistoryHost, layer_class), {})
-    host_class = HOST_CLASSES[layer_class]
-    return host_class.__new__(host_class)
+    return object.__new__(HOST_CLASSES[layer_class])
 
 
 def stock_class_of(layer: object) -> type:
@@ -180,10 +162,7 @@ def stock_class_of(layer: object) -> type:
 
 
 def self_attention_of(cache: Cache | None) -> Cache | None:
-    """
-    Return the part of a cache that grows with the generated text: the self-attention cache of an encoder-decoder
-    model's cache, any other cache itself. `None` for `None`.
-    """
+    """Return the part of a cache that grows with the generated text; `None` for `None`."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 

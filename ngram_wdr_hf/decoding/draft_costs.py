@@ -1,7 +1,6 @@
 """What drafts cost, derived from the sizes of the model, its heads and the batch."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -10,18 +9,15 @@ from transformers import PreTrainedModel
 from transformers.generation import GenerationConfig
 
 
-@dataclass(frozen=True)
-class DeviceSpeed:
+class DeviceSpeed(NamedTuple):
     r"""
-    How fast a device does what decoding consists of, relative to reading weights. Decoding a token is bound by memory:
-    every weight is read once. All other work is expressed by the bytes that could be read meanwhile, so these are
-    ratios of a machine's speeds, whose order of magnitude counts.
+    How fast a device does what decoding consists of. Decoding a token is bound by memory: every weight is read once.
+    All other work is expressed by the bytes that could be read meanwhile, of which the order of magnitude counts.
 
     Args:
-        tokens_per_read (`int`):
-            How many tokens can be multiplied with a matrix while its weights are read once.
-        min_tokens (`int`): A product of a matrix with fewer vectors than this is not faster than with this number.
-        call_bytes (`float`): The time to call the attention or the MLP of a layer, or a head: Python and small operations.
+        tokens_per_read (`int`): How many vectors can be multiplied with a matrix while its weights are read once.
+        min_tokens (`int`): A product with fewer vectors than this is not faster than with this number.
+        call_bytes (`float`): The time to call the attention or the MLP of a layer, or a head.
     """
 
     tokens_per_read: int
@@ -44,22 +40,13 @@ COLUMNS_PER_COST = 64
 
 
 class Costs(NamedTuple):
-    r"""
-    The costs of drafting at some batch size, as shares of a plain forward pass, which reads one token per row.
-
-    Args:
-        heads (`list[float]`): The cost of running head 1, 2, ...
-        checks (`list[float]`): The cost of checking 0, 1, ... drafts per row.
+    """
+    The costs of drafting at some batch size, as shares of a plain forward pass, which reads one token per row:
+    `heads` of running head 1, 2, ..., `checks` of checking 0, 1, ... drafts per row.
     """
 
     heads: list[float]
     checks: list[float]
-
-    @classmethod
-    def of_threshold(cls, threshold: float, num_heads: int, max_drafts: int) -> "Costs":
-        """Return given costs: `threshold` for each draft of a head, half of it for running the head."""
-        half = threshold / 2
-        return cls([half] * num_heads, [half * number for number in range(max_drafts + 1)])
 
 
 class DraftCosts:
@@ -72,9 +59,7 @@ class DraftCosts:
         num_heads (`int`): The number of heads to draft with.
         max_drafts (`int`): The maximum number of drafts per row, at least `num_heads`.
         draft_vocab_size (`int`): The number of tokens that the heads choose drafts from.
-
-    Attributes:
-        cache_bytes (`float`): The size of the cache per token of a row; 0 until it is set.
+        threshold (`float`, *optional*): A given cost of a head's draft, half of it for running the head.
     """
 
     def __init__(
@@ -84,9 +69,10 @@ class DraftCosts:
         num_heads: int,
         max_drafts: int,
         draft_vocab_size: int,
+        threshold: float | None = None,
     ):
+        self.threshold, self.max_drafts = threshold, max_drafts
         self.speed = CPU if model.device.type == "cpu" else ACCELERATOR
-        self.max_drafts = max_drafts
         # Of an embedding table, a forward pass reads one vector per token.
         modules = [module for module in model.get_decoder().modules() if not isinstance(module, nn.Embedding)]
         output = model.get_output_embeddings().weight
@@ -99,18 +85,20 @@ class DraftCosts:
         # In greedy search, choosing a token costs little.
         sorts = (generation_config.top_p or 1.0) < 1.0 or generation_config.min_p is not None
         score_bytes = (SCORE_BYTES + sorts * SORT_BYTES) if generation_config.do_sample else 0.0
-        self.choice_bytes, self.draft_choice_bytes = (
-            score_bytes * model.ngram_vocab_size,
-            score_bytes * draft_vocab_size,
-        )
+        self.choice_bytes = score_bytes * model.ngram_vocab_size
+        self.draft_choice_bytes = score_bytes * draft_vocab_size
+        # The size of the cache per token of a row, once it is known.
         self.cache_bytes = 0.0
         self._costs_of = cache(self._derive)
 
-    def of(self, num_rows: int, num_columns: int) -> Costs:
+    def at(self, num_rows: int, num_columns: int) -> Costs:
         """Return the costs for a batch of `num_rows` rows, with about `num_columns` tokens each in the cache."""
         return self._costs_of(num_rows, num_columns // COLUMNS_PER_COST * COLUMNS_PER_COST)
 
     def _derive(self, num_rows: int, num_columns: int) -> Costs:
+        if self.threshold is not None:
+            half = self.threshold / 2
+            return Costs([half] * len(self.head_bytes), [half * number for number in range(self.max_drafts + 1)])
         cache_work = CACHE_READS * num_rows * num_columns * self.cache_bytes
         forwards = []
         for num_drafts in range(self.max_drafts + 1):

@@ -1,12 +1,10 @@
 """How deep to draft: as long as another draft is expected to save more than it costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from .draft_costs import Costs
+from .draft_costs import DraftCosts
 
-# Longer matches than this are accepted equally often.
-LONGEST_MATCH = 6
 # A rate is a mean over about the last 64 drafts of its kind; its prior counts as 2 drafts, as a generation may be
 # short.
 DECAY, PRIOR_WEIGHT = 1 - 1 / 64, 2.0
@@ -26,7 +24,8 @@ class DraftKind(NamedTuple):
 
     @classmethod
     def of_lookup(cls, match_length: int) -> "DraftKind":
-        return cls("lookup", min(match_length, LONGEST_MATCH))
+        """Return the kind of a copy after a match of this length. Longer ones than 6 are accepted equally often."""
+        return cls("lookup", min(match_length, 6))
 
     @classmethod
     def of_head(cls, confidence: float) -> "DraftKind":
@@ -59,11 +58,10 @@ class DraftDepth:
     So drafts that are never accepted cost `TRIAL_SHARE` of the time, and at first what the priors promise. There is
     no clock, and every call of `generate` starts anew: the same random numbers give the same text.
 
-    Args:
-        costs_of (`Callable`): Returns the [`Costs`] for a number of rows and a number of columns in the cache.
+    `costs_of` are the [`DraftCosts`].
     """
 
-    def __init__(self, costs_of: Callable[[int, int], Costs]):
+    def __init__(self, costs_of: DraftCosts):
         self.costs_of = costs_of
         # By kind: the (decaying) numbers of accepted drafts and of all drafts.
         self.counts: dict[DraftKind, tuple[float, float]] = {}
@@ -76,7 +74,7 @@ class DraftDepth:
         tokens in the cache. Rows count in proportion to the tokens left, as the last row to finish determines the
         time.
         """
-        self.costs = self.costs_of(len(tokens_left), num_columns)
+        self.costs = self.costs_of.at(len(tokens_left), num_columns)
         self.depth = 0
         # The chance that all drafts so far are accepted, in each row.
         self.chances = [left / sum(tokens_left) for left in tokens_left]
@@ -86,7 +84,7 @@ class DraftDepth:
         self.credit -= price * self.is_trial
 
     def prefers_lookup(self, match_length: int) -> bool:
-        """Return whether a copied draft is at least as likely to be accepted as the first head's, or that does not pay."""
+        """Return whether a copy is at least as likely to be accepted as the first head's draft, or that does not pay."""
         if not self.costs.heads:
             return True
         rate = self.rate(DraftKind("depth", 0))

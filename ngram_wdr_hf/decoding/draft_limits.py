@@ -5,38 +5,35 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from transformers import PreTrainedConfig
-from transformers.generation import (
-    GenerationConfig,
-    GenerationMode,
-    LogitsProcessorList,
-    PrefixConstrainedLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from transformers import PreTrainedConfig, generation
+from transformers.generation import GenerationConfig, GenerationMode, LogitsProcessorList
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-OTHER_DRAFTERS = {"assistant_model", "assistant_early_exit", "assistant_ensemble_weight", "custom_generate"}
-# Rotary positions whose frequencies change for the whole text when it exceeds a length.
-CHANGING_ROPE = ("dynamic", "longrope")
+OTHER_DECODING = {"assistant_model", "assistant_early_exit", "assistant_ensemble_weight", "custom_generate"}
 # Processors whose state cannot undo a rejected draft, or whose constraint may not know one.
 UNFIT_PROCESSORS = (
-    PrefixConstrainedLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+    generation.PrefixConstrainedLogitsProcessor,
+    generation.SynthIDTextWatermarkLogitsProcessor,
+    generation.UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+# Rotary positions whose frequencies change for the whole text when it exceeds a length.
+CHANGING_ROPE = ("dynamic", "longrope")
 
 
 class CannotDraft(ValueError):
     """`use_mtp=True` cannot be used with this model, or with another option of the same call of `generate`."""
 
 
+def refuse(what: str, remedy: str) -> NoReturn:
+    raise CannotDraft(f"`use_mtp=True` cannot be used with {what}: {remedy}, or set `use_mtp=False`.")
+
+
 def check_model(model, options: Mapping[str, Any]) -> None:
     """Raise `CannotDraft` if a model, or a call of `generate` with these options, cannot draft."""
     if not model.ngram_heads:
         refuse("a model without N-gram heads (`ngram_size=1`)", "use one with `ngram_size` >= 2")
-    for name in OTHER_DRAFTERS & options.keys():
+    for name in OTHER_DECODING & options.keys():
         refuse(f"`{name}`, another way to decode", "remove one of them")
     if options.get("num_beams", 1) > 1:
         refuse("beam search", "set `num_beams=1`")
@@ -44,14 +41,14 @@ def check_model(model, options: Mapping[str, Any]) -> None:
     if options.get("synced_gpus", is_sharded and dist.is_initialized() and dist.get_world_size() > 1):
         refuse("weights that are sharded outside of the forward", "gather the model on each device first")
     if model._is_stateful:
-        refuse(f"a {type(model).__name__}, whose state cannot undo rejected drafts", "generate without drafts")
+        refuse(f"a {type(model).__name__}, whose state cannot undo rejected drafts", "choose another model")
 
 
 def check_call(model, config: GenerationConfig, processors: LogitsProcessorList, num_rows: int) -> None:
-    """Raise `CannotDraft` if a prepared call of `generate` cannot be decoded with drafts."""
-    mode, name = config.get_generation_mode(), type(model).__name__
+    """Raise `CannotDraft` if a call of `generate`, as Transformers has prepared it, cannot draft."""
+    mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        refuse(mode.value.replace("_", " "), "set `num_beams=1`")
+        refuse(mode.value.replace("_", " "), "use greedy search or sampling")
     for processor in processors:
         if isinstance(processor, UNFIT_PROCESSORS):
             refuse(f"a {type(processor).__name__}", "remove it")
@@ -61,11 +58,9 @@ def check_call(model, config: GenerationConfig, processors: LogitsProcessorList,
     if model.training and model.is_gradient_checkpointing:
         refuse("gradient checkpointing, which has no cache in training mode", "call `model.eval()` first")
     if num_rows > 1 and not model.ngram_rows_can_move:
-        refuse(f"a batch of a {name}, whose rows cannot have different positions", "generate the rows one by one")
-
-
-def refuse(what: str, remedy: str) -> NoReturn:
-    raise CannotDraft(f"`use_mtp=True` cannot be used with {what}: {remedy}, or set `use_mtp=False`.")
+        refuse(
+            f"a batch of a {type(model).__name__}, whose rows share their positions", "generate the rows one by one"
+        )
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:
@@ -92,8 +87,8 @@ def check_rope(config: PreTrainedConfig, num_rows: int, prompt_length: int, max_
             # "longrope" changes only once. But in a batch, it depends on the rows that are not finished yet.
             is_past = rope["rope_type"] == "longrope" and num_rows == 1 and prompt_length > (limit or 0)
             if limit is not None and max_length > limit and not is_past:
-                raise CannotDraft(
-                    f"`use_mtp=True` cannot be used for texts of more than {limit} tokens, where this model changes "
-                    f"its positions (`rope_type={rope['rope_type']!r}`), and the maximum length is {max_length}: "
-                    "reduce `max_new_tokens`, or set `use_mtp=False`."
+                refuse(
+                    f"texts of more than {limit} tokens, where this model changes its positions "
+                    f"(`rope_type={rope['rope_type']!r}`; the maximum length is {max_length})",
+                    "reduce `max_new_tokens`",
                 )

@@ -9,7 +9,7 @@ from transformers.generation import GenerationConfig
 
 from ..method.configuration import check_fraction, check_integer
 from ..method.logits import LogitLayer, logits_of, target_embeddings
-from .draft_costs import Costs, DraftCosts
+from .draft_costs import DraftCosts
 from .draft_depth import DraftDepth, DraftKind
 from .prompt_lookup import PromptLookup, PromptMatch
 from .row_texts import RowTexts
@@ -85,11 +85,11 @@ class Drafter:
             self.vocabulary = self.vocabulary.to(layer.weight.device)
             self.shortlist = layer.select(self.vocabulary)
         draft_vocab_size = model.ngram_vocab_size if self.shortlist is None else len(self.vocabulary)
-        sizes = len(self.heads), max(len(self.heads), self.max_copied)
-        self.costs = DraftCosts(model, generation_config, *sizes, draft_vocab_size)
-        given = options.draft_threshold
-        costs = None if given is None else Costs.of_threshold(given, *sizes)
-        self.depth = DraftDepth(self.costs.of if costs is None else lambda num_rows, num_columns: costs)
+        max_drafts = max(len(self.heads), self.max_copied)
+        self.costs = DraftCosts(
+            model, generation_config, len(self.heads), max_drafts, draft_vocab_size, options.draft_threshold
+        )
+        self.depth = DraftDepth(self.costs)
 
     def draft(
         self, text: RowTexts, hidden_states: torch.Tensor, next_tokens: torch.Tensor, max_drafts: float = math.inf
@@ -111,6 +111,7 @@ class Drafter:
         matches = self._find_matches(text)
         num_heads = 0 if all(matches) else len(self.heads)
         by_head = [match is None for match in matches]
+        has_match = ~torch.tensor(by_head, device=next_tokens.device)
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
         limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0), max_drafts)
@@ -135,7 +136,8 @@ class Drafter:
                 choice = torch.multinomial(probabilities, 1)[:, 0]
             if choice is not None and self.vocabulary is not None:
                 choice = self.vocabulary[choice]
-            last_tokens = self._with_copies(choice, matches, next_tokens)
+            copied = torch.tensor([match.token(depth) if match else 0 for match in matches], device=next_tokens.device)
+            last_tokens = copied if choice is None else torch.where(has_match, copied, choice)
             if self.samples:
                 drafts.probabilities.append(self._proposal(probabilities, last_tokens, matches))
             drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
@@ -158,22 +160,6 @@ class Drafter:
             is_preferred = match is not None and self.depth.prefers_lookup(match.match_length)
             matches.append(match if is_preferred else None)
         return matches
-
-    def _with_copies(
-        self, choice: torch.Tensor | None, matches: list[PromptMatch | None], next_tokens: torch.Tensor
-    ) -> torch.Tensor:
-        """
-        Return one draft per row, `(num_rows,)`: the next token of the row's match, or the heads' `choice` without a
-        match, or 0 without both (`choice` is `None` if no head was run).
-        """
-        if choice is not None and not any(matches):
-            return choice
-        copied = [0 if match is None else match.next_token() for match in matches]
-        tokens = torch.tensor(copied, device=next_tokens.device)
-        if choice is None:
-            return tokens
-        has_match = torch.tensor([match is not None for match in matches], device=tokens.device)
-        return torch.where(has_match, tokens, choice)
 
     def _proposal(
         self, probabilities: torch.Tensor | None, tokens: torch.Tensor, matches: list[PromptMatch | None]

@@ -1,51 +1,31 @@
 """Prompt lookup: drafts copied from what followed an earlier occurrence of the last tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # Maximum number of prompt tokens to index; of a longer prompt, the last ones are kept.
 MAX_INDEXED_TOKENS = 8192
 
 
-@dataclass
-class PromptMatch:
-    r"""
-    An earlier occurrence of the last tokens, and the tokens copied from after it.
-
-    Args:
-        text (`Sequence[int]`): The text so far.
-        start (`int`): The position to copy from, right after the earlier occurrence.
-        match_length (`int`): How many tokens before `start` equal those at the end of the text.
-        copied (`list[int]`): The tokens copied so far.
+class PromptMatch(NamedTuple):
+    """
+    An earlier occurrence of the last tokens of `text`. The tokens to copy begin at `start`; the `match_length` tokens
+    before it equal those at the end of the text.
     """
 
     text: Sequence[int]
     start: int
     match_length: int
-    copied: list[int] = field(default_factory=list)
 
-    def next_token(self) -> int:
-        """
-        Return the next token to copy, and add it to `copied`. Past the end of the text, the copy continues with its
-        own tokens, in a loop.
-        """
-        position = self.start + len(self.copied)
-        token = self.text[position] if position < len(self.text) else self.copied[position - len(self.text)]
-        self.copied.append(token)
-        return token
+    def token(self, index: int) -> int:
+        """Return a token to copy, the first for index 0. Past the end of the text, the copy repeats itself."""
+        return self.text[self.start + index % (len(self.text) - self.start)]
 
 
 class PromptLookup:
     r"""
     Index of a text: for every sequence of 1 to `max_match` tokens with a token after it, the position of that token
-    after the latest occurrence.
-
-    Args:
-        max_match (`int`): Maximum number of tokens to match.
-
-    Attributes:
-        num_read (`int`): How many tokens were added.
-        tokens (`list[int]`): The indexed text: all tokens added, except the first of a very long prompt.
+    after the latest occurrence. `num_read` is the number of tokens added so far.
     """
 
     def __init__(self, max_match: int):
@@ -64,10 +44,7 @@ class PromptLookup:
             self.tokens.append(token)
 
     def find(self) -> PromptMatch | None:
-        """
-        Return the longest earlier match of the text's last tokens, at its latest occurrence; `None` if even the last
-        token is new.
-        """
+        """Return the longest earlier match of the text's last tokens, at its latest occurrence, or `None`."""
         for length in range(min(self.max_match, len(self.tokens)), 0, -1):
             start = self.positions.get(tuple(self.tokens[-length:]))
             if start is not None:

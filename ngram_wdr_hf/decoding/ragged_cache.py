@@ -7,7 +7,7 @@ from transformers import Cache, DynamicLayer
 from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
 
 from .cache_history import can_host_history, layers_and_history, self_attention_of, stock_class_of
-from .draft_limits import CannotDraft
+from .draft_limits import refuse
 
 # Layers whose rows can be cropped and shifted separately.
 RAGGED_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -19,41 +19,24 @@ def check_can_crop(cache: Cache | None, batch_size: int) -> None:
     possible to shift each row by itself.
     """
     if cache is None:
-        raise CannotDraft("`use_mtp=True` needs a cache: leave `use_cache` at `True`.")
+        refuse("no cache", "leave `use_cache` at `True`")
     if not can_host_history(cache):
-        raise CannotDraft(
-            f"`use_mtp=True` removes rejected drafts from the cache, but a {type(cache).__name__} cannot be cropped: "
-            "use `use_mtp=False`."
-        )
+        refuse(f"a {type(cache).__name__}, which cannot be cropped", "leave it out")
     cache = self_attention_of(cache)
     # An empty cache creates its layers in the first forward pass.
     for layer in cache.layers or [cache.layer_class_to_replicate()]:
-        layer_class = stock_class_of(layer)
+        name = stock_class_of(layer).__name__
         if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer):
-            raise CannotDraft(
-                f"`use_mtp=True` removes rejected drafts from the cache, but a {layer_class.__name__} cannot be "
-                "cropped: use the default dynamic cache, or `use_mtp=False`."
-            )
-        if batch_size > 1 and layer_class not in RAGGED_LAYERS:
-            raise CannotDraft(
-                f"`use_mtp=True` shifts each batch row in the cache, but a {layer_class.__name__} does not support "
-                "that: generate the rows one by one, or use `use_mtp=False`."
-            )
+            refuse(f"a {name}, which cannot be cropped", "use the default dynamic cache")
+        if batch_size > 1 and stock_class_of(layer) not in RAGGED_LAYERS:
+            refuse(f"a batch and a {name}, whose rows cannot be shifted", "generate the rows one by one")
 
 
 class RaggedCache:
-    r"""
+    """
     Wraps a cache whose rows end at the same column, although they keep different numbers of tokens. Rows that keep
     fewer tokens are shifted to the right; the columns that become free at the left are masked, like left padding.
-
-    Args:
-        cache (`Cache`): A cache that passes `check_can_crop`.
-        batch_size (`int`): The number of rows.
-        attention_mask (`torch.Tensor` of shape `(batch_size, num_columns)`, *optional*):
-            1 for tokens, 0 for padding; `None` without padding.
-
-    Attributes:
-        attention_mask (`torch.Tensor`, *optional*): The mask of the current columns.
+    `attention_mask`, `(batch_size, num_columns)`, has 0 for them and for padding; it is `None` without both.
     """
 
     def __init__(self, cache: Cache, batch_size: int, attention_mask: torch.Tensor | None):
@@ -107,10 +90,7 @@ class RaggedCache:
                 layer.record_past = False
 
     def _shift_right(self, shifts: torch.Tensor) -> None:
-        """
-        Shift row i of mask and cache to the right by `shifts[i]` columns. As many of its last tokens are lost, and the
-        columns that become free are masked.
-        """
+        """Shift row i of mask and cache to the right by `shifts[i]` columns: it loses as many of its last tokens."""
         if self.attention_mask is None:
             columns = self.cache.get_seq_length()
             self.attention_mask = torch.ones(len(shifts), columns, dtype=torch.long, device=shifts.device)
@@ -153,8 +133,8 @@ class RaggedCache:
 
 def _shifted_indices(batch_size: int, num_heads: int, width: int, shifts: torch.Tensor) -> torch.Tensor:
     """
-    Return indices that shift row i to the right by `shifts[i]` columns, for `_select_vectors`. They are flat, of shape
-    `(batch_size * num_heads * width,)`; the columns that become free repeat the first.
+    Return flat indices, for `_select_vectors`, that shift row i to the right by `shifts[i]` columns. The columns that
+    become free repeat the first.
     """
     columns = (torch.arange(width, device=shifts.device) - shifts[:, None]).clamp(min=0)
     blocks = torch.arange(batch_size * num_heads, device=shifts.device).view(batch_size, num_heads, 1) * width
@@ -162,8 +142,5 @@ def _shifted_indices(batch_size: int, num_heads: int, width: int, shifts: torch.
 
 
 def _select_vectors(states: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """
-    Return `states`, `(batch_size, num_heads, width, d)`, with its vectors rearranged by flat `indices`. Selecting
-    whole vectors is several times as fast as indexing or `gather`.
-    """
+    """Return `states`, `(batch_size, num_heads, width, d)`, with whole vectors rearranged: faster than `gather`."""
     return states.reshape(-1, states.shape[-1]).index_select(0, indices).view(states.shape)

@@ -36,7 +36,7 @@ class TokenTrace(NamedTuple):
 @dataclass
 class SpeculationStatistics:
     r"""
-    Counts of tokens, forward passes and drafts in one call of `generate`. The rates have vLLM's names.
+    Counts of tokens, forward passes and drafts in one call of `generate`. The rates have the names that vLLM uses.
 
     Args:
         num_tokens (`int`): Generated tokens, summed over all batch rows.
@@ -83,18 +83,12 @@ class SpeculationStatistics:
 
     def __add__(self, other: "SpeculationStatistics") -> "SpeculationStatistics":
         """Return the statistics of two calls together; the rows of the other one's trace come last."""
-        pairs = zip_longest(self.num_drafted, other.num_drafted, fillvalue=0)
-        accepted_pairs = zip_longest(self.num_accepted, other.num_accepted, fillvalue=0)
-        return SpeculationStatistics(
-            self.num_tokens + other.num_tokens,
-            self.num_forwards + other.num_forwards,
-            self.num_row_forwards + other.num_row_forwards,
-            list(map(sum, pairs)),
-            list(map(sum, accepted_pairs)),
-            self.num_copied + other.num_copied,
-            self.num_copies_accepted + other.num_copies_accepted,
-            self.trace + other.trace,
-        )
+        total = SpeculationStatistics(trace=self.trace + other.trace)
+        for name in vars(self).keys() - {"trace"}:
+            mine, others = getattr(self, name), getattr(other, name)
+            is_list = isinstance(mine, list)
+            setattr(total, name, list(map(sum, zip_longest(mine, others, fillvalue=0))) if is_list else mine + others)
+        return total
 
     def count_forward(self, num_rows: int) -> None:
         """Count a forward pass over `num_rows` unfinished rows."""
@@ -109,24 +103,17 @@ class SpeculationStatistics:
         drafts: Sequence[int],
         kinds: Sequence[DraftKind | None],
     ) -> None:
-        r"""
-        Count the drafts and the tokens of a batch row in a step.
-
-        Args:
-            row (`int`): The index of the row in the full batch.
-            tokens (`Sequence[int]`): The new tokens: the accepted drafts and one more, or less where the row ends.
-            num_accepted (`int`): The number of accepted drafts, including those after the end of the row.
-            drafts (`Sequence[int]`): All drafts of the row in this step.
-            kinds (`Sequence[DraftKind | None]`): Their kinds. What stands in for a missing draft has the kind `None`.
+        """
+        Count the new `tokens` of a row of the full batch in a step: its accepted drafts and one more, or less where
+        the row ends. `kinds` has `None` where it has no draft.
         """
         self.num_tokens += len(tokens)
-        sources = [
-            MODEL_SOURCE if kind is None else LOOKUP_SOURCE if kind.is_lookup else depth
-            for depth, kind in enumerate(kinds, start=1)
-        ]
-        for i, source in enumerate(sources):
-            if source == MODEL_SOURCE:
+        pairs = []
+        for i, (token, kind) in enumerate(zip(drafts, kinds, strict=True)):
+            if kind is None:
+                pairs.append((token, MODEL_SOURCE))
                 continue
+            pairs.append((token, LOOKUP_SOURCE if kind.is_lookup else i + 1))
             if i == len(self.num_drafted):
                 self.num_drafted.append(0)
                 self.num_accepted.append(0)
@@ -134,11 +121,9 @@ class SpeculationStatistics:
             is_accepted = i < min(num_accepted, len(tokens))
             self.num_drafted[i] += 1
             self.num_accepted[i] += is_accepted
-            self.num_copied += source == LOOKUP_SOURCE
-            self.num_copies_accepted += source == LOOKUP_SOURCE and is_accepted
-        trace = self.trace[row]
-        trace += [TokenTrace(*pair) for pair in zip(tokens[:num_accepted], sources, strict=False)]
+            self.num_copied += kind.is_lookup
+            self.num_copies_accepted += kind.is_lookup and is_accepted
+        self.trace[row] += [TokenTrace(*pair) for pair in pairs[: min(num_accepted, len(tokens))]]
         if len(tokens) > num_accepted:
-            pairs = zip(drafts[num_accepted:], sources[num_accepted:], strict=True)
-            rejected = tuple(pair for pair in pairs if pair[1] != MODEL_SOURCE)
-            trace.append(TokenTrace(tokens[num_accepted], MODEL_SOURCE, rejected[:1], rejected[1:]))
+            others = tuple(pair for pair in pairs[num_accepted:] if pair[1] != MODEL_SOURCE)
+            self.trace[row].append(TokenTrace(tokens[num_accepted], MODEL_SOURCE, others[:1], others[1:]))

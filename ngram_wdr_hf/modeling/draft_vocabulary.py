@@ -1,6 +1,5 @@
 """The tokens that heads choose drafts from."""
 
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -34,11 +33,6 @@ class DraftVocabularyMixin(GenerativeBackbone):
             )
         self.config.draft_vocab_size = len(tokens)
         self.register_buffer("draft_token_ids", tokens.long())
-
-    def set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
-        """Deprecated: use [`~DraftVocabularyMixin.ngram_set_draft_tokens`]."""
-        warnings.warn("`set_draft_tokens` is deprecated: use `ngram_set_draft_tokens`.", FutureWarning, stacklevel=2)
-        self.ngram_set_draft_tokens(token_ids)
 
     def ngram_draft_vocabulary(self, draft_vocab_size: int | None = None) -> torch.Tensor | None:
         """
