@@ -51,7 +51,7 @@ class NgramHistory(DynamicLayer):
         return self.values[:, 0, -1] if self.get_seq_length() > 0 else None
 
     def extend(self, hidden_states: torch.Tensor, records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append new hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return those of all tokens."""
+        """Append hidden states `(batch_size, T, d)` and records `(batch_size, T, 3)`. Return those of all tokens."""
         column = self.num_columns - hidden_states.shape[1]
         if column > self.end:
             self.reset()

@@ -70,9 +70,8 @@ class DraftDepth:
 
     def begin(self, tokens_left: Sequence[int], num_columns: int) -> None:
         """
-        Begin a step. `tokens_left` is the number of tokens that each row can still get, `num_columns` the number of
-        tokens in the cache. Rows count in proportion to the tokens left, as the last row to finish determines the
-        time.
+        Begin a step with `num_columns` tokens in the cache. Rows count in proportion to the tokens that they can still
+        get, as the last row to finish determines the time.
         """
         self.costs = self.costs_of.at(len(tokens_left), num_columns)
         self.depth = 0
@@ -84,7 +83,7 @@ class DraftDepth:
         self.credit -= price * self.is_trial
 
     def prefers_lookup(self, match_length: int) -> bool:
-        """Return whether a copy is at least as likely to be accepted as the first head's draft, or that does not pay."""
+        """Return whether a copy is more likely to be accepted than the first head's draft, or that does not pay."""
         if not self.costs.heads:
             return True
         rate = self.rate(DraftKind("depth", 0))
@@ -92,16 +91,13 @@ class DraftDepth:
         return not is_worth_running or self.rate(DraftKind.of_lookup(match_length)) >= rate
 
     def runs_head(self, drafts_by_head: Sequence[bool]) -> bool:
-        """Return whether to run the head of the current depth, for the rows that it would draft for."""
+        """Return whether to run the head of the current depth, given the rows that it would draft for."""
         chance = sum(chance for chance, by_head in zip(self.chances, drafts_by_head, strict=True) if by_head)
         rate = self.rate(DraftKind("depth", self.depth))
         return self.is_trial or chance * rate >= self.costs.heads[self.depth] + self._check_cost()
 
     def drafts(self, kinds: Sequence[DraftKind | None]) -> bool:
-        """
-        Return whether to make the drafts of the current depth, given the kind of each row's draft, `None` for a row
-        without one. If so, go one deeper.
-        """
+        """Return whether to make the drafts of the current depth, `None` for no draft. If so, go one deeper."""
         chances = [
             0.0 if kind is None else chance * self.rate(kind) for chance, kind in zip(self.chances, kinds, strict=True)
         ]
@@ -117,10 +113,7 @@ class DraftDepth:
         return True
 
     def learn(self, kinds: Sequence[Sequence[DraftKind | None]], num_accepted: Sequence[int]) -> None:
-        """
-        Update the rates after a step. In row i, the first `num_accepted[i]` drafts of `kinds[i]` were accepted, and
-        the next, if any, was rejected.
-        """
+        """Update the rates after a step, in which the first `num_accepted[i]` drafts of row i were accepted."""
         for row, accepted in zip(kinds, num_accepted, strict=True):
             # Drafts after a rejected one tell nothing.
             for depth, kind in enumerate(row[: accepted + 1]):
@@ -136,7 +129,6 @@ class DraftDepth:
         return (accepted + PRIOR_WEIGHT * kind.prior()) / (total + PRIOR_WEIGHT)
 
     def _check_cost(self) -> float:
-        """Return the cost of checking one more draft per row."""
         return self.costs.checks[self.depth + 1] - self.costs.checks[self.depth]
 
     def _count(self, kind: DraftKind, is_accepted: bool) -> None:

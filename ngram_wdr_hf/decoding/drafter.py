@@ -37,15 +37,10 @@ class DraftOptions:
 
 @dataclass
 class Drafts:
-    r"""
-    The drafts of one step: D >= 0 tokens for each active row.
-
-    Args:
-        tokens (`torch.LongTensor` of shape `(num_rows, D)`):
-            The drafted tokens; an arbitrary token where a row has no draft.
-        kinds (`list[list[DraftKind | None]]`): Per row, the kind of each draft; `None` if the row has no draft there.
-        probabilities (`list[torch.Tensor]`, D of shape `(num_rows, vocab_size)`):
-            The distribution q that each draft was sampled from. Empty in greedy search.
+    """
+    The drafts of one step, D >= 0 for each row: `tokens`, `(num_rows, D)`, and per row the `kinds`, `None` where it
+    has no draft but an arbitrary token. In sampling, `probabilities` are the D distributions q that they were sampled
+    from, `(num_rows, vocab_size)`.
     """
 
     tokens: torch.Tensor
@@ -54,7 +49,6 @@ class Drafts:
 
     @classmethod
     def none(cls, num_rows: int, device: torch.device) -> "Drafts":
-        """Return an object without drafts (D = 0) for `num_rows` rows."""
         return cls(torch.empty(num_rows, 0, dtype=torch.long, device=device), [[] for _ in range(num_rows)])
 
 
@@ -94,16 +88,10 @@ class Drafter:
     def draft(
         self, text: RowTexts, hidden_states: torch.Tensor, next_tokens: torch.Tensor, max_drafts: float = math.inf
     ) -> Drafts:
-        r"""
-        Return drafts of the tokens after `next_tokens`, depth by depth, until another draft would cost more than it
-        saves or the maximum length is reached. There may be none.
-
-        Args:
-            text ([`RowTexts`]): The batch rows so far, including their next tokens.
-            hidden_states (`torch.Tensor` of shape `(num_rows, d)`): What predicted the next tokens.
-            next_tokens (`torch.LongTensor` of shape `(num_rows,)`):
-                The last token of each active row, which the model has chosen but not read yet.
-            max_drafts (`float`, *optional*, defaults to infinity): The maximum number of drafts per row.
+        """
+        Return drafts, at most `max_drafts` per row, depth by depth until another would cost more than it saves.
+        `next_tokens`, `(num_rows,)`, are the last tokens of the rows, which the model has chosen from
+        `hidden_states`, `(num_rows, d)`, but not read yet.
         """
         drafts = Drafts.none(len(next_tokens), next_tokens.device)
         tokens_left = text.tokens_left()
@@ -146,10 +134,7 @@ class Drafter:
         return drafts
 
     def _find_matches(self, text: RowTexts) -> list[PromptMatch | None]:
-        """
-        Index the new tokens of each active row, and return its match for prompt lookup. It is `None` without a match,
-        or if the first head's draft is more likely to be accepted. All are `None` if prompt lookup is disabled.
-        """
+        """Index the new tokens of each row, and return its match, `None` if the first head's draft is preferred."""
         if self.max_copied == 0:
             return [None] * len(text.rows)
         matches = []
@@ -157,16 +142,15 @@ class Drafter:
             lookup = self.lookups.setdefault(row, PromptLookup(self.max_match))
             lookup.add(text.tokens[row][lookup.num_read :])
             match = lookup.find()
-            is_preferred = match is not None and self.depth.prefers_lookup(match.match_length)
-            matches.append(match if is_preferred else None)
+            matches.append(match if match and self.depth.prefers_lookup(match.match_length) else None)
         return matches
 
     def _proposal(
         self, probabilities: torch.Tensor | None, tokens: torch.Tensor, matches: list[PromptMatch | None]
     ) -> torch.Tensor:
         """
-        Return the distribution q of one draft per row, `(num_rows, vocab_size)`: the heads' `probabilities`, or
-        one-hot for copied tokens. `probabilities` are over the draft vocabulary; with `None`, all rows are one-hot.
+        Return the distribution q of one draft per row, `(num_rows, vocab_size)`: the heads' `probabilities` over the
+        draft vocabulary, or one-hot for copied tokens and without `probabilities`.
         """
         if probabilities is None:
             return F.one_hot(tokens, self.model.ngram_vocab_size).float()
@@ -179,10 +163,7 @@ class Drafter:
         return probabilities
 
     def _expand(self, values: torch.Tensor, fill_value: float) -> torch.Tensor:
-        """
-        Expand values for the draft vocabulary, `(num_rows, draft_vocab_size)`, to the full vocabulary. All other
-        tokens get `fill_value`.
-        """
+        """Expand values for the draft vocabulary, `(num_rows, draft_vocab_size)`, to the full vocabulary."""
         expanded = values.new_full((len(values), self.model.ngram_vocab_size), fill_value)
         return expanded.index_copy_(1, self.vocabulary, values)
 

@@ -5,54 +5,30 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from transformers.generation import (
-    EosTokenCriteria,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    MinPLogitsWarper,
-    StoppingCriteriaList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import generation
+from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
 # Processors that read only the scores of one position.
 POINTWISE = {
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
+    generation.EpsilonLogitsWarper,
+    generation.EtaLogitsWarper,
+    generation.InfNanRemoveLogitsProcessor,
+    generation.LogitNormalization,
+    generation.MinPLogitsWarper,
+    generation.TemperatureLogitsWarper,
+    generation.TopKLogitsWarper,
+    generation.TopPLogitsWarper,
+    generation.TypicalLogitsWarper,
 }
 
 
 class RowTexts:
-    r"""
-    The rows of a generation, finished ones included. Logits processors and stopping criteria may depend on a row's
-    index, so they get the full batch, with all rows truncated or padded to the length in question.
-
-    Args:
-        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
-        max_length (`int`): The maximum length of a row.
-        pad_token_id (`int`): The token that fills rows after their end.
-        processors (`LogitsProcessorList`): Applied to the logits after a text.
-        criteria (`StoppingCriteriaList`): Finish a row when they apply to its text.
-        records (`dict[str, list[torch.Tensor]]`, *optional*):
-            What to keep for the output, `"scores"` or `"logits"`: lists that get one entry per generated token.
-
-    Attributes:
-        rows (`list[int]`): The rows in the batch, as indices into the original batch. All others are finished.
-        tokens (`list[list[int]]`): The tokens of every row, without padding after its end.
-        finished (`list[bool]`): Whether each row is finished.
+    """
+    The rows of a generation: `tokens` and `finished` of each, without padding. `rows` are the active ones, which are
+    still in the batch. Logits processors and stopping criteria may depend on a row's index, so they get the full
+    batch, with all rows truncated or padded to the length in question. `records` are lists of `"scores"` and
+    `"logits"` that get an entry per generated token.
     """
 
     def __init__(
@@ -65,7 +41,7 @@ class RowTexts:
         records: dict[str, list[torch.Tensor]] | None = None,
     ):
         batch_size, self.prompt_length = input_ids.shape
-        self.max_length, self.pad_token_id = max_length, pad_token_id
+        self.device, self.max_length, self.pad_token_id = input_ids.device, max_length, pad_token_id
         self.rows = list(range(batch_size))
         self.tokens = input_ids.tolist()
         self.finished = [False] * batch_size
@@ -77,9 +53,6 @@ class RowTexts:
         native = (EosTokenCriteria, MaxLengthCriteria)
         self.criteria = StoppingCriteriaList(criterion for criterion in criteria if type(criterion) not in native)
         self.records = records or {}
-        # Grows in steps, so that a token is written once.
-        self._ids = input_ids
-        self._num_written = [self.prompt_length] * batch_size
 
     @property
     def longest(self) -> int:
@@ -95,29 +68,13 @@ class RowTexts:
 
     def sequences(self) -> torch.Tensor:
         """Return all rows, finished ones included, padded at the end: `(batch_size, longest)`."""
-        longest = self.longest
-        if longest > self._ids.shape[1]:
-            num_added = min(2 * longest, self.max_length) - self._ids.shape[1]
-            self._ids = F.pad(self._ids, (0, num_added), value=self.pad_token_id)
-        for row, tokens in enumerate(self.tokens):
-            new = tokens[self._num_written[row] :]
-            if new:
-                self._ids[row, self._num_written[row] : len(tokens)] = torch.tensor(new, device=self._ids.device)
-                self._num_written[row] = len(tokens)
-        return self._ids[:, :longest]
+        rows = [torch.tensor(tokens, dtype=torch.long) for tokens in self.tokens]
+        return pad_sequence(rows, batch_first=True, padding_value=self.pad_token_id).to(self.device)
 
     def process(self, scores: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
-        r"""
-        Apply the logits processors to logits of the active rows. A processor sees the text that the logits follow: the
-        row and its drafts so far.
-
-        Args:
-            scores (`torch.FloatTensor` of shape `(len(rows), K, vocab_size)`):
-                The logits after each active row and its first D - K + 1, D - K + 2, ..., D drafts.
-            drafts (`torch.LongTensor` of shape `(len(rows), D)`, D >= K - 1): The drafts of the active rows.
-
-        Returns:
-            `torch.FloatTensor` of the shape of `scores`: The processed scores.
+        """
+        Apply the logits processors to logits of the active rows, `(len(rows), K, vocab_size)`: those after each row
+        and its first D - K + 1, D - K + 2, ..., D of the `drafts`, `(len(rows), D)`. A processor sees this text.
         """
         if not self.processors:
             return scores
@@ -135,18 +92,10 @@ class RowTexts:
         return processed
 
     def add(self, tokens: torch.Tensor, counts: Sequence[int], **values: torch.Tensor) -> list[int]:
-        r"""
-        Append the first `counts[i]` tokens of `tokens[i]` to each unfinished active row i, up to its end: the maximum
-        length, or the first token that meets a stopping criterion. Rows that reach their end become finished.
-
-        Args:
-            tokens (`torch.LongTensor` of shape `(len(rows), K)`): The new tokens.
-            counts (`Sequence[int]`): How many of them are valid, per row.
-            values (`torch.Tensor` of shape `(len(rows), K, vocab_size)`):
-                `scores` and `logits` of the new tokens, to record.
-
-        Returns:
-            `list[int]`: How many tokens were appended to each row, 0 for rows that were finished before.
+        """
+        Append the first `counts[i]` of `tokens[i]`, `(len(rows), K)`, to each active row i, up to its end: the maximum
+        length, or the first token that meets a stopping criterion. Rows that reach it become finished. `values` are
+        the scores and logits to record, `(len(rows), K, vocab_size)`. Return how many tokens were appended.
         """
         counts = list(map(min, counts, self.tokens_left()))
         finished = [False] * len(counts)
@@ -195,10 +144,9 @@ class RowTexts:
         self, first: int, counts: Sequence[int], tokens: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, tuple[list[int], list[int]]]]:
         """
-        Return the full batch with `tokens` appended to the active rows, and the steps of the active rows grouped by
-        length. At step s, from 0 to `counts[i] - 1`, the text of active row i continues with `first + s` of its new
-        `tokens`. The grouping maps each length to two lists: the active rows whose text has it at some step, as
-        indices into `rows`, and these steps.
+        Return the full batch with `tokens` appended to the active rows, and a map from each length to two lists: the
+        active rows whose text has it at some step, as indices into `rows`, and these steps. At step s, from 0 to
+        `counts[i] - 1`, the text of row i continues with `first + s` of its `tokens`.
         """
         width = tokens.shape[1]
         batch = F.pad(self.sequences(), (0, width), value=self.pad_token_id)

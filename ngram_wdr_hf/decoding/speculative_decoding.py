@@ -43,19 +43,11 @@ class SpeculativeEncoderDecoderOutput(GenerateEncoderDecoderOutput):
 
 
 class SpeculativeDecoding:
-    r"""
-    One call of `generate`, greedy or sampling, for any number of batch rows.
-
-    A step is one forward pass over each row's last token and its drafts. A row gains the accepted drafts and one more
-    token, chosen by the model itself. Finished rows leave the batch.
-
-    Args:
-        model (`PreTrainedModel`): A model with N-gram heads.
-        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): The prompts.
-        logits_processor, stopping_criteria, generation_config, model_kwargs:
-            As Transformers' `generate` hands them to a `custom_generate` function.
-        options ([`DraftOptions`]): How to draft.
-        streamer (`BaseStreamer`, *optional*): Gets the prompts and the new tokens.
+    """
+    One call of `generate`, greedy or sampling, for any number of batch rows. A step is one forward pass over each
+    row's last token and its drafts. A row gains the accepted drafts and one more token, chosen by the model itself.
+    Finished rows leave the batch. The arguments up to `model_kwargs` are those that Transformers' `generate` hands to
+    a `custom_generate` function.
     """
 
     def __init__(
@@ -127,7 +119,7 @@ class SpeculativeDecoding:
         return self._output()
 
     def _read_prompt(self) -> ModelOutput:
-        """Read the prompts, set up cache and positions, and return the output of the prompt's forward pass."""
+        """Read the prompts, and set up cache and positions."""
         inputs = {**self.kwargs, "return_last_hidden_state": True}
         outputs = self.model._prefill(self.text.sequences(), self.config, inputs)
         num_rows = len(self.text.rows)
@@ -150,11 +142,11 @@ class SpeculativeDecoding:
         return outputs
 
     def _positions_left(self) -> list[float]:
-        """Return how many drafts the model has positions for, in each row; infinity if there is no limit."""
+        """Return how many drafts the model has positions for, in each row."""
         return [max(0, self.num_positions - 1 - position) for position in self.next_positions]
 
     def _forward(self, tokens: torch.Tensor) -> ModelOutput:
-        """Return the output of a forward pass over `tokens`, `(num_rows, K)`, with logits and states of all of them."""
+        """Return the output of a forward pass over `tokens`, `(num_rows, K)`, with the logits and states of all."""
         width = tokens.shape[1]
         inputs = dict(self.kwargs)
         if self.has_positions or self.cache.is_ragged:
@@ -180,9 +172,7 @@ class SpeculativeDecoding:
         return outputs
 
     def _accept(self, outputs: ModelOutput, drafts: Drafts) -> None:
-        """
-        Add the accepted drafts and one more token to every row, and remove the rejected drafts from the cache.
-        """
+        """Add the accepted drafts and one more token to every row, and remove the rejected drafts from the cache."""
         # Step 3: accept drafts. Of the prompt, only the last position counts.
         width = drafts.tokens.shape[1] + 1
         logits = outputs.logits[:, -width:].to(self.device, torch.float32)
@@ -253,10 +243,7 @@ class SpeculativeDecoding:
 
 
 def _select(value: Any, index: torch.Tensor, num_rows: int) -> Any:
-    """
-    Return the rows `index` of a tensor with `num_rows` rows, or of all such tensors in a tuple or model output. Any
-    other value is returned unchanged.
-    """
+    """Return the rows `index` of a tensor with `num_rows` rows, or of such tensors in a tuple or model output."""
     if isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == num_rows:
         return value[index.to(value.device)]
     if isinstance(value, ModelOutput):
