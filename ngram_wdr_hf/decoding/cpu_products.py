@@ -21,6 +21,11 @@ class CpuProducts(TorchFunctionMode):
     is affected. Seeing every PyTorch function costs about a microsecond each.
     """
 
+    @staticmethod
+    def pay_for(num_tokens: int) -> bool:
+        """Return whether products with this number of vectors are computed in the other order."""
+        return 0 < num_tokens <= (MOST_TOKENS if torch.get_num_threads() > 1 else MOST_TOKENS_OF_ONE_THREAD)
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs:
             return linear(*args)
@@ -30,9 +35,8 @@ class CpuProducts(TorchFunctionMode):
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `F.linear(inputs, weight, bias)`, `(..., num_outputs)`, for `inputs` of shape `(..., d)`."""
     count = inputs.numel() // inputs.shape[-1]
-    most = MOST_TOKENS if torch.get_num_threads() > 1 else MOST_TOKENS_OF_ONE_THREAD
-    is_float32 = weight.dtype == inputs.dtype == torch.float32
-    if not (0 < count <= most and is_float32 and weight.device.type == "cpu" and weight.is_contiguous()):
+    is_fast = weight.dtype == inputs.dtype == torch.float32 and weight.device.type == "cpu" and weight.is_contiguous()
+    if not (is_fast and CpuProducts.pay_for(count)):
         return F.linear(inputs, weight, bias)
     rows = inputs.reshape(count, -1)  # (R, d)
     # Two vectors are faster than one.

@@ -1,6 +1,7 @@
 """Drafts by the N-gram heads and by prompt lookup, for the model to check in one forward pass."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,7 @@ from transformers.generation import GenerationConfig
 
 from ..method.configuration import check_fraction, check_integer
 from ..method.logits import LogitLayer, logits_of, target_embeddings
+from .cpu_products import CACHE_BYTES, CpuProducts
 from .draft_costs import DraftCosts
 from .draft_depth import DraftDepth, DraftKind
 from .prompt_lookup import PromptLookup, PromptMatch
@@ -84,6 +86,9 @@ class Drafter:
             model, generation_config, len(self.heads), max_drafts, draft_vocab_size, options.draft_threshold
         )
         self.depth = DraftDepth(self.costs)
+        # Of a small model, the processor's cache keeps the weights.
+        is_large = model.device.type == "cpu" and model.get_memory_footprint() > CACHE_BYTES
+        self.uses_products = is_large and options.cpu_products is not False
 
     def draft(
         self, text: RowTexts, hidden_states: torch.Tensor, next_tokens: torch.Tensor, max_drafts: float = math.inf
@@ -110,7 +115,8 @@ class Drafter:
                 embeddings = target_embeddings(self.model, last_tokens.to(hidden_states.device))
                 if embeddings is not None:
                     neighbors.insert(0, embeddings)
-                logits = self._logits(self.heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
+                with self.products(len(next_tokens)):
+                    logits = self._logits(self.heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 confidences, choice = probabilities.max(dim=-1)
                 heads = map(DraftKind.of_head, confidences.tolist())
@@ -132,6 +138,10 @@ class Drafter:
             for row, kind in zip(drafts.kinds, kinds, strict=True):
                 row.append(kind)
         return drafts
+
+    def products(self, num_tokens: int) -> AbstractContextManager:
+        """Return the context for products with this number of vectors."""
+        return CpuProducts() if self.uses_products and CpuProducts.pay_for(num_tokens) else nullcontext()
 
     def _find_matches(self, text: RowTexts) -> list[PromptMatch | None]:
         """Index the new tokens of each row, and return its match, `None` if the first head's draft is preferred."""

@@ -1,7 +1,6 @@
 """Speculative decoding of batches: draft tokens, check them in one forward pass, keep those accepted in each row."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from transformers.generation import (
 from transformers.utils import ModelOutput
 
 from .acceptance import accept_by_sampling, accept_greedily
-from .cpu_products import CACHE_BYTES, CpuProducts
 from .draft_limits import CannotDraft, check_call, check_model, check_rope, table_size
 from .drafter import Drafter, DraftOptions, Drafts
 from .ragged_cache import RaggedCache, check_can_crop
@@ -89,30 +87,26 @@ class SpeculativeDecoding:
         self.num_streamed = input_ids.shape[1]
         prefix = model.ngram_text_prefix
         self.mask_name, self.positions_name = f"{prefix}attention_mask", f"{prefix}position_ids"
-        uses_products = options.cpu_products is not False and model.device.type == "cpu"
-        # Of a small model, the processor's cache keeps the weights.
-        self.products = uses_products and model.get_memory_footprint() > CACHE_BYTES
 
     @torch.no_grad()
     def run(self) -> ModelOutput | torch.Tensor:
         """Generate until every row is finished, and return the result of `generate`."""
-        with CpuProducts() if self.products else nullcontext():
-            if self.streamer is not None:
-                self.streamer.put(self.text.sequences().cpu())
-            outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
-            try:
+        if self.streamer is not None:
+            self.streamer.put(self.text.sequences().cpu())
+        outputs, drafts = self._read_prompt(), Drafts.none(len(self.text.rows), self.device)
+        try:
+            self._accept(outputs, drafts)
+            while self.text.unfinished():
+                # Step 1: draft tokens after the last one of each row.
+                drafts = self.drafter.draft(
+                    self.text, self.hidden_states, self.next_tokens, min(self._positions_left())
+                )
+                # Step 2: read the last tokens and all drafts in one forward pass.
+                outputs = self._forward(torch.cat([self.next_tokens[:, None], drafts.tokens], dim=1))
+                # Steps 3 and 4: accept drafts, and remove the others from the cache.
                 self._accept(outputs, drafts)
-                while unfinished := self.text.unfinished():
-                    # Step 1: draft tokens after the last one of each row.
-                    positions_left = self._positions_left()
-                    max_drafts = min(positions_left[i] for i in unfinished)
-                    drafts = self.drafter.draft(self.text, self.hidden_states, self.next_tokens, max_drafts)
-                    # Step 2: read the last tokens and all drafts in one forward pass.
-                    outputs = self._forward(torch.cat([self.next_tokens[:, None], drafts.tokens], dim=1))
-                    # Steps 3 and 4: accept drafts, and remove the others from the cache.
-                    self._accept(outputs, drafts)
-            finally:
-                self.cache.release()
+        finally:
+            self.cache.release()
         self.statistics.log()
         if self.streamer is not None:
             self.streamer.end()
@@ -166,7 +160,8 @@ class SpeculativeDecoding:
             tokens, next_sequence_length=width, is_first_iteration=False, **inputs
         )
         inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
-        outputs = self.model(**inputs)
+        with self.drafter.products(tokens.numel()):
+            outputs = self.model(**inputs)
         self.cache.attention_mask = mask
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs
