@@ -1,7 +1,7 @@
 """Reformer with N-gram heads, the paper's RF."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import lcm, prod
 from typing import Any
 
@@ -220,6 +220,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         input_ids: torch.Tensor,
         past_key_values: ReformerDynamicCache | None = None,
         attention_mask: torch.Tensor | None = None,
+        ngram_ensemble: Mapping[str, Any] | None = None,
         **kwargs,
     ) -> dict[str, Any]:
         # The stock method drops the mask and prints a warning for every unknown argument.
@@ -233,7 +234,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         }
         if past_key_values is not None:
             input_ids = input_ids[:, -1:]
-        return {"input_ids": input_ids, "past_buckets_states": past_key_values, **kwargs}
+        return {"input_ids": input_ids, "past_buckets_states": past_key_values, **kwargs, **(ngram_ensemble or {})}
 
 
 def _text_argument(inputs: dict[str, Any]) -> str:

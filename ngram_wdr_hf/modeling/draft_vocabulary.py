@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from ..method.configuration import check_draft_vocab_size
-from ..method.typing_bases import Backbone as GenerativeBackbone
+from ..method.typing_bases import Backbone
 
 
-class DraftVocabularyMixin(GenerativeBackbone):
+class DraftVocabularyMixin(Backbone):
     """Mixin for a list of draft tokens, kept in the buffer `draft_token_ids` and saved with the model."""
 
     def ngram_set_draft_tokens(self, token_ids: Sequence[int] | torch.Tensor) -> None:
