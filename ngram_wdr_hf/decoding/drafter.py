@@ -11,8 +11,7 @@ from transformers.generation import GenerationConfig
 from ..method.configuration import check_fraction, check_integer
 from ..method.logits import LogitLayer, logits_of, target_embeddings
 from .cpu_products import CACHE_BYTES, CpuProducts
-from .draft_costs import DraftCosts
-from .draft_depth import DraftDepth, DraftKind
+from .draft_depth import DraftCosts, DraftDepth, DraftKind
 from .prompt_lookup import PromptLookup, PromptMatch
 from .row_texts import RowTexts
 
