@@ -10,12 +10,10 @@ CACHE_METHODS = ("reorder_cache", "batch_select_indices", "batch_repeat_interlea
 
 class NgramHistory(DynamicLayer):
     """
-    The ensemble's history: a cache layer that is not in the cache's list of layers. It rides on the first of them, a
-    `HistoryHost`.
-
-    `keys` are the hidden states, `(batch_size, 1, T, d)`; `values` are the records, `(batch_size, 1, T, 3)`: token id,
-    run length and position. Its token i is in column `start + i` of the cache, which has `num_columns`. Tokens that
-    were read without the ensemble are in the cache, but not in the history, which begins anew after them.
+    The ensemble's history: a cache layer that rides on the first one of the cache's own, a `HistoryHost`. `keys` are
+    the hidden states, `(batch_size, 1, T, d)`; `values` are the records, `(batch_size, 1, T, 3)`: token id, run length
+    and position. Its token i is in column `start + i` of the cache, which has `num_columns`. Tokens that were read
+    without the ensemble are in the cache, but not in the history, which begins anew after them.
     """
 
     def __init__(self):
@@ -61,10 +59,7 @@ class NgramHistory(DynamicLayer):
 
 
 class StaticNgramHistory(StaticLayer):
-    """
-    `NgramHistory` for static caches. These are never cropped, so it keeps only the last N - 1 positions, in tensors of
-    fixed size. `extend` returns the positions kept so far and the new ones.
-    """
+    """`NgramHistory` for static caches, which are never cropped: the last N - 1 positions, in tensors of fixed size."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -90,8 +85,8 @@ class StaticNgramHistory(StaticLayer):
 
 class HistoryHost:
     """
-    Mixin for the cache layer that the history rides on: whatever is done to the layer is done to the history. Only
-    `prefetch` is not, as nothing would wait for it: `history_of` fetches the history when it is needed.
+    Mixin for the cache layer that the history rides on: whatever is done to the layer is done to the history, but for
+    `prefetch`, which is left to `history_of`.
     """
 
     # A layer type in Transformers' registry stays with the stock class.
@@ -193,10 +188,7 @@ def tokens_in(cache: Cache | None) -> int | torch.Tensor:
 
 
 def can_host_history(cache: object) -> bool:
-    """
-    Return whether a cache can host a history. It must be a Transformers `Cache` whose class does not override
-    `CACHE_METHODS`: only then do these reach the first layer, and the history on it.
-    """
+    """Return whether the methods of a cache are Transformers' own, which reach the first layer and its history."""
     if not isinstance(cache, Cache):
         return False
     cache_class = type(self_attention_of(cache))
@@ -205,8 +197,8 @@ def can_host_history(cache: object) -> bool:
 
 def history_of(cache: Cache | None, num_heads: int, device: torch.device) -> NgramHistory | StaticNgramHistory | None:
     """
-    Return the history in `cache`, on the given device; its first layer becomes a host if it is none. `None` without a
-    cache, or if it has no layers yet. In a static cache, the history keeps `num_heads` positions.
+    Return the history in `cache`, on the given device, of `num_heads` positions if it is static. The first layer
+    becomes a host if it is none. `None` without a cache, or if it has no layers yet.
     """
     cache = self_attention_of(cache)
     if cache is None or not cache.layers:

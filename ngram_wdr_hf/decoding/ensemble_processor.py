@@ -17,12 +17,10 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     model.generate(**inputs, logits_processor=[NgramEnsembleLogitsProcessor(model, ensemble_lambda=0.4)])
     ```
 
-    gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, for every decoding strategy.
-    `generate` only reads λ from the processor; the model's forward pass computes the ensemble from its hidden states
-    and history. Processor and model hold no state, so several threads can share one model.
-
-    A direct call `processor(input_ids, scores)` runs the model twice over `input_ids`, which must have no padding, and
-    adds the ensemble's change of the log-probabilities to `scores`, which may be logits or log-probabilities.
+    gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, for every decoding strategy:
+    `generate` only reads λ from the processor. A direct call `processor(input_ids, scores)` runs the model twice over
+    `input_ids`, which must have no padding, and adds the ensemble's change of the log-probabilities to `scores`, which
+    may be logits or log-probabilities.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
@@ -42,8 +40,8 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     ):
         if not len(getattr(model, "ngram_heads", ())):
             raise ValueError(
-                f"`NgramEnsembleLogitsProcessor` needs a model with N-gram heads, got a {type(model).__name__} "
-                "without heads. Load or train a model with `ngram_size` >= 2."
+                f"`NgramEnsembleLogitsProcessor` needs N-gram heads, and this {type(model).__name__} has none: use a "
+                "model with `ngram_size` >= 2."
             )
         if (ensemble_lambda is None) == (ensemble_weights is None):
             raise ValueError("`ensemble_lambda` or `ensemble_weights` must be given, but not both. Pass one of them.")
@@ -63,8 +61,7 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         if self.model.config.is_encoder_decoder:
             if not self.encoder_inputs:
                 raise ValueError(
-                    "`encoder_inputs` is missing, but a direct call with an encoder-decoder model needs it. Pass the "
-                    "encoder's inputs when creating the processor, or use `generate`."
+                    "A direct call needs the encoder's inputs: pass `encoder_inputs` when creating the processor."
                 )
             # Each row is repeated for its beams.
             inputs |= {
