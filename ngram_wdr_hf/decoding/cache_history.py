@@ -59,7 +59,7 @@ class NgramHistory(DynamicLayer):
 
 
 class StaticNgramHistory(StaticLayer):
-    """`NgramHistory` for static caches, which are never cropped: the last N - 1 positions, in tensors of fixed size."""
+    """`NgramHistory` for static caches, which are never cropped: the last N - 1 positions in tensors of fixed size."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
