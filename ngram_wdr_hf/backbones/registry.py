@@ -37,7 +37,6 @@ from .stock_tasks import register_tasks
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "WDRNgram"
 # The files of this folder, by the model type of their backbone.
 FILES = {name: name for name in ("bart", "bert", "gpt2", "marian", "modernbert", "reformer", "t5")}
 FILES["tensorized_transformer"] = "tensorized"
@@ -89,8 +88,9 @@ def _make_class(backbone: type[PreTrainedModel]) -> type[NgramHeadsMixin]:
     """Make the class with N-gram heads for a backbone without a file, and its configuration."""
     plain_config, members = backbone.config_class, {}
     model_type, config_name = plain_config.model_type, plain_config.__name__
-    own_type = f"{TYPE_PREFIX}{model_type}"
-    if not _is_stock(backbone):
+    own_type, stock_name = f"{TYPE_PREFIX}{model_type}", STOCK_CLASSES.get(model_type)
+    # The class that Transformers' Auto classes load: encoder-decoder, if there are a causal and such a one.
+    if stock_name != backbone.__name__ or getattr(transformers, stock_name) is not backbone:
         # Several classes share this configuration; its model type is reserved for the stock class.
         own_type, config_name = f"{own_type}_{backbone.__name__.lower()}", f"{backbone.__name__}Config"
     seq2seq_names = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
@@ -107,15 +107,6 @@ def _make_class(backbone: type[PreTrainedModel]) -> type[NgramHeadsMixin]:
         members["ngram_rows_can_move"] = True
     # `pickle` looks for the class in this package.
     return make_class(backbone, mixins, config_name, own_type, __package__, members)
-
-
-def _is_stock(backbone: type[PreTrainedModel]) -> bool:
-    """
-    Return whether a class is the one that Transformers' Auto classes load for its configuration: as a causal or an
-    encoder-decoder language model, the latter if there are both.
-    """
-    name = STOCK_CLASSES.get(backbone.config_class.model_type)
-    return name == backbone.__name__ and getattr(transformers, name) is backbone
 
 
 def register(model_class: type[PreTrainedModel]) -> None:
@@ -156,8 +147,7 @@ def config_class_of(model_type: str) -> type[PreTrainedConfig]:
     if not issubclass(CONFIG_MAPPING[model_type], PreTrainedConfig):
         if backbone_type not in STOCK_CLASSES:
             raise ValueError(
-                f"`{model_type}` is not a model type with N-gram heads: Transformers has no causal or encoder-decoder "
-                f"language model of type `{backbone_type}`."
+                f"Transformers has no causal or encoder-decoder language model of type `{backbone_type}`."
             )
         ngram_class(getattr(transformers, STOCK_CLASSES[backbone_type]))
     return CONFIG_MAPPING[model_type]
@@ -167,10 +157,10 @@ def class_by_name(name: str) -> type | None:
     """Return the model or configuration class of this name, made if necessary; `None` if there is no such backbone."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    stock = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
-    if isinstance(stock, type) and issubclass(stock, PreTrainedModel):
+    stock = getattr(transformers, name.removeprefix("WDRNgram"), None) if name.startswith("WDRNgram") else None
+    parents = stock.__mro__ if isinstance(stock, type) else ()
+    if PreTrainedModel in parents:
         return ngram_class(stock)
-    is_config = isinstance(stock, type) and issubclass(stock, PreTrainedConfig)
-    if is_config and stock.model_type in {*STOCK_CLASSES, *FILES}:
+    if PreTrainedConfig in parents and stock.model_type in {*STOCK_CLASSES, *FILES}:
         return config_class_of(f"{TYPE_PREFIX}{stock.model_type}")
     return None

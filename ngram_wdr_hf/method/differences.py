@@ -29,12 +29,9 @@ def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
-    Return the conjugate term `Δ^r_n e`, which turns a word difference back into an embedding:
-    `wdr(e, n)[t] + conjugate(e, n)[t] = e[t+n]`. Its binomial form is `-sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`, so
-    position t depends on `e[t], ..., e[t+n-1]` only.
-
-    At its last positions, `wdr` implicitly continues the sequence by doubling, `e[T-1+k] = 2^k e[T-1]`. The same is
-    done here, so that the equation holds at every position.
+    Return the conjugate term `Δ^r_n e = -sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`, which turns a word difference back into
+    an embedding: `wdr(e, n)[t] + conjugate(e, n)[t] = e[t+n]`. At the last positions, `wdr` implicitly continues the
+    sequence by doubling, `e[T-1+k] = 2^k e[T-1]`. The same is done here, so that the equation holds everywhere.
 
     Args:
         embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.

@@ -44,18 +44,13 @@ def run_lengths(
     previous_run: torch.Tensor | None = None,
     previous_position: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""
+    """
     Return the run length of each position, `(batch_size, T)`: how many tokens of its document it has read, its own
     included; 0 for padding. Head n has predicted the token after position t if and only if `run[t] > n`.
 
-    Args:
-        position_ids (`torch.LongTensor` of shape `(batch_size, T)`):
-            The positions. A token continues the document of the token before it if its position is one higher.
-        is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*): False for padding.
-        is_linked (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
-            False for a token that cannot attend to the token before it, and so starts a document.
-        previous_run, previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Run length and position of the token before the first one. Without it, the first token starts a document.
+    A token continues the document of the token before it if its position is one higher, unless that is padding (not
+    `is_real`) or cannot be attended to (not `is_linked`). `previous_run` and `previous_position`, `(batch_size,)`, are
+    those of the token before the first one; without them, the first token starts a document.
     """
     if previous_run is None:
         previous_run = previous_position = position_ids.new_zeros(position_ids.shape[0])

@@ -14,9 +14,8 @@ POSITION_MULTIPLIER = 2862933555777941757
 
 def head_weights(ngram_size: int, loss_weight: float | None = None, decay: float = 1.0) -> list[float]:
     """
-    Return the loss weight of each depth. By default, one half for depth 0 and one half shared by the heads; with
-    `loss_weight`, 1 for depth 0 and `loss_weight` shared by the heads. Head n's share is proportional to `decay^n`.
-    Without heads (N = 1), depth 0 has weight 1.
+    Return the loss weight of each depth: one half for depth 0 and one half shared by the heads; with `loss_weight`, 1
+    for depth 0 and `loss_weight` shared by the heads. Head n's share is proportional to `decay^n`.
     """
     if ngram_size == 1:
         return [1.0]

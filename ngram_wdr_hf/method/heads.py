@@ -65,24 +65,19 @@ def _root_mean_square(states: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class NgramPredictions:
-    r"""
+    """
     The predicted embeddings of all depths and, with labels, their targets. Depth 0 is the model's own prediction,
     depth n is head n's. The loss, the ensemble, the grid over λ and the diagnostics all start from this object.
-
-    Args:
-        embeddings (`Sequence[torch.Tensor]`, N of shape `(..., d)`):
-            The predicted embeddings per depth. In a causal model, depth n is `(batch_size, K_n, d)`: for each of the
-            last `K_n` positions, head n's prediction of the next token, made n positions earlier. In a masked model,
-            depth n is `(number of targets, d)`.
-        targets (`Sequence[torch.Tensor]`, *optional*):
-            The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
-        runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*): The run lengths, which the ensemble needs.
-        training ([`HeadTraining`], *optional*): How the heads are trained, for the loss; `None` for the paper's way.
     """
 
+    # Per depth. In a causal model, `(batch_size, K_n, d)`: for each of the last `K_n` positions, head n's prediction
+    # of the next token, made n positions earlier. In a masked model, `(number of targets, d)`.
     embeddings: Sequence[torch.Tensor]
+    # The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
     targets: Sequence[torch.Tensor] | Any = None
+    # The run lengths, `(batch_size, K_0)`, which the ensemble needs.
     runs: torch.Tensor | None = None
+    # How the heads are trained, for the loss; `None` for the paper's way.
     training: HeadTraining | None = None
 
     @classmethod
@@ -98,20 +93,17 @@ class NgramPredictions:
         r"""
         Apply the heads of a causal model, and align their predictions by the token that they predict. Depth n has
         predictions for the last `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in
-        another document or at one of the P earlier positions.
+        another document or at one of the P earlier positions. With a sample, head n has predictions and targets at the
+        chosen positions only: `(num_chosen, d)` and `(num_chosen,)`.
 
         Args:
             heads (`nn.ModuleList`): The N - 1 heads.
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
                 The hidden states `h` of P earlier positions, then of the K positions to predict from.
-            embeddings (`torch.Tensor` of shape `(batch_size, P + K, d)`, *optional*):
-                The output embeddings of the tokens at all P + K positions; `None` for heads that need no tokens.
+            embeddings (`torch.Tensor` of the same shape, *optional*): The output embeddings, if heads need them.
             runs (`torch.LongTensor` of shape `(batch_size, K)`): The run lengths of the K positions.
-            next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*):
-                The token after each of the K positions; -100 for no target.
-            training ([`HeadTraining`], *optional*):
-                How the heads are trained. With a sample, head n has embeddings and targets at the chosen positions
-                only: `(num_chosen, d)` and `(num_chosen,)`.
+            next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*): The targets; -100 for none.
+            training ([`HeadTraining`], *optional*): How the heads are trained.
         """
         kept, length = runs.shape[1], hidden_states.shape[1]
         predicted, targets = [hidden_states[:, length - kept :]], None

@@ -27,9 +27,8 @@ class LogitShape:
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "LogitShape":
         """Return the shape that the fields of a configuration of Transformers describe."""
-        # `vars` because this runs in every decoding step, and `getattr` on a configuration is slow.
+        # Some encoder-decoder models have one configuration per side. `getattr` on a configuration is slow.
         fields = vars(config)
-        # Some encoder-decoder models have one configuration per side.
         if isinstance(fields.get("decoder"), PreTrainedConfig):
             fields = vars(fields["decoder"])
         multiplier, divisor, soft_cap = (
@@ -122,8 +121,8 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     weight = model.get_output_embeddings().weight
     if weight.device.type == "meta" or hasattr(weight, "placements"):
         raise ValueError(
-            f"`{type(model).__name__}` has an offloaded or sharded output embedding, which the N-gram loss and the "
-            "ensemble read: keep it on one device, or use `ensemble_lambda=0` without `labels`."
+            f"`{type(model).__name__}` has an offloaded or sharded output embedding, which loss and ensemble read: "
+            "keep it on one device, or use `ensemble_lambda=0` without `labels`."
         )
     return weight
 

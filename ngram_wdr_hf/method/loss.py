@@ -12,8 +12,8 @@ from .head_training import HeadTraining, head_weights
 from .heads import NgramPredictions
 from .logits import LogitLayer
 
-# Logits per chunk: enough for efficient matrix products, few next to a model's activations. Accelerators usually run
-# in half precision, where fewer and larger chunks also sum more exactly.
+# Logits per chunk: enough for efficient matrix products, few next to a model's activations. In half precision, as is
+# usual on accelerators, larger chunks also sum more exactly.
 CHUNK_ELEMENTS = 2**25
 CHUNK_ELEMENTS_ACCELERATOR = 2**26
 LARGEST_CHUNK = 1024
@@ -49,7 +49,7 @@ def ngram_loss(
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]
-    rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias], len(rows))
+    *rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias])
     if not torch.is_grad_enabled():
         # `_ChunkedLoss` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
@@ -93,10 +93,7 @@ def _head_loss(weight, bias, shape, training, target, factor, rows) -> tuple[tor
 
 
 def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:
-    """
-    Return `max(count, 1)`, a divisor that makes the loss of a batch without targets 0 instead of 0/0. An `int` stays
-    an `int`; a tensor becomes a scalar tensor on `device`.
-    """
+    """Return `max(count, 1)`: divided by it, the loss of a batch without targets is 0 instead of 0/0."""
     return count.to(device).clamp(min=1).reshape(()) if isinstance(count, torch.Tensor) else max(count, 1)
 
 
@@ -248,9 +245,8 @@ def _cross_entropy(
     aligned: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, soft_cap: float | None, label_smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. `logits`,
-    `(R, vocab_size)` and not yet soft-capped, are the first columns of `aligned`, which is contiguous. In their place,
-    leave their gradients, also in rows without target.
+    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. Leave their
+    gradients in place of the `logits`, `(R, vocab_size)` and not yet capped, the first columns of `aligned`.
     """
     if soft_cap is not None:
         logits.div_(soft_cap).tanh_()
@@ -275,10 +271,10 @@ def _cross_entropy(
     return nll, smoothed_nll
 
 
-def _autocast(tensors: list[torch.Tensor | None], num_rows: int):
-    """Split `tensors` into a list of `num_rows`, the output embedding and the bias, cast as by `torch.autocast`."""
+def _autocast(tensors: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Return the tensors, cast if `torch.autocast` is enabled."""
     device_type = tensors[0].device.type
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        tensors = [tensor if tensor is None else tensor.to(dtype) for tensor in tensors]
-    return tensors[:num_rows], tensors[num_rows], tensors[num_rows + 1]
+    if not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return [tensor if tensor is None else tensor.to(dtype) for tensor in tensors]

@@ -91,17 +91,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramCausalLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-        }
-        return self.ngram_forward(
-            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
-        )
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        inputs |= {"position_ids": position_ids, "past_key_values": past_key_values, "use_cache": use_cache}
+        own = (ensemble_lambda, ensemble_weights, last_hidden_state)
+        return self.ngram_forward(inputs, labels, logits_to_keep, *own, **kwargs)
 
     @can_return_tuple
     def ngram_forward(

@@ -17,7 +17,7 @@ from ..method.typing_bases import Backbone
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")
 # Where to publish, as in `push_to_hub`.
 PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "token", "revision", "create_pr", "tags")
-OTHER_HEADS = "load it without `{name}`, or add new heads to its trunk, loaded with the stock Transformers class"
+OTHER_HEADS = "load it without `{name}`, or add new heads to its trunk, loaded with the stock class"
 # The fields that decide what saved weights mean, and what to do instead of changing them. The other fields weigh
 # losses and predictions or select the targets of the heads: they may change between two trainings.
 FIELDS_OF_WEIGHTS = {

@@ -7,7 +7,6 @@ import ast
 import importlib.util
 import sys
 import textwrap
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +35,7 @@ class ModuleText(NamedTuple):
 
     title: str
     own_imports: list[str]
-    # `(module, "name")` or `(module, "name as bound")`, and `("", "import module")`.
-    imports: set[tuple[str, str]]
+    imports: set[str]
     body: str
 
 
@@ -69,8 +67,9 @@ def code_file(model_class: type[PreTrainedModel]) -> str:
     modules: dict[str, ModuleText] = {}
     for root in roots:
         _add_module(root, modules)
-    imports = imports.union(*(module.imports for module in modules.values()))
-    parts = [HEADER.format(name=model_class.__name__, package=PACKAGE, version=__version__), _import_lines(imports)]
+    imports = sorted(imports.union(*(module.imports for module in modules.values())))
+    header = HEADER.format(name=model_class.__name__, package=PACKAGE, version=__version__)
+    parts = [header, *imports, "\n"]
     for name, module in modules.items():
         title = f"{name.removeprefix(PACKAGE + '.').replace('.', '/')}.py: {module.title}"
         parts.append(textwrap.fill(title, LINE_LENGTH, initial_indent="# ", subsequent_indent="# "))
@@ -98,9 +97,10 @@ def _read_module(name: str) -> ModuleText:
             relative = "." * node.level + (node.module or "")
             own_imports.append(importlib.util.resolve_name(relative, name.rpartition(".")[0]))
         elif isinstance(node, ast.ImportFrom):
-            imports |= {(node.module, ast.unparse(alias)) for alias in node.names if alias.name != "TYPE_CHECKING"}
+            names = (ast.unparse(alias) for alias in node.names if alias.name != "TYPE_CHECKING")
+            imports |= {f"from {node.module} import {name}" for name in names}
         elif isinstance(node, ast.Import):
-            imports |= {("", f"import {ast.unparse(alias)}") for alias in node.names}
+            imports |= {f"import {ast.unparse(alias)}" for alias in node.names}
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             kept = [ast.unparse(statement) for statement in node.orelse]
         elif not isinstance(node, ast.Expr):
@@ -110,7 +110,7 @@ def _read_module(name: str) -> ModuleText:
     return ModuleText(title, own_imports, imports, "\n".join(line for line in lines if line is not None).strip("\n"))
 
 
-def _make_statements(model_class: type[PreTrainedModel]) -> tuple[str, set[tuple[str, str]]]:
+def _make_statements(model_class: type[PreTrainedModel]) -> tuple[str, set[str]]:
     """Return the statements that make a class without a file and its configuration, and what they import."""
     config_class, backbone = model_class.config_class, model_class.ngram_backbone_class()
     mixins = ", ".join(cls.__bases__[0].__name__ for cls in (model_class, config_class))
@@ -126,17 +126,5 @@ def _make_statements(model_class: type[PreTrainedModel]) -> tuple[str, set[tuple
 """
     # Transformers' classes come from its top level, where they are public.
     public = {cls for cls in stock if getattr(transformers, cls.__name__, None) is cls}
-    return text, {("transformers" if cls in public else cls.__module__, cls.__name__) for cls in stock}
-
-
-def _import_lines(imports: set[tuple[str, str]]) -> str:
-    """Return import statements, those of the standard library first."""
-    lines, names = [], defaultdict(list)
-    for module, clause in sorted(imports):
-        (names[module] if module else lines).append(clause)
-    for module, clauses in names.items():
-        line = f"from {module} import {', '.join(clauses)}"
-        wrapped = f"from {module} import (\n    {f',{chr(10)}    '.join(clauses)},\n)"
-        lines.append(line if len(line) <= LINE_LENGTH else wrapped)
-    is_standard = {line: line.split()[1].partition(".")[0] in sys.stdlib_module_names for line in lines}
-    return "\n".join(sorted(lines, key=lambda line: (not is_standard[line], line))) + "\n\n"
+    modules = {cls.__name__: "transformers" if cls in public else cls.__module__ for cls in stock}
+    return text, {f"from {module} import {name}" for name, module in modules.items()}

@@ -90,19 +90,12 @@ class NgramSeq2SeqMixin(NgramMixin):
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramSeq2SeqLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "decoder_input_ids": decoder_input_ids,
-            "decoder_attention_mask": decoder_attention_mask,
-            "encoder_outputs": encoder_outputs,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "decoder_inputs_embeds": decoder_inputs_embeds,
-            "use_cache": use_cache,
-        }
-        ensemble = {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
-        return self.ngram_forward(inputs, labels, **ensemble, last_hidden_state=last_hidden_state, **kwargs)
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        inputs |= {"decoder_input_ids": decoder_input_ids, "decoder_inputs_embeds": decoder_inputs_embeds}
+        inputs |= {"decoder_attention_mask": decoder_attention_mask, "encoder_outputs": encoder_outputs}
+        inputs |= {"past_key_values": past_key_values, "use_cache": use_cache}
+        kwargs |= {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
+        return self.ngram_forward(inputs, labels, last_hidden_state=last_hidden_state, **kwargs)
 
     @property
     def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]

@@ -37,13 +37,11 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
             raise ValueError(f"`wdr_compose` must be one of {', '.join(COMPOSITIONS)}, got {self.wdr_compose!r}.")
         if self.ngram_target != "wdr":
             raise ValueError(f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}.")
-        unsupported = ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")
-        given = [f"`{name}`" for name in unsupported if getattr(self, name)]
-        given += ["`head_loss_tokens='draft'`"] if self.head_loss_tokens == "draft" else []
-        if given:
-            raise ValueError(f"{' and '.join(given)} cannot be used with masked language models: remove it.")
-        if getattr(self, "is_decoder", False):
-            raise ValueError("`is_decoder=True` is not supported by masked language models: remove it.")
+        given = {name: getattr(self, name) for name in ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")}
+        given["head_loss_tokens='draft'"] = self.head_loss_tokens == "draft"
+        given["is_decoder=True"] = getattr(self, "is_decoder", False)
+        for name in filter(given.get, given):
+            raise ValueError(f"`{name}` cannot be used with masked language models: remove it.")
 
 
 @dataclass
@@ -52,9 +50,9 @@ class NgramMaskedLMOutput(MaskedLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL of each depth over its own targets, detached. Depth 0 is the model's own prediction.
+        The mean NLL of each depth over its own targets, detached.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The number of targets per depth.
+        The number of these targets.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -71,8 +69,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     training loss is `1/2 L_0 + 1/(2(N-1)) sum_n L_n`.
 
     A token with a label is masked. Head n has no target where one of the next n tokens is padding or belongs to
-    another document (`position_ids` that do not continue by 1). With `wdr_compose="masked"`, all of them need a label,
-    too.
+    another document (`position_ids` that do not continue by 1), or has no label with `wdr_compose="masked"`.
 
     In training mode with labels, `loss` is this loss and no logits are returned. Otherwise `logits` are those of the
     plain backbone, and with labels `loss` is the mean NLL of the masked tokens.
