@@ -56,12 +56,17 @@ class CheckpointMixin(Backbone):
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **options)
         # Of a class that was loaded from a code file, Transformers copies that file.
         if kwargs.get("is_main_process", True) and not self.is_remote_code():
-            from ngram_wdr_hf.modeling.code_file import write_code_file
-
-            auto_map = write_code_file(type(self), Path(save_directory))
-            if auto_map:
-                self.config.auto_map = auto_map
+            self._ngram_write_code(Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _ngram_write_code(self, folder: Path) -> None:
+        """Write the code file, and point the configuration to it."""
+        try:  # Transformers wants all other imports of a code file to be installed.
+            from ngram_wdr_hf.modeling.code_file import write_code_file
+        except ImportError:
+            return
+        if auto_map := write_code_file(type(self), folder):
+            self.config.auto_map = auto_map
 
 
 def announce(model_class: type[CheckpointMixin]) -> None:

@@ -96,6 +96,7 @@ def _read_module(name: str) -> ModuleText:
         if isinstance(node, ast.ImportFrom) and node.level:
             relative = "." * node.level + (node.module or "")
             own_imports.append(importlib.util.resolve_name(relative, name.rpartition(".")[0]))
+            kept = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
         elif isinstance(node, ast.ImportFrom):
             names = (ast.unparse(alias) for alias in node.names if alias.name != "TYPE_CHECKING")
             imports |= {f"from {node.module} import {name}" for name in names}
