@@ -77,8 +77,8 @@ class SeededLSHSelfAttention(LSHSelfAttention):
 
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, GenerationMixin):
     """
-    A [`ReformerModelWithLMHead`] with N-gram heads: see [`NgramMixin`]. The heads are as wide as the hidden states,
-    twice `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions need.
+    A [`ReformerModelWithLMHead`] with N-gram heads: see [`NgramMixin`]. They are as wide as the hidden states, twice
+    `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions need.
     """
 
     config: WDRNgramReformerConfig

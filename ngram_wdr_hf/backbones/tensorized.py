@@ -4,7 +4,7 @@ before it (multi-linear attention).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -160,10 +160,9 @@ def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
 
 class TensorizedAttention(nn.Module):
     """
-    Multi-linear attention without softmax, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, with the core g averaged
-    over the `num_attention_blocks` blocks of the decomposition. K is the sum of a token's and a distance's key, as in
-    Transformer-XL. All pairs `(j, k)` are projected to the model's width. Token i attends only to pairs with `j <= i`
-    and `k <= i`.
+    Multi-linear attention without softmax, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]` for `j <= i` and `k <= i`,
+    with the core g averaged over the blocks of the decomposition. K is the sum of a token's and a distance's key, as
+    in Transformer-XL. All pairs `(j, k)` are projected to the model's width.
     """
 
     def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
@@ -179,14 +178,11 @@ class TensorizedAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         distance_embeddings: torch.Tensor,
-        query_biases: tuple[torch.Tensor, torch.Tensor],
+        query_biases: tuple[torch.Tensor, torch.Tensor],  # for token keys and for distance keys
         grid: AttentionGrid,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Apply attention to the hidden states of T new tokens. `query_biases` are those for token keys and for distance
-        keys. Return the output, `(batch_size, T, d)`, and A, `(batch_size, T, K, K)`.
-        """
+        """Return the output for T new tokens, `(batch_size, T, d)`, and A, `(batch_size, T, K, K)`."""
         queries, keys, values = self.qkv(hidden_states).chunk(3, dim=-1)
         if past_key_values is not None:
             keys, values = past_key_values.update(keys[:, None], values[:, None], self.layer_idx)
@@ -284,7 +280,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPast:
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("`input_ids` or `inputs_embeds` must be given, but not both. Pass one of them.")
+            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if self.gradient_checkpointing and self.training:
             # A recomputed layer would write to the cache twice.
@@ -302,23 +298,19 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         hidden_states = self.dropout(inputs_embeds * self.config.hidden_size**0.5)
         distances = self.dropout(self._distance_embeddings(hidden_states))
         biases = (self.word_bias, self.distance_bias)
-        config = self.config
-        keeps_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        keeps_attentions = config.output_attentions if output_attentions is None else output_attentions
-        all_states: Any = (hidden_states,)
-        all_attentions: Any = ()
+        keeps_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        keeps_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        states, attentions = [hidden_states], []
         for layer in self.layers:
             hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
-            if keeps_states:
-                all_states = (*all_states, hidden_states)
+            states.append(hidden_states)
             # Not kept by default: these are the largest tensors.
-            if keeps_attentions:
-                all_attentions = (*all_attentions, attention)
+            attentions += [attention] if keeps_attentions else []
         return BaseModelOutputWithPast(
             last_hidden_state=self.dropout(hidden_states),
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=all_states if keeps_states else None,
-            attentions=all_attentions if keeps_attentions else None,
+            hidden_states=tuple(states) if keeps_states else None,
+            attentions=tuple(attentions) if keeps_attentions else None,
         )
 
     def _distance_embeddings(self, like: torch.Tensor) -> torch.Tensor:
@@ -343,12 +335,6 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
         # Tells Trainer that the model shifts the labels, so that it counts the targets correctly.
         self.loss_type = "ForCausalLM"
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(

@@ -28,11 +28,9 @@ def with_ngram_heads(
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
             A model, which is copied, or a checkpoint's folder or its name on the Hub.
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
-        ngram_target (`str`, *optional*, defaults to `"wdr"`):
-            What the heads predict: `"wdr"`, word differences, or `"simple"`, the embeddings themselves.
+        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
         kwargs (*optional*):
-            Other configuration fields of the heads, such as `ensemble_lambda`. For a checkpoint, also the arguments of
-            `from_pretrained`, such as `dtype`.
+            Other fields of [`NgramConfigMixin`]. For a checkpoint, also arguments of `from_pretrained`.
 
     Returns:
         `PreTrainedModel`: A model of a class derived from the backbone and from [`NgramMixin`], or for masked tokens

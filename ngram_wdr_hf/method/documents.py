@@ -16,16 +16,11 @@ def read_documents(
     past_length: int | torch.Tensor = 0,
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""
-    Return the run lengths (see [`run_lengths`]) and the positions of a batch's tokens, `(batch_size, T)` each. Missing
-    `position_ids` are `past_length, past_length + 1, ...` in every row.
-
-    Args:
-        text (`Mapping[str, Any]`): The model's inputs; `position_ids` and `attention_mask` are used, if given.
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): Only shape and device are used.
-        past_length (`int` or `torch.LongTensor`, *optional*, defaults to 0): The number of tokens in the cache.
-        last_record (`torch.LongTensor` of shape `(batch_size, 3)`, *optional*):
-            The id, run length and position of the last token in the cache, if there is one.
+    """
+    Return the run lengths (see [`run_lengths`]) and the positions of a batch's tokens, `(batch_size, T)` each. A `text`
+    may have `position_ids`, by default those after `past_length` cached tokens, and an `attention_mask`. Of
+    `hidden_states`, only shape and device are used. The `last_record`, `(batch_size, 3)`, is the id, run length and
+    position of the last cached token.
     """
     batch_size, length = hidden_states.shape[:2]
     position_ids = text.get("position_ids")

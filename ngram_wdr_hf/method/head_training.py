@@ -26,25 +26,18 @@ def head_weights(ngram_size: int, loss_weight: float | None = None, decay: float
 
 @dataclass(frozen=True)
 class HeadTraining:
-    r"""
-    How the heads are trained in one step.
+    """How the heads are trained in one step."""
 
-    Args:
-        weights (`Sequence[float]`): The loss weight of each depth.
-        gradient (`float`, *optional*, defaults to 1.0):
-            The share γ of the heads' gradient that reaches the hidden states and the output embedding.
-        sample_rate (`float`, *optional*, defaults to 1.0): The share ρ of its targets that a head is trained on.
-        step (`int` or `torch.LongTensor` of shape `()`, *optional*, defaults to 0): The seed of the sample.
-        tokens (`torch.LongTensor` of shape `(num_tokens,)`, *optional*):
-            The vocabulary of the heads' loss, without duplicates; other targets do not count. All tokens by default.
-        trains_model (`bool`, *optional*, defaults to `True`): Whether the model is trained, too: depth 0 has a loss.
-    """
-
+    # The loss weight of each depth.
     weights: Sequence[float]
+    # The share γ of the heads' gradient that reaches the hidden states and the output embedding.
     gradient: float = 1.0
+    # The share ρ of its targets that a head is trained on, and the seed of the sample.
     sample_rate: float = 1.0
     step: int | torch.Tensor = 0
+    # The vocabulary of the heads' loss, `(num_tokens,)`; other targets do not count. All tokens by default.
     tokens: torch.Tensor | None = None
+    # Whether the model is trained, too: depth 0 has a loss.
     trains_model: bool = True
 
     @property

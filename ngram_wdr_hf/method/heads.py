@@ -16,17 +16,11 @@ from .head_training import HeadTraining
 
 
 class NgramHead(nn.Module):
-    r"""
+    """
     The paper's `MLP^n`: two linear layers of the model's width d with an activation between them, `2 d^2 + 2 d`
-    parameters. It maps hidden states `(..., d)` to word differences or, as a simple head, to embeddings. A head that
-    also reads the tokens before the predicted one has more inputs, and adds its output to the hidden state.
-
-    Args:
-        width (`int`): The model's width d.
-        activation (`str`): The Transformers name of the activation between the layers.
-        target (`str`, *optional*, defaults to `"wdr"`): What the head predicts, `"wdr"` or `"simple"`.
-        num_tokens_read (`int`, *optional*, defaults to 0): How many tokens head n reads: 0, or n.
-        expansion (`int`, *optional*, defaults to 1): The width between the two layers, in multiples of d.
+    parameters, or with `expansion` times that width between them. It maps hidden states `(..., d)` to word differences
+    or, with the target `"simple"`, to embeddings. A head that also reads the n tokens before the predicted one has
+    more inputs, and adds its output to the hidden state.
     """
 
     def __init__(self, width: int, activation: str, target: str = "wdr", num_tokens_read: int = 0, expansion: int = 1):

@@ -34,18 +34,9 @@ def ngram_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Return the weighted sum of all depths' losses, `1/2 L_0 + 1/(2(N-1)) sum_n L_n` by default, or `L_0` for N = 1.
-    `L_n` is the cross entropy summed over depth n's targets, divided by a count that is the same for all depths.
-
-    Args:
-        predictions ([`NgramPredictions`]): The predictions of all depths, with targets and loss weights.
-        layer ([`LogitLayer`]): The logit layer that all depths share.
-        label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
-        num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-            The count to divide by, from Trainer; the number of depth 0's targets by default.
-
-    Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: The loss, a scalar; and the mean NLL of each depth over its own targets,
-        `(N,)`, without label smoothing and detached. Without targets, both are 0.
+    `L_n` is the cross entropy summed over depth n's targets, divided by a count that is the same for all depths: that
+    of depth 0's targets, or Trainer's `num_items_in_batch`. Return also the mean NLL of each depth over its own
+    targets, `(N,)`, without label smoothing and detached. Without targets, both are 0.
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]

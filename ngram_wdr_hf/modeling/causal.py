@@ -30,9 +30,8 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
         The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The number of targets of each depth that `head_losses` is computed on.
-    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
-    `return_last_hidden_state=True` and without `labels`):
-        The hidden states at the positions that have logits.
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, without `labels`):
+        With `return_last_hidden_state=True`, the hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -74,8 +73,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
 
-    # `shift_labels` is among `kwargs`: Trainer takes every named argument with "label" in its name for labels that a
-    # batch must have.
+    # `shift_labels` is among `kwargs`: Trainer expects every named argument with "label" in its name in a batch.
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -124,8 +122,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
         if ensemble != 0 and "block_table" in inputs:
             raise ValueError(
-                "The ensemble cannot be used in continuous batching, whose paged cache cannot store its history: set "
-                "`model.config.ensemble_lambda = 0` (and no `ensemble_weights`), or use `generate`."
+                "The paged cache of continuous batching cannot host an ensemble: use `ensemble_lambda=0`."
             )
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
@@ -269,10 +266,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
         lambdas = list(ensemble_lambda) if has_lambdas else []
         if self.training or next_tokens is None or not [*lambdas, *weights]:
-            raise ValueError(
-                "`ensemble_lambda` takes several values only in evaluation mode with `labels`, and not an empty list. "
-                "Pass one number."
-            )
+            raise ValueError("`ensemble_lambda` takes several values only in evaluation mode with `labels`.")
         return [self.ngram_ensemble(value) for value in lambdas] + [
             self.ngram_ensemble(ensemble_weights=value) for value in weights
         ]
@@ -302,10 +296,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_history(self, past: Any, device: torch.device) -> NgramHistory | StaticNgramHistory | None:
         """Return the ensemble's history in the cache, added if missing; `None` without a cache."""
         if past is not None and not can_host_history(past):
-            raise ValueError(
-                f"`ensemble_lambda` > 0 cannot be used with the cache of {type(self).__name__}: {type(past).__name__} "
-                "cannot store past predictions. Set `ensemble_lambda=0` or `use_cache=False`."
-            )
+            names = f"{type(past).__name__}, the cache of {type(self).__name__}"
+            raise ValueError(f"`ensemble_lambda` > 0 cannot be used with {names}: use 0, or `use_cache=False`.")
         return history_of(past, len(self.ngram_heads), device)
 
     def _ngram_check_labels(self, text: dict[str, Any], next_tokens: torch.Tensor) -> None:

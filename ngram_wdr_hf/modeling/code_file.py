@@ -116,15 +116,19 @@ def _make_statements(model_class: type[PreTrainedModel]) -> tuple[str, set[str]]
     config_class, backbone = model_class.config_class, model_class.ngram_backbone_class()
     mixins = ", ".join(cls.__bases__[0].__name__ for cls in (model_class, config_class))
     members = {name: value for name, value in vars(model_class).items() if name.startswith("ngram_")}
-    stock = [backbone, *(value for value in members.values() if isinstance(value, type))]
-    texts = [f'"{name}": {value.__name__ if value in stock else value!r}' for name, value in members.items()]
-    names = f'"{config_class.__name__.removeprefix("WDRNgram")}", "{config_class.model_type}", __name__'
+    values = {name: value.__name__ if isinstance(value, type) else repr(value) for name, value in members.items()}
     text = f"""\
 {model_class.__name__} = make_class(
-    {backbone.__name__}, ({mixins}), {names}, {{{", ".join(texts)}}}
+    {backbone.__name__},
+    ({mixins}),
+    "{config_class.__name__.removeprefix("WDRNgram")}",
+    "{config_class.model_type}",
+    __name__,
+    {{{", ".join(f'"{name}": {value}' for name, value in values.items())}}},
 )
 {config_class.__name__} = {model_class.__name__}.config_class
 """
+    stock = [backbone, *(value for value in members.values() if isinstance(value, type))]
     # Transformers' classes come from its top level, where they are public.
     public = {cls for cls in stock if getattr(transformers, cls.__name__, None) is cls}
     modules = {cls.__name__: "transformers" if cls in public else cls.__module__ for cls in stock}

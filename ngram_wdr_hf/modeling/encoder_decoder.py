@@ -61,10 +61,8 @@ class NgramSeq2SeqMixin(NgramMixin):
     [`NgramMixin`] for an encoder-decoder model of Transformers, with the heads on its decoder:
     `class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`.
 
-    Everything applies to the decoder's text. `labels` are aligned with the decoder's predictions and are not shifted.
-    Missing `decoder_input_ids` are made from the labels, as in the backbone. `decoder_position_ids` of shape
-    `(batch_size, T)` override the decoder's own positions. With `bow_loss_weight` > 0 in the configuration, the
-    bag-of-words loss is added to the training loss.
+    `labels` are aligned with the decoder's predictions and are not shifted. Missing `decoder_input_ids` are made from
+    the labels, as in the backbone. `decoder_position_ids`, `(batch_size, T)`, override the decoder's own positions.
     """
 
     config: NgramSeq2SeqConfigMixin

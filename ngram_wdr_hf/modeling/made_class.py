@@ -28,9 +28,8 @@ def make_class(
 
     mixin, config_mixin = mixins
     config_class = make(config_name, (config_mixin, backbone.config_class), "the N-gram fields", model_type=model_type)
-    model_class = make(
-        backbone.__name__, (mixin, backbone, GenerationMixin), "N-gram heads", config_class=config_class, **members
-    )
+    members = {"config_class": config_class, **members}
+    model_class = make(backbone.__name__, (mixin, backbone, GenerationMixin), "N-gram heads", **members)
     own_arguments = [name for name in inspect.signature(mixin.forward).parameters if name not in OWN_ARGUMENTS]
     if own_arguments != list(inspect.signature(backbone.forward).parameters):
         _take_arguments_of(backbone, model_class)
