@@ -1,17 +1,16 @@
 """Every backbone: losses, gradients and logits against the slow reference, N = 1, checkpoints, a Trainer's step."""
 
+import inspect
+
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    GenerationMixin,
-    PreTrainedModel,
-    Trainer,
-    TrainingArguments,
-)
+import transformers
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationMixin, PreTrainedModel
+from transformers.utils.generic import find_labels
 
 import ngram_wdr_hf
+from ngram_wdr_hf import with_ngram_heads
+from ngram_wdr_hf.modeling.base import OWN_ARGUMENTS
 from ngram_wdr_hf.modeling.causal import NgramMixin
 from tests.support import reference
 from tests.support.backbones import (
@@ -26,7 +25,7 @@ from tests.support.backbones import (
 )
 from tests.support.masked import tiny_masked
 from tests.support.processes import run_without_package
-from tests.support.tiny import left_pad, random_ids
+from tests.support.tiny import T5_SIZES, left_pad, random_ids
 from tests.support.training import ONE_STEP, gradients_by_backward
 
 # The second row is shorter, by a multiple of Reformer's chunks.
@@ -49,16 +48,20 @@ def expected_loss(model: PreTrainedModel, labels: torch.LongTensor) -> tuple[tor
 
 
 def test_all_named_classes_are_here():
-    models = {
-        value
-        for value in (getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__)
-        if isinstance(value, type) and issubclass(value, NgramMixin)
-    }
-    assert {backbone.ours for backbone in BACKBONES.values()} == models
-    for backbone in BACKBONES.values():
-        assert backbone.ours.ngram_backbone_class() is backbone.stock
-        # Transformers asks this of every class that generates.
-        assert GenerationMixin in backbone.ours.__bases__
+    public = (getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__)
+    named = {value for value in public if isinstance(value, type) and issubclass(value, NgramMixin)}
+    assert named <= {backbone.ours for backbone in BACKBONES.values()}
+
+
+def test_class(name):
+    """The arguments are the backbone's, in its order, and then ours."""
+    backbone = BACKBONES[name]
+    assert backbone.ours.ngram_backbone_class() is backbone.stock
+    # Transformers asks this of every class that generates.
+    assert GenerationMixin in backbone.ours.__bases__
+    ours, stock = (list(inspect.signature(cls.forward).parameters) for cls in (backbone.ours, backbone.stock))
+    assert [argument for argument in ours if argument not in OWN_ARGUMENTS] == stock
+    assert ours[-4:-1] == list(OWN_ARGUMENTS) and find_labels(backbone.ours) == ["labels"]
 
 
 @torch.no_grad()
@@ -182,15 +185,13 @@ torch.save(logits, f"{folder}/logits.pt")
 @torch.no_grad()
 def test_all_load_where_the_package_is_not_installed(tmp_path):
     inputs, expected = {}, {}
-    for name in BACKBONES:
-        model = tiny_backbone(name, ensemble_lambda=0.4)
+    models = {name: tiny_backbone(name, ensemble_lambda=0.4) for name in BACKBONES}
+    models |= {name: tiny_masked(name).eval() for name in ("bert", "modernbert")}
+    on_the_spot = transformers.MT5ForConditionalGeneration(transformers.MT5Config(**T5_SIZES)).double().eval()
+    models["mt5"] = with_ngram_heads(on_the_spot, ensemble_lambda=0.4)
+    for name, model in models.items():
         model.save_pretrained(tmp_path / name)
         inputs[name] = forward_inputs(model, IDS, MASK)
-        expected[name] = model(**inputs[name]).logits
-    for name in ("bert", "modernbert"):
-        model = tiny_masked(name).eval()
-        model.save_pretrained(tmp_path / name)
-        inputs[name] = {"input_ids": IDS, "attention_mask": MASK}
         expected[name] = model(**inputs[name]).logits
     torch.save(inputs, tmp_path / "inputs.pt")
     run_without_package(ELSEWHERE, tmp_path, str(tmp_path))
@@ -200,12 +201,11 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
         assert_close(value, expected[name], name)
 
 
-def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
+def one_step(model: PreTrainedModel, folder, **arguments) -> None:
     rows = forward_inputs(model, IDS, MASK) | {"labels": labels_of(model)}
     data = [{key: value[i] for key, value in rows.items()} for i in range(2)]
-    trainer = Trainer(model, TrainingArguments(folder, **{**ONE_STEP, **arguments}), train_dataset=data)
-    trainer.train()
-    return trainer
+    arguments = transformers.TrainingArguments(folder, **{**ONE_STEP, **arguments})
+    transformers.Trainer(model, arguments, train_dataset=data).train()
 
 
 def test_trainer_step(tmp_path, name):

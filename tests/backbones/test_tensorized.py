@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers import DynamicCache, StaticCache
 
 from ngram_wdr_hf import (
     TensorizedTransformerConfig,
@@ -265,15 +265,6 @@ def generate(model, ids, mask=None, **options):
     return model.generate(ids, attention_mask=mask, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
-def test_cached_generation_equals_uncached(model, options):
-    ids, mask = left_pad([random_ids(1, 6)[0], random_ids(1, 2, seed=1)[0]])
-    cached = generate(model, ids, mask, **options)
-    recomputed = generate(model, ids, mask, **options | {"cache_implementation": None, "use_cache": False})
-    assert torch.equal(cached.sequences, recomputed.sequences)
-    torch.testing.assert_close(cached.logits, recomputed.logits, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("ends", [None, [0, 5, 9, 12]])
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
 def test_speculation_equals_plain_decoding(ensemble_lambda, ends):
@@ -320,14 +311,6 @@ def test_outputs(model):
         torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, output.logits[:, positions])
 
 
-def test_embeddings_for_ids(model):
-    ids, inputs = random_ids(2, 7), {"ensemble_lambda": 0.0}
-    embeddings = model.transformer.embeddings(ids)
-    assert torch.equal(model(inputs_embeds=embeddings, **inputs).logits, model(ids, **inputs).logits)
-    options = {"max_new_tokens": 4, **NO_END} | (inputs if hasattr(model, "ngram_heads") else {})
-    assert torch.equal(model.generate(inputs_embeds=embeddings, **options), model.generate(ids, **options)[:, 7:])
-
-
 def test_loss_without_heads():
     model, ids = tiny(), random_ids(2, 7)
     labels = ids.masked_fill(torch.arange(7) == 3, -100)
@@ -352,20 +335,6 @@ def test_gradient_checkpointing(model, use_reentrant, cache_class):
     torch.testing.assert_close({name: weight.grad for name, weight in model.named_parameters()}, expected)
 
 
-@pytest.mark.parametrize("ngram_size", [None, 3])
-def test_checkpoints(tmp_path, ngram_size):
-    model, ids = tiny(ngram_size=ngram_size).float(), random_ids(2, 7)
-    model.save_pretrained(tmp_path)
-    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(loaded) is type(model) and not any(info.values())
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
-    assert loaded.lm_head.weight is loaded.transformer.embeddings.weight
-    in_half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert all(
-        torch.equal(weight, model.get_parameter(name).bfloat16()) for name, weight in in_half.named_parameters()
-    )
-
-
 def test_bad_input(model):
     ids = random_ids(2, MAX_LENGTH + 2)
     too_long = functools.partial(raises_naming, ValueError, "`max_position_embeddings`", "12")
@@ -384,26 +353,6 @@ def test_bad_input(model):
     assert model.generate(ids[:, :8], max_new_tokens=5, **NO_END).shape == (2, 13)
     with too_long():
         tiny(ngram_size=4).generate(ids[:, :8], max_new_tokens=9, use_mtp=True, **NO_END)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_bad_sizes(name):
-    for config_class in (TensorizedTransformerConfig, WDRNgramTensorizedTransformerConfig):
-        for value in (0, -1, 8.0, "8", True, None):
-            with raises_naming(ValueError, f"`{name}`", repr(value)):
-                config_class(**{**SIZES, name: value})
-        with raises_naming(ValueError, "`hidden_size`", "7"):
-            config_class(hidden_size=7)
-
-
-@torch.no_grad()
-def test_masks_without_positions():
-    """Without `position_ids`, positions count all tokens, visible or not."""
-    model, ids, steps = tiny(), random_ids(2, 9), torch.arange(9)
-    distances, texts = steps[:, None] - steps, torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
-    for allowed in ((distances >= 0) & (distances < 3), (texts[:, None] == texts).tril()):
-        inputs = {"attention_mask": allowed[None, None], "use_cache": False}
-        torch.testing.assert_close(model(ids, **inputs).logits, model(ids, position_ids=steps[None], **inputs).logits)
 
 
 @torch.no_grad()
@@ -435,8 +384,3 @@ def test_padding_may_be_anything(model):
     embeddings[:, :3] = torch.inf
     logits = model(inputs_embeds=embeddings, attention_mask=mask, ensemble_lambda=0.0).logits[:, 3:]
     torch.testing.assert_close(logits, model(ids[:, 3:], ensemble_lambda=0.0).logits)
-
-
-def test_trainer_counts_the_targets():
-    """`loss_type` tells Trainer that the model shifts the labels."""
-    assert tiny().loss_type == tiny(ngram_size=1).loss_type == "ForCausalLM"
