@@ -26,7 +26,7 @@ from tests.support.backbones import (
 from tests.support.masked import tiny_masked
 from tests.support.processes import run_without_package
 from tests.support.tiny import T5_SIZES, left_pad, random_ids
-from tests.support.training import ONE_STEP, gradients_by_backward
+from tests.support.training import gradients_by_backward
 
 # The second row is shorter, by a multiple of Reformer's chunks.
 LEFT_IDS, LEFT_MASK = left_pad([random_ids(1, 12)[0], random_ids(1, 8, seed=1)[0]])
@@ -201,33 +201,15 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
         assert_close(value, expected[name], name)
 
 
-def one_step(model: PreTrainedModel, folder, **arguments) -> None:
-    rows = forward_inputs(model, IDS, MASK) | {"labels": labels_of(model)}
-    data = [{key: value[i] for key, value in rows.items()} for i in range(2)]
-    arguments = transformers.TrainingArguments(folder, **{**ONE_STEP, **arguments})
-    transformers.Trainer(model, arguments, train_dataset=data).train()
-
-
-def test_trainer_step(tmp_path, name):
-    """One SGD step follows the gradients of the slow reference, with and without gradient checkpointing."""
-    start, model = tiny_backbone(name), tiny_backbone(name)
-    one_step(model, tmp_path)
-    expected = gradients_by_backward(start, expected_loss(start.train(), labels_of(start))[0])
-    before = dict(start.named_parameters())
-    for key, gradient in expected.items():
-        assert_close(model.get_parameter(key), before[key] - gradient, key)
-    moved = {key for key, value in model.named_parameters() if not torch.allclose(value, before[key], atol=1e-5)}
-    assert {f"ngram_heads.{n}.{layer}.weight" for n in range(3) for layer in ("fc_in", "fc_out")} <= moved
-    assert {key for key, value in before.items() if value.ndim == 2 and value.requires_grad} <= moved
-
-    again = tiny_backbone(name)
+def test_gradient_checkpointing(name):
+    model, labels = tiny_backbone(name).train(), labels_of(tiny_backbone(name))
+    inputs = {**forward_inputs(model, IDS, MASK), "labels": labels}
+    expected = gradients_by_backward(model, model(**inputs).loss)
     refusal = BACKBONES[name].refuses.get("gradient checkpointing")
     if refusal is not None:
-        for refusing in (again, plain_backbone(name)):
-            with pytest.raises(ValueError, match=refusal):
-                one_step(refusing, tmp_path, gradient_checkpointing=True)
+        with pytest.raises(ValueError, match=refusal):
+            model.gradient_checkpointing_enable()
         return
-    one_step(again, tmp_path, gradient_checkpointing=True)
-    assert again.is_gradient_checkpointing
-    for key, value in model.named_parameters():
-        assert_close(again.get_parameter(key), value, key)
+    model.gradient_checkpointing_enable()
+    for key, value in gradients_by_backward(model, model(**inputs).loss).items():
+        assert_close(value, expected[key], key)

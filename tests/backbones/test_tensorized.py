@@ -15,7 +15,6 @@ from ngram_wdr_hf import (
     WDRNgramTensorizedTransformerLMHeadModel,
 )
 from ngram_wdr_hf.backbones import tensorized as tensorized_model
-from tests.support import reference
 from tests.support.errors import raises_naming
 from tests.support.generation import cached_logits
 from tests.support.tiny import VOCAB_SIZE, left_pad, random_ids
@@ -120,21 +119,6 @@ def test_values_and_gradients(num_blocks, length, num_positions):
     assert all(gradient.abs().max() > 1e-6 for gradient in actual.values())
 
 
-@pytest.mark.parametrize("kind", ["even", "left-padded", "packed"])
-def test_heads_against_the_reference(kind):
-    model, ids, batch = tiny(ngram_size=3), random_ids(2, 8), {}
-    if kind == "left-padded":
-        ids, batch["attention_mask"] = left_pad([ids[0], ids[1, :5]])
-    elif kind == "packed":
-        batch["position_ids"] = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 0, 1, 2, 3, 4, 5]])
-    expected, nlls = reference.training_loss(model, ids, ids, **batch)
-    output = model.train()(ids, labels=ids, **batch)
-    torch.testing.assert_close((output.loss, output.head_losses), (expected, nlls))
-    torch.testing.assert_close(gradients(model, output.loss), gradients(model, expected))
-    logits = model.eval()(ids, ensemble_lambda=0.4, **batch).logits
-    torch.testing.assert_close(logits, reference.ensembled_logits(model, ids, 0.4, **batch))
-
-
 def moved_by_the_future(model, **batch):
     """Yield, for t from 1 on, how far the logits before position t move if the tokens from t on change."""
     ids, other = random_ids(2, 9), random_ids(2, 9, seed=1)
@@ -155,16 +139,6 @@ def test_the_future_moves_nothing(model, padding):
 def test_the_future_would_move_everything_without_the_mask(model, monkeypatch):
     monkeypatch.setattr(tensorized_model, "causal_visibility", lambda c, n: torch.ones(len(c), n) > 0)
     assert all((moved > 1e-3).all() for moved in moved_by_the_future(model))
-
-
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@torch.no_grad()
-def test_cached_equals_uncached(model, chunks):
-    ids = random_ids(2, 10)
-    expected = model(ids, use_cache=False).logits
-    for positions in (None, torch.arange(10)[None].expand(2, -1)):
-        for cache in (DynamicCache(), DynamicCache(config=model.config), static_cache(model, 10), static_cache(model)):
-            torch.testing.assert_close(cached_logits(model, ids, chunks, cache, position_ids=positions), expected)
 
 
 @torch.no_grad()
@@ -201,15 +175,6 @@ def test_left_padding(model, chunks):
         assert_ends_with(model, rows, model(ids, use_cache=False, **inputs).logits)
         for cache in (DynamicCache(), static_cache(model)):
             assert_ends_with(model, rows, cached_logits(model, ids, chunks, cache, **inputs))
-
-
-@torch.no_grad()
-def test_right_padding(model):
-    ids, mask = random_ids(2, 15), torch.tensor([[1] * 11 + [0] * 4, [1] * 4 + [0] * 11])
-    for inputs in ({"use_cache": False}, {}, {"past_key_values": static_cache(model)}):
-        logits = model(ids, attention_mask=mask, **inputs).logits
-        for b, length in enumerate((11, 4)):
-            torch.testing.assert_close(logits[b, :length], model(ids[b : b + 1, :length]).logits[0])
 
 
 @pytest.mark.parametrize("lengths", [[[4, 3, 3]], [[4, 3, 3], [1, 9]], [[MAX_LENGTH, 1, 7]]], ids=str)
@@ -335,26 +300,6 @@ def test_gradient_checkpointing(model, use_reentrant, cache_class):
     torch.testing.assert_close({name: weight.grad for name, weight in model.named_parameters()}, expected)
 
 
-def test_bad_input(model):
-    ids = random_ids(2, MAX_LENGTH + 2)
-    too_long = functools.partial(raises_naming, ValueError, "`max_position_embeddings`", "12")
-    for inputs in ({}, {"input_ids": ids, "inputs_embeds": model.transformer.embeddings(ids)}):
-        with raises_naming(ValueError, "`input_ids`", "`inputs_embeds`"):
-            model(**inputs)
-    for inputs in ({}, {"use_cache": False}, {"past_key_values": static_cache(model)}):
-        with too_long("14"):
-            model(ids, **inputs)
-    with too_long("13"):
-        model(ids[:, :1], position_ids=torch.tensor([[MAX_LENGTH]]))
-    for options in ({}, {"cache_implementation": "static"}, {"num_beams": 2}):
-        with too_long("13"):
-            model.generate(ids[:, :8], max_new_tokens=9, **NO_END, **options)
-    # The last token is not read, so it needs no position.
-    assert model.generate(ids[:, :8], max_new_tokens=5, **NO_END).shape == (2, 13)
-    with too_long():
-        tiny(ngram_size=4).generate(ids[:, :8], max_new_tokens=9, use_mtp=True, **NO_END)
-
-
 @torch.no_grad()
 def test_padding_within_a_text():
     """Attention sees the tokens on both sides of padding in the middle."""
@@ -384,3 +329,20 @@ def test_padding_may_be_anything(model):
     embeddings[:, :3] = torch.inf
     logits = model(inputs_embeds=embeddings, attention_mask=mask, ensemble_lambda=0.0).logits[:, 3:]
     torch.testing.assert_close(logits, model(ids[:, 3:], ensemble_lambda=0.0).logits)
+
+
+def test_bad_input(model):
+    ids, length = random_ids(2, MAX_LENGTH + 2), functools.partial(raises_naming, ValueError, "12")
+    for inputs in ({}, {"input_ids": ids, "inputs_embeds": model.transformer.embeddings(ids)}):
+        with raises_naming(ValueError, "`input_ids`", "`inputs_embeds`"):
+            model(**inputs)
+    for inputs in ({}, {"use_cache": False}, {"past_key_values": static_cache(model)}):
+        with length("`max_position_embeddings`", "14"):
+            model(ids, **inputs)
+    with length("`max_position_embeddings`", "13"):
+        model.generate(ids[:, :8], max_new_tokens=9, **NO_END)
+    # The last token is not read, so it needs no position.
+    assert model.generate(ids[:, :8], max_new_tokens=5, **NO_END).shape == (2, 13)
+    for sizes in ({"hidden_size": 7}, {"attention_rank": 0}, {"vocab_size": 8.0}):
+        with raises_naming(ValueError, f"`{next(iter(sizes))}`"):
+            TensorizedTransformerConfig(**sizes)

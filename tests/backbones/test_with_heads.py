@@ -1,6 +1,5 @@
 """`with_ngram_heads`: from a model, from a checkpoint, and errors for unsupported models."""
 
-import copy
 import pickle
 
 import pytest
@@ -109,14 +108,6 @@ def test_the_state_of_an_instance_is_kept():
     assert all(dtypes[name] == parameter.dtype for name, parameter in mixed.named_parameters())
 
 
-def test_without_heads():
-    model = plain("CohereForCausalLM")
-    ours = with_ngram_heads(model, ngram_size=1)
-    assert not ours.ngram_heads and ours.state_dict().keys() == model.state_dict().keys()
-    ids = random_ids(2, 7)
-    torch.testing.assert_close(*(each.train()(ids, labels=ids).loss for each in (ours, model)))
-
-
 @pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "GPT2LMHeadModel", "MBartForConditionalGeneration"])
 def test_from_a_folder(name, tmp_path):
     model = plain(name)
@@ -194,17 +185,6 @@ def test_in_another_process(tmp_path):
         (tmp_path / name / "model.pkl").write_bytes(pickle.dumps(ours))
     printed = run_python("-c", ELSEWHERE, *(str(tmp_path / name) for name in names), is_warm=True)
     assert printed.split() == [f"WDRNgram{name}" for name in names]
-
-
-@pytest.mark.parametrize("name", ["Olmo2ForCausalLM", "MBartForConditionalGeneration"])
-def test_copies(name):
-    ours = with_ngram_heads(plain(name), ensemble_lambda=0.4)
-    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert type(other) is type(ours) and torch.equal(logits(other), logits(ours))
-        with torch.no_grad():
-            other.ngram_heads[0].fc_out.weight.zero_()
-        assert ours.ngram_heads[0].fc_out.weight.any()
-    assert pickle.loads(pickle.dumps(ours.config)).to_dict() == ours.config.to_dict()
 
 
 def test_classes_by_their_name():
