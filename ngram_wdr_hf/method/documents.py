@@ -17,8 +17,8 @@ def read_documents(
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return the run lengths (see [`run_lengths`]) and the positions of a batch's tokens, `(batch_size, T)` each. A `text`
-    may have `position_ids`, by default those after `past_length` cached tokens, and an `attention_mask`. Of
+    Return the run lengths (see [`run_lengths`]) and the positions of a batch's tokens, `(batch_size, T)` each. The
+    `text` may have `position_ids`, by default those after `past_length` cached tokens, and an `attention_mask`. Of
     `hidden_states`, only shape and device are used. The `last_record`, `(batch_size, 3)`, is the id, run length and
     position of the last cached token.
     """

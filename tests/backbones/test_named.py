@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PreTrainedModel, StaticCache
 from transformers.utils.generic import find_labels
 
 import ngram_wdr_hf
@@ -144,22 +144,43 @@ def test_padded_rows_are_rows_alone(name):
     assert not torch.allclose(model(**forward_inputs(model, LEFT_IDS)).logits[1, -1], logits[1, -1], atol=0.01)
 
 
+def new_cache(model: PreTrainedModel, kind: str) -> DynamicCache | StaticCache | EncoderDecoderCache | None:
+    """Return a cache with room for a few more tokens; `None` if the model creates its own."""
+    if kind == "its own":
+        return None
+    lengths = [15, SOURCE.shape[1]] if model.config.is_encoder_decoder else [15]
+    if kind == "static":
+        caches = [StaticCache(config=model.config, max_cache_len=length) for length in lengths]
+    else:
+        caches = [DynamicCache(config=model.config) for _ in lengths]
+    return EncoderDecoderCache(*caches) if model.config.is_encoder_decoder else caches[0]
+
+
+def cached_logits(model: PreTrainedModel, ids: torch.LongTensor, pieces: list[int], kind: str) -> torch.Tensor:
+    """Logits of every position, read through a cache in pieces of the given lengths."""
+    cache, logits = new_cache(model, kind), []
+    for piece in ids.split(pieces, dim=1):
+        output = model(**forward_inputs(model, piece), **{model.ngram_cache_name: cache}, use_cache=True)
+        cache = output[model.ngram_cache_name]
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1)
+
+
 @torch.no_grad()
-def test_checkpoints(tmp_path, name):
-    backbone, model = BACKBONES[name], tiny_backbone(name, ensemble_lambda=0.4)
-    model.save_pretrained(tmp_path)
-    inputs = forward_inputs(model, IDS, MASK)
-    expected = model(**inputs).logits
-    auto_class = AutoModelForSeq2SeqLM if model.config.is_encoder_decoder else AutoModelForCausalLM
-    loaded = auto_class.from_pretrained(tmp_path)
-    assert type(loaded) is backbone.ours and not loaded.training
-    assert torch.equal(loaded(**inputs).logits, expected)
-    trunk, info = backbone.stock.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(trunk) is backbone.stock and not info["missing_keys"]
-    assert {key.split(".")[0] for key in info["unexpected_keys"]} == {"ngram_heads"}
-    plain = model(**inputs, ensemble_lambda=0.0).logits
-    assert torch.equal(trunk(**inputs).logits, plain)
-    assert not torch.allclose(plain, expected, atol=0.01)
+def test_cached_equals_uncached(name):
+    model, ids = tiny_backbone(name, ensemble_lambda=0.4), random_ids(2, 12)
+    inputs = forward_inputs(model, ids)
+    uncached = model(**inputs, use_cache=False).logits
+    assert not torch.allclose(uncached, model(**inputs, use_cache=False, ensemble_lambda=0.0).logits, atol=0.01)
+    pieces, kinds = [[12], [1] * 12, [5, 1, 6]], ["dynamic", "static"]
+    refusal = BACKBONES[name].refuses.get("caches of Transformers")
+    if refusal is not None:
+        with pytest.raises(ValueError, match=refusal):
+            cached_logits(model, ids, [12], "dynamic")
+        pieces, kinds = [[12], [1] * 12, [5, *[1] * 7]], ["its own"]
+    for kind in kinds:
+        for lengths in pieces:
+            assert_close(cached_logits(model, ids, lengths, kind), uncached, f"{kind}, {lengths}")
 
 
 ELSEWHERE = """

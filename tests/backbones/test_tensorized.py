@@ -250,17 +250,6 @@ def test_size_is_the_papers():
     assert model.num_parameters() == plain.num_parameters() + 2 * (2 * 256**2 + 2 * 256)
 
 
-def test_first_weights():
-    config = TensorizedTransformerConfig(**{**SIZES, "num_attention_blocks": 3, "attention_rank": 40})
-    model = TensorizedTransformerLMHeadModel(config)
-    for layer in model.transformer.layers:
-        cores = layer.attention.cores
-        assert (cores > 0).all() and cores.std(1).min() > 0.005
-        torch.testing.assert_close(cores.sum(1), torch.ones(3))
-    for bias in (model.transformer.word_bias, model.transformer.distance_bias):
-        assert 0.01 < bias.std() < 0.03
-
-
 def test_outputs(model):
     ids = random_ids(2, 7)
     output = model(ids, labels=ids, output_hidden_states=True, output_attentions=True)
@@ -298,27 +287,6 @@ def test_gradient_checkpointing(model, use_reentrant, cache_class):
     model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
     model(ids, labels=ids, past_key_values=cache).loss.backward()
     torch.testing.assert_close({name: weight.grad for name, weight in model.named_parameters()}, expected)
-
-
-@torch.no_grad()
-def test_padding_within_a_text():
-    """Attention sees the tokens on both sides of padding in the middle."""
-    model, ids, mask = tiny(), random_ids(1, 10), torch.tensor([[1, 1, 1, 0, 0, 1, 1, 0, 1, 1]])
-    expected = model(ids[mask.bool()][None]).logits[0]
-    for positions in (None, mask.cumsum(1) - 1, (mask.cumsum(1) - 1).masked_fill(mask == 0, 0)):
-        batch = {"attention_mask": mask, "position_ids": positions}
-        for chunks in CHUNKS:
-            torch.testing.assert_close(cached_logits(model, ids, chunks, **batch)[mask.bool()], expected)
-
-
-@pytest.mark.parametrize("positions", [[*range(2, 12)], [0, 1, 2, 3, 0, 1, 0, 1, 2, 3]], ids=["late", "packed"])
-@torch.no_grad()
-def test_any_positions_through_a_cache(model, positions):
-    ids, positions = random_ids(1, 10), torch.tensor([positions])
-    expected = model(ids, position_ids=positions, use_cache=False).logits
-    for chunks, cache in product(CHUNKS, (DynamicCache(), static_cache(model))):
-        cache.reset()
-        torch.testing.assert_close(cached_logits(model, ids, chunks, cache, position_ids=positions), expected)
 
 
 @torch.no_grad()
