@@ -87,7 +87,7 @@ def _copy_with_heads(
     # A trunk from a checkpoint with heads keeps their fields, but new heads are not those.
     dropped = {"model_type", "architectures", "auto_map", "transformers_version", "dtype", *known}
     kept = {name: value for name, value in plain.config.to_dict().items() if name not in dropped}
-    model = model_class.from_pretrained(
+    model: Any = model_class.from_pretrained(
         None,
         config=model_class.config_class(**kept, **fields),
         state_dict={name: tensor.clone() for name, tensor in plain.state_dict().items()},

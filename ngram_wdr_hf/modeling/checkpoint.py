@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -75,7 +75,7 @@ def announce(model_class: type[CheckpointMixin]) -> None:
     in the table of weights that have other names or shapes in checkpoints than in the model.
     """
     setattr(transformers, model_class.__name__, model_class)
-    config_class, backbone = model_class.config_class, model_class.ngram_backbone_class()
+    config_class, backbone = model_class.config_class, cast(Any, model_class.ngram_backbone_class())
     for name, own in (
         (backbone.__name__, model_class.__name__),
         (backbone.config_class.model_type, config_class.model_type),

@@ -111,8 +111,9 @@ class NgramSeq2SeqMixin(NgramMixin):
 
     def _ngram_shift_right(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the decoder's input for predicting `tokens`, made by the backbone's own function."""
-        if hasattr(self, "prepare_decoder_input_ids_from_labels"):
-            return self.prepare_decoder_input_ids_from_labels(tokens)
+        prepare = getattr(self, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is not None:
+            return prepare(tokens)
         # Some backbones have only a function in their module.
         shift = sys.modules[self.ngram_backbone_class().__module__].shift_tokens_right
         return shift(tokens, self.config.pad_token_id, self.config.decoder_start_token_id)

@@ -10,7 +10,7 @@ from .base import OWN_ARGUMENTS, NgramHeadsMixin
 
 
 def make_class(
-    backbone: type[PreTrainedModel],
+    backbone: Any,
     mixins: tuple[type[NgramHeadsMixin], type],
     config_name: str,
     model_type: str,
@@ -36,7 +36,7 @@ def make_class(
     return model_class
 
 
-def _take_arguments_of(backbone: type[PreTrainedModel], model_class: type[NgramHeadsMixin]) -> None:
+def _take_arguments_of(backbone: type[PreTrainedModel], model_class: Any) -> None:
     """
     Give a class a `forward` with its backbone's arguments, where these differ from the mixin's, and ours by name.
     Transformers and Trainer read the signature; nothing else can be written down before the backbone is known.

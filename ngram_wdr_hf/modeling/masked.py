@@ -142,7 +142,8 @@ class NgramMaskedMixin(NgramHeadsMixin):
         runs, _ = read_documents(text, hidden_states)
         # `remaining`: the masked tokens whose next n tokens can be composed. `following`: the embeddings of those.
         remaining, following = torch.arange(len(rows), device=rows.device), []
-        for n, head in enumerate(self.ngram_heads, start=1):
+        heads: Any = self.ngram_heads
+        for n, head in enumerate(heads, start=1):
             next_columns = columns[remaining] + n
             exists = next_columns < labels.shape[1]
             next_columns = next_columns.clamp(max=labels.shape[1] - 1)
