@@ -28,36 +28,28 @@ if TYPE_CHECKING:
     from .training.sft import NgramSFTTrainer
     from .training.trainer import NgramTrainer
 
-# Where the names are. Those without a file are made by `backbones`, as is `WDRNgram` before the name of any other
-# language model class of Transformers.
-_MODULES = {
-    "NgramEnsembleLogitsProcessor": "decoding.ensemble_processor",
-    "NgramSFTTrainer": "training.sft",
-    "NgramTrainer": "training.trainer",
-    "TensorizedTransformerConfig": "backbones.tensorized",
-    "TensorizedTransformerLMHeadModel": "backbones.tensorized",
-    "WDRNgramBartConfig": "backbones.bart",
-    "WDRNgramBartForConditionalGeneration": "backbones.bart",
-    "WDRNgramBertConfig": "backbones.bert",
-    "WDRNgramBertForMaskedLM": "backbones.bert",
-    "WDRNgramConfig": "backbones.gpt2",
-    "WDRNgramGPT2LMHeadModel": "backbones.gpt2",
-    "WDRNgramMarianConfig": "backbones.marian",
-    "WDRNgramMarianMTModel": "backbones.marian",
-    "WDRNgramModernBertConfig": "backbones.modernbert",
-    "WDRNgramModernBertForMaskedLM": "backbones.modernbert",
-    "WDRNgramReformerConfig": "backbones.reformer",
-    "WDRNgramReformerModelWithLMHead": "backbones.reformer",
-    "WDRNgramT5Config": "backbones.t5",
-    "WDRNgramT5ForConditionalGeneration": "backbones.t5",
-    "WDRNgramTensorizedTransformerConfig": "backbones.tensorized",
-    "WDRNgramTensorizedTransformerLMHeadModel": "backbones.tensorized",
-    "conjugate": "method.differences",
-    "fit_ensemble": "evaluation.ensemble_fit",
-    "wdr": "method.differences",
-    "with_ngram_heads": "backbones.with_heads",
+# Where the names are. `WDRNgram` before the name of any other language model class of Transformers is made on demand.
+_NAMES = {
+    "backbones.bart": ("WDRNgramBartConfig", "WDRNgramBartForConditionalGeneration"),
+    "backbones.bert": ("WDRNgramBertConfig", "WDRNgramBertForMaskedLM"),
+    "backbones.gpt2": ("WDRNgramConfig", "WDRNgramGPT2LMHeadModel"),
+    "backbones.marian": ("WDRNgramMarianConfig", "WDRNgramMarianMTModel"),
+    "backbones.modernbert": ("WDRNgramModernBertConfig", "WDRNgramModernBertForMaskedLM"),
+    "backbones.reformer": ("WDRNgramReformerConfig", "WDRNgramReformerModelWithLMHead"),
+    "backbones.t5": ("WDRNgramT5Config", "WDRNgramT5ForConditionalGeneration"),
+    "backbones.tensorized": (
+        *("TensorizedTransformerConfig", "TensorizedTransformerLMHeadModel"),
+        *("WDRNgramTensorizedTransformerConfig", "WDRNgramTensorizedTransformerLMHeadModel"),
+    ),
+    "backbones.with_heads": ("with_ngram_heads",),
+    "decoding.ensemble_processor": ("NgramEnsembleLogitsProcessor",),
+    "evaluation.ensemble_fit": ("fit_ensemble",),
+    "method.differences": ("conjugate", "wdr"),
+    "training.sft": ("NgramSFTTrainer",),
+    "training.trainer": ("NgramTrainer",),
 }
-__all__ = ["__version__", *_MODULES]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = ["__version__", *sorted(_MODULES)]
 
 register_model_types()
 

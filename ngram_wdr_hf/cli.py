@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -20,12 +19,6 @@ COMMANDS = {
     "report": ("analysis.__main__:main", "analyze a trained run and write an HTML report"),
     "serve": ("cli:serve", "serve a checkpoint with an OpenAI-style API"),
 }
-OVERVIEW = f"""\
-commands:
-{chr(10).join(f"  {name:<8}{summary}" for name, (_, summary) in COMMANDS.items())}
-
-`ngram-wdr COMMAND --help` describes a command.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,56 +27,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_script(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """
-    Call a script's `main` with `arguments`, by default those of the process, and return the exit code: 1 after an
-    error, of which one line is printed, or the traceback with `--debug`; 130 after Ctrl-C or SIGTERM.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    is_debug = "--debug" in arguments
-    # A launcher stops its processes by SIGTERM: they may wait for each other, where only the default handler works.
-    is_alone = "RANK" not in os.environ
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if is_alone else None
+    """Call a script's `main`. Return 1 after an error, printed in one line, and 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         main([argument for argument in arguments if argument != "--debug"])
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
-            # The line of the progress bar ends here.
             print("\nStopped. Repeat the command to resume.", file=sys.stderr)
         return 130
     except Exception as error:
-        if is_debug:
+        if "--debug" in arguments:
             raise
-        print(f"error: {_in_one_line(error)}", file=sys.stderr)
+        name = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        advice = "" if isinstance(error, InputError) else " (`--debug` shows the traceback)"
+        if isinstance(error, ModuleNotFoundError):
+            advice = ': `pip install "ngram-wdr-hf[train]"` installs what scripts need'
+        print(f"error: {name}{' '.join(str(error).split())}{advice}", file=sys.stderr)
         return 1
-    finally:
-        if is_alone:
-            signal.signal(signal.SIGTERM, before)
     return 0
 
 
-def _in_one_line(error: Exception) -> str:
-    message = " ".join(str(error).split())
-    if isinstance(error, InputError):
-        return message
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(__package__):
-        return f'{message}. Install what is missing: `pip install "ngram-wdr-hf[train]"`.'
-    return f"{type(error).__name__}: {message} (`--debug` shows the traceback)"
-
-
 def _run_command(arguments: Sequence[str]) -> None:
+    overview = "\n".join(f"  {name:<8}{summary}" for name, (_, summary) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="ngram-wdr",
-        description="Language models that predict several tokens ahead, with N-gram and WDR heads.",
-        epilog=OVERVIEW,
+        epilog=f"commands:\n{overview}\n\n`ngram-wdr COMMAND --help` describes a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ngram-wdr {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of the commands below")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="its options")
     parsed = parser.parse_args(arguments or ["--help"])
-    module, _, function = COMMANDS[parsed.command][0].partition(":")
+    module, function = COMMANDS[parsed.command][0].split(":")
     getattr(import_module(f"{__package__}.{module}"), function)(parsed.options)
 
 
@@ -99,11 +75,6 @@ def serve(arguments: Sequence[str]) -> None:
     if name is not None:
         folder, _, revision = name.partition("@")
         config = AutoConfig.from_pretrained(folder, revision=revision or "main")
-        if is_masked(config):
-            raise InputError(f"{name} predicts masked tokens and writes no text: serve a model of `ngram-wdr clm`.")
-        if config.is_encoder_decoder:
-            raise InputError(
-                f"{name} is an encoder-decoder model, and the server would cut off the beginning of its answers: call "
-                "`generate`, or translate files with `ngram-wdr nmt --translate`."
-            )
+        if is_masked(config) or config.is_encoder_decoder:
+            raise InputError(f"{name}: the server needs a causal model, not a masked or encoder-decoder one.")
     server.main([*arguments], prog_name="ngram-wdr serve")

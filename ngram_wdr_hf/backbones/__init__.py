@@ -16,8 +16,8 @@ OWN_BACKBONE = "tensorized_transformer"
 
 class _ConfigOnDemand(type):
     """
-    Class of a placeholder for a configuration class: to use it is to use that class. `AutoConfig.register` takes only
-    classes, and to make those of all architectures would import them all.
+    Class of a placeholder for a configuration class: using it uses that class. `AutoConfig.register` takes only
+    classes, and making those of all architectures would import them all.
     """
 
     model_type: str
@@ -39,17 +39,14 @@ def register_model_types() -> None:
     """Let `AutoConfig` know the model types of all classes with heads."""
     types = [f"{TYPE_PREFIX}{name}" for name in (*configuration_auto.CONFIG_MAPPING_NAMES, OWN_BACKBONE)]
     for model_type in (*types, OWN_BACKBONE):
-        AutoConfig.register(
-            model_type, _ConfigOnDemand("ConfigOnDemand", (), {"model_type": model_type}), exist_ok=True
-        )
+        placeholder = _ConfigOnDemand("ConfigOnDemand", (), {"model_type": model_type})
+        AutoConfig.register(model_type, placeholder, exist_ok=True)
 
 
 def __getattr__(name: str) -> Any:
     """Return a class with heads or its configuration by its name, as `pickle` does; or the function `ngram_class`."""
-    found = None
-    if name == "ngram_class" or name.startswith("WDRNgram"):
-        registry = import_module(".registry", __name__)
-        found = registry.ngram_class if name == "ngram_class" else registry.class_by_name(name)
-    if found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    if name == "ngram_class":
+        return import_module(".registry", __name__).ngram_class
+    if name.startswith("WDRNgram") and (found := import_module(".registry", __name__).class_by_name(name)):
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,10 +23,10 @@ class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditional
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         inputs = super()._ngram_backbone_inputs(inputs, next_tokens)
         has_text = any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
-        if not has_text and inputs.get("input_ids") is not None:
-            # BART's default decoder input, which the heads need, too: the input shifted to the right.
-            inputs = {**inputs, "decoder_input_ids": self.prepare_decoder_input_ids_from_labels(inputs["input_ids"])}
-        return inputs
+        if has_text or inputs.get("input_ids") is None:
+            return inputs
+        # BART's default decoder input, which the heads need, too: the input shifted to the right.
+        return {**inputs, "decoder_input_ids": self._ngram_shift_right(inputs["input_ids"])}
 
 
 register(WDRNgramBartForConditionalGeneration)

@@ -30,15 +30,9 @@ class WDRNgramBertForMaskedLM(NgramMaskedMixin, BertForMaskedLM):
         labels: torch.LongTensor | None = None,
         **kwargs,
     ) -> NgramMaskedLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "encoder_hidden_states": encoder_hidden_states,
-            "encoder_attention_mask": encoder_attention_mask,
-        }
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids}
+        inputs |= {"attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
         return self.ngram_forward(inputs, labels, **kwargs)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -40,20 +40,12 @@ class WDRNgramGPT2LMHeadModel(NgramMixin, GPT2LMHeadModel, GenerationMixin):
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramCausalLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "past_key_values": past_key_values,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "encoder_hidden_states": encoder_hidden_states,
-            "encoder_attention_mask": encoder_attention_mask,
-            "use_cache": use_cache,
-        }
-        return self.ngram_forward(
-            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
-        )
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids}
+        inputs |= {"attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"past_key_values": past_key_values, "use_cache": use_cache}
+        inputs |= {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        own = (ensemble_lambda, ensemble_weights, last_hidden_state)
+        return self.ngram_forward(inputs, labels, logits_to_keep, *own, **kwargs)
 
 
 register(WDRNgramGPT2LMHeadModel)

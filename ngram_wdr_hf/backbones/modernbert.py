@@ -27,12 +27,8 @@ class WDRNgramModernBertForMaskedLM(NgramMaskedMixin, ModernBertForMaskedLM):
         labels: torch.LongTensor | None = None,
         **kwargs,
     ) -> NgramMaskedLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"attention_mask": attention_mask, "position_ids": position_ids}
         return self.ngram_forward(inputs, labels, **kwargs)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -31,11 +31,9 @@ class NgramReformerCache(ReformerDynamicCache):
 
     @classmethod
     def adopt(cls, cache: Any, length: int) -> None:
-        """
-        Give a stock cache an empty history, and drop its padding after the first `length` tokens. The object stays the
-        same, because its owner passes it in again.
-        """
+        """Give a stock cache an empty history, and drop its padding after the first `length` tokens."""
         if not isinstance(cache, cls):
+            # The object stays the same, because its owner passes it in again.
             cache.__class__, cache.history = cls, NgramHistory()
             cache.buckets_cache = [layer[..., :length] for layer in cache.buckets_cache]
             cache.states_cache = [layer[:, :length] for layer in cache.states_cache]
@@ -49,8 +47,7 @@ class NgramReformerCache(ReformerDynamicCache):
 class SeededReformerLayer(ReformerLayer):
     """
     Reformer layer with reproducible seeds. In training, a layer runs again in the backward pass and needs the seed of
-    its first run. Stock layers seed torch with nondeterministic numbers; here, the seeds are drawn from torch's
-    generator.
+    its first run, which stock layers do not draw from torch's generator.
     """
 
     def _init_attention_seed(self) -> None:
@@ -60,7 +57,6 @@ class SeededReformerLayer(ReformerLayer):
         self.feed_forward_seed = self._draw_seed()
 
     def _draw_seed(self) -> int:
-        """Draw a seed from torch's generator, seed torch with it, and return it."""
         seed = int(torch.randint(2**62, ()))
         torch.manual_seed(seed)
         return seed
@@ -68,9 +64,9 @@ class SeededReformerLayer(ReformerLayer):
 
 class SeededLSHSelfAttention(LSHSelfAttention):
     """
-    LSH attention whose dropout does not depend on the hashing. In training, the layer runs again in the backward pass,
-    but with the buckets of its first run. Stock attention then drops out other values, because it has drawn no
-    rotations before: the layer's input is reconstructed wrongly, and the gradients of all layers below are wrong.
+    LSH attention whose dropout does not depend on the hashing. When a layer runs again in the backward pass, with the
+    buckets of its first run, stock attention draws no rotations and so drops out other values: the layer's input is
+    reconstructed wrongly, and the gradients of all layers below are wrong.
     """
 
     def _hash_vectors(self, vectors: torch.Tensor, *args, **kwargs) -> torch.Tensor:
@@ -81,8 +77,8 @@ class SeededLSHSelfAttention(LSHSelfAttention):
 
 class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, GenerationMixin):
     """
-    A [`ReformerModelWithLMHead`] with N-gram heads: see [`NgramMixin`]. The heads are as wide as the hidden states,
-    twice `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions need.
+    A [`ReformerModelWithLMHead`] with N-gram heads: see [`NgramMixin`]. They are as wide as the hidden states, twice
+    `config.hidden_size`. In training, inputs are padded to the length that attention and axial positions need.
     """
 
     config: WDRNgramReformerConfig
@@ -110,21 +106,12 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramCausalLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "attention_mask": attention_mask,
-            "inputs_embeds": inputs_embeds,
-            "num_hashes": num_hashes,
-            "past_buckets_states": past_buckets_states,
-            "use_cache": use_cache,
-            "output_hidden_states": output_hidden_states,
-            "output_attentions": output_attentions,
-        }
-        ensemble = (ensemble_lambda, ensemble_weights)
-        return self.ngram_forward(
-            inputs, labels, logits_to_keep, *ensemble, last_hidden_state, return_dict=return_dict, **kwargs
-        )
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "num_hashes": num_hashes}
+        inputs |= {"attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"past_buckets_states": past_buckets_states, "use_cache": use_cache}
+        inputs |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        own = (ensemble_lambda, ensemble_weights, last_hidden_state)
+        return self.ngram_forward(inputs, labels, logits_to_keep, *own, return_dict=return_dict, **kwargs)
 
     def _ngram_add_heads(self) -> None:
         # New modules would draw other initial weights than the stock model's.
@@ -139,10 +126,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         if past is None:
             return 0
         if not isinstance(past, ReformerDynamicCache):
-            raise ValueError(
-                f"`past_buckets_states` must be a ReformerDynamicCache, got a {type(past).__name__}. Start without a "
-                "cache, and pass on the `past_buckets_states` of the output."
-            )
+            raise ValueError(f"`past_buckets_states` must be a ReformerDynamicCache, got a {type(past).__name__}.")
         return past.get_start_idx()
 
     def _ngram_history(self, past: NgramReformerCache | None, device: torch.device) -> NgramHistory | None:
@@ -156,8 +140,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         if num_rows > 1 and "lsh" in self.config.attn_layers:
             if past is not None:
                 raise ValueError(
-                    f"`{self.ngram_cache_name}` with LSH attention supports a single row, got {num_rows}. Pass the "
-                    "rows one by one, or the whole texts without a cache."
+                    f"`{self.ngram_cache_name}` with LSH attention supports a single row, got {num_rows}: pass the "
+                    "rows one by one."
                 )
             return {**inputs, "use_cache": False}
         if past is not None and not use_cache:
@@ -172,9 +156,7 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         name = _text_argument(inputs)
         length, past_length = inputs[name].shape[1], self._ngram_past_length(inputs.get(self.ngram_cache_name))
         if past_length > 0 and length > 1:
-            raise ValueError(
-                f"`{name}` must have one token per call after the prompt, got {length}. Pass the tokens one by one."
-            )
+            raise ValueError(f"`{name}` must have one token per call after the prompt, got {length}.")
         hidden_states, fields = super()._ngram_run_backbone(
             inputs if past_length > 0 else self._ngram_pad_inputs(inputs, name)
         )
@@ -184,9 +166,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
 
     def _ngram_pad_inputs(self, inputs: dict[str, Any], name: str) -> dict[str, Any]:
         """
-        Return `inputs` padded at the end to a length that Reformer supports: the text (the argument `name`), its mask
-        and its positions. The stock class pads only in evaluation without cache and positions; then `inputs` are
-        returned unchanged.
+        Return `inputs` with the text (the argument `name`), its mask and its positions padded at the end to a length
+        that Reformer supports. The stock class pads only in evaluation without cache and positions.
         """
         position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         length = inputs[name].shape[1]
@@ -203,10 +184,8 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         return {**inputs, **padded}
 
     def _ngram_padded_length(self, length: int) -> int:
-        """
-        Return the smallest length from `length` on that attention supports: a multiple of its chunk lengths. In
-        training, axial positions support only one length, the product of `axial_pos_shape`.
-        """
+        """Return the smallest supported length from `length` on."""
+        # In training, axial positions support only one length.
         if self.config.axial_pos_embds and self.training:
             return prod(self.config.axial_pos_shape)
         chunks = {getattr(self.config, f"{kind}_attn_chunk_length") for kind in self.config.attn_layers}
@@ -226,12 +205,10 @@ class WDRNgramReformerModelWithLMHead(NgramMixin, ReformerModelWithLMHead, Gener
         # The stock method drops the mask and prints a warning for every unknown argument.
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ValueError(
-                "`attention_mask` has padding, but Reformer's cache does not support padded prompts. Generate rows of "
-                "different lengths one by one."
+                "`attention_mask` has padding, which Reformer's cache does not support: generate row by row."
             )
-        kwargs = {
-            name: value for name, value in kwargs.items() if name not in ("is_first_iteration", "next_sequence_length")
-        }
+        for name in ("is_first_iteration", "next_sequence_length"):
+            kwargs.pop(name, None)
         if past_key_values is not None:
             input_ids = input_ids[:, -1:]
         return {"input_ids": input_ids, "past_buckets_states": past_key_values, **kwargs, **(ngram_ensemble or {})}

@@ -19,18 +19,16 @@ HEAD_WEIGHTS = {r"^ngram_heads\.", r"^draft_token_ids$"}
 
 def register_tasks(model_class: type[NgramHeadsMixin]) -> None:
     """
-    Register the configuration of `model_class` for every task that Transformers has a class of the backbone's type
-    for: `model_class` itself in place of its backbone, otherwise the stock class, without the heads.
+    Register the configuration of `model_class` for every task of its backbone's type: with `model_class` itself in
+    place of its backbone, otherwise with the stock class, without the heads.
     """
     backbone, own_config = model_class.ngram_backbone_class(), model_class.config_class
     for mapping in AUTO_MAPPINGS:
         if backbone.config_class in mapping:
             stock = mapping[backbone.config_class]
-            classes = [
-                model_class if cls is backbone else _without_heads(cls)
-                for cls in (stock if isinstance(stock, tuple) else (stock,))
-            ]
-            mapping.register(own_config, classes[0] if len(classes) == 1 else tuple(classes), exist_ok=True)
+            stock = stock if isinstance(stock, tuple) else (stock,)
+            classes = tuple(model_class if cls is backbone else _without_heads(cls) for cls in stock)
+            mapping.register(own_config, classes[0] if len(classes) == 1 else classes, exist_ok=True)
 
 
 def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -43,10 +41,7 @@ def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _without_heads(stock: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """
-    Return a class that makes models of the class `stock` from configurations and checkpoints with heads. The tables of
-    Transformers take only classes, and what the Auto class loads should be of the stock class.
-    """
+    """Return a class whose instances are of the class `stock`: the tables of Transformers take only classes."""
 
     class WithoutHeads(stock):
         def __new__(cls, config: PreTrainedConfig, *args, **kwargs) -> PreTrainedModel:

@@ -17,8 +17,6 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
 
     # The base model class, whose forward runs on the parts of this class.
     ngram_base_class: ClassVar[type[PreTrainedModel]]
-    # An attribute of every backbone.
-    model_dim: int
     # Relative positions do not change when a batch row is shifted.
     ngram_rows_can_move = True
     # Whether tied embeddings imply scaled outputs, for configurations without `scale_decoder_outputs`.
@@ -32,10 +30,9 @@ class NgramT5Mixin(NgramSeq2SeqMixin):
         inputs = {name: value for name, value in inputs.items() if name != "decoder_position_ids"}
         fields = dict(self.ngram_base_class.forward(self, **inputs, return_dict=True))
         hidden_states = fields.pop("last_hidden_state")
-        if getattr(
-            self.config, "scale_decoder_outputs", self.ngram_scales_if_tied and self.config.tie_word_embeddings
-        ):
-            hidden_states = hidden_states * self.model_dim**-0.5
+        scales_if_tied = self.ngram_scales_if_tied and self.config.tie_word_embeddings
+        if getattr(self.config, "scale_decoder_outputs", scales_if_tied):
+            hidden_states = hidden_states * self.config.d_model**-0.5
         return hidden_states, fields
 
 

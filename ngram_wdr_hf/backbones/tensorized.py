@@ -4,7 +4,7 @@ before it (multi-linear attention).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +31,8 @@ from .registry import register
 
 class TensorizedTransformerConfig(PreTrainedConfig):
     r"""
-    Configuration of a Tensorized Transformer. The defaults are those for Penn Treebank: the paper's
-    number of layers, and the original model's sizes (Ma et al. 2019).
+    Configuration of a Tensorized Transformer, by default that for Penn Treebank: the paper's number of layers, and the
+    original model's sizes (Ma et al. 2019).
 
     Args:
         vocab_size (`int`, *optional*, defaults to 10000): The vocabulary size.
@@ -77,7 +77,7 @@ class TensorizedTransformerConfig(PreTrainedConfig):
         for name in (*sizes, "num_attention_blocks", "intermediate_size"):
             check_integer(name, getattr(self, name))
         if self.hidden_size % 2:
-            raise ValueError(f"`hidden_size` must be even for pairs of sine and cosine, got {self.hidden_size}.")
+            raise ValueError(f"`hidden_size` must be even, got {self.hidden_size}.")
 
     @property
     def head_dim(self) -> int:
@@ -89,16 +89,13 @@ class AttentionGrid:
     r"""
     Visibility and distances between the T new tokens and the K columns, those of the cache and then the new ones. All
     layers share it.
-
-    Args:
-        is_visible (`torch.Tensor` of shape `(batch_size or 1, T, K)`): Whether token t attends to column j.
-        distances (`torch.LongTensor` of shape `(batch_size or 1, T, K)`): How far j is before t; 0 if it is after.
-        slots (`torch.Tensor` of shape `(batch_size or 1, K, max_position_embeddings)`, *optional*):
-            The one-hot position of each column in its document; `None` if column j has position j in every row.
     """
 
+    # Whether token t attends to column j, and how far j is before t (0 if it is after): `(batch_size or 1, T, K)`.
     is_visible: torch.Tensor
     distances: torch.Tensor
+    # The one-hot position of each column in its document, `(batch_size or 1, K, max_position_embeddings)`; `None` if
+    # column j has position j in every row.
     slots: torch.Tensor | None
 
     @classmethod
@@ -113,8 +110,7 @@ class AttentionGrid:
     ) -> "AttentionGrid":
         """
         Make the grid for new tokens after `past_length` cached ones, with `num_columns` columns in total. Of
-        `hidden_states`, only shape, dtype and device are used. Without `attention_mask`, there is no padding; without
-        `position_ids`, a row is one document. Raise a `ValueError` if mask or positions do not fit.
+        `hidden_states`, only shape, dtype and device are used.
         """
         length, device = hidden_states.shape[1], hidden_states.device
         columns = torch.arange(length, device=device) + past_length
@@ -123,10 +119,8 @@ class AttentionGrid:
         if attention_mask is not None:
             num_masked = attention_mask.shape[-1]
             if not torch.compiler.is_compiling() and num_masked < past_length + length:
-                raise ValueError(
-                    f"`attention_mask` has {num_masked} columns for {int(past_length) + length} tokens. It must "
-                    "include the tokens in the cache."
-                )
+                num_tokens = f"{int(past_length) + length} tokens, those in the cache included"
+                raise ValueError(f"`attention_mask` has {num_masked} columns for {num_tokens}.")
             allowed = _read_mask(attention_mask, num_columns)
             is_visible = is_visible & allowed
             is_token = allowed.any(1)
@@ -143,14 +137,11 @@ class AttentionGrid:
             positions = positions.index_copy(1, columns, position_ids.expand(len(positions), -1))
         new_positions = positions[:, columns].masked_fill(~is_token[:, columns], 0)
         if not torch.compiler.is_compiling() and int(new_positions.max()) >= num_positions:
-            raise ValueError(
-                f"`max_position_embeddings` is {num_positions}, but the text has {int(new_positions.max()) + 1} "
-                "positions. Use a shorter text, or a model with a larger `max_position_embeddings`."
-            )
+            length = int(new_positions.max()) + 1
+            raise ValueError(f"`max_position_embeddings` is {num_positions}, but the text has {length} positions.")
         distances = (new_positions[:, :, None] - positions[:, None]).clamp(0, num_positions - 1)
-        is_straight = not torch.compiler.is_compiling() and torch.equal(
-            positions, torch.arange(num_columns, device=device).expand_as(positions)
-        )
+        straight = torch.arange(num_columns, device=device).expand_as(positions)
+        is_straight = not torch.compiler.is_compiling() and torch.equal(positions, straight)
         is_straight = is_straight and num_columns <= num_positions
         slots = None if is_straight else F.one_hot(positions.clamp(0, num_positions - 1), num_positions)
         return cls(is_visible, distances, slots if slots is None else slots.to(hidden_states.dtype))
@@ -162,20 +153,16 @@ def causal_visibility(columns: torch.Tensor, num_columns: int) -> torch.Tensor:
 
 
 def _read_mask(attention_mask: torch.Tensor, num_columns: int) -> torch.Tensor:
-    """
-    Return whether a 2D or 4D mask allows to attend to each column, as booleans of shape
-    `(batch_size, 1 or T, num_columns)`. Columns beyond the mask are not allowed.
-    """
+    """Return a 2D or 4D mask as booleans of shape `(batch_size, 1 or T, num_columns)`, `False` beyond its end."""
     allowed = attention_mask.bool()[:, None] if attention_mask.ndim == 2 else allowed_by(attention_mask[:, 0])
     return F.pad(allowed, (0, num_columns - allowed.shape[-1]))
 
 
 class TensorizedAttention(nn.Module):
     """
-    Multi-linear attention without softmax, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]`, with the core g averaged
-    over the `num_attention_blocks` blocks of the decomposition. K is the sum of a token's and a distance's key, as in
-    Transformer-XL. All pairs `(j, k)` are projected to the model's width. Token i attends only to pairs with `j <= i`
-    and `k <= i`.
+    Multi-linear attention without softmax, `A[i, j, k] = sum_r g_r Q[i, r] K[j, r] V[k, r]` for `j <= i` and `k <= i`,
+    with the core g averaged over the blocks of the decomposition. K is the sum of a token's and a distance's key, as
+    in Transformer-XL. All pairs `(j, k)` are projected to the model's width.
     """
 
     def __init__(self, config: TensorizedTransformerConfig, layer_idx: int):
@@ -191,15 +178,11 @@ class TensorizedAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         distance_embeddings: torch.Tensor,
-        query_biases: tuple[torch.Tensor, torch.Tensor],
+        query_biases: tuple[torch.Tensor, torch.Tensor],  # for token keys and for distance keys
         grid: AttentionGrid,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Apply attention to the hidden states of T new tokens, and add their keys and values to the cache if there is
-        one. `query_biases` are those for token keys and for distance keys. Return the output, `(batch_size, T, d)`,
-        and A, `(batch_size, T, K, K)`, over all K columns of the cache and the new tokens.
-        """
+        """Return the output for T new tokens, `(batch_size, T, d)`, and A, `(batch_size, T, K, K)`."""
         queries, keys, values = self.qkv(hidden_states).chunk(3, dim=-1)
         if past_key_values is not None:
             keys, values = past_key_values.update(keys[:, None], values[:, None], self.layer_idx)
@@ -216,10 +199,7 @@ class TensorizedAttention(nn.Module):
         return self._project(attention, grid.slots), attention
 
     def _project(self, attention: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
-        """
-        Project the attention to all pairs, `(batch_size, T, K, K)`, to the model's width, `(batch_size, T, d)`. A
-        pair's weights are those of its two positions, given by `slots` as in the grid.
-        """
+        """Project the attention to all pairs to the model's width. A pair's weights are those of its two positions."""
         weight = self.pairs.weight
         if slots is not None:
             # Invisible columns are zero, so a slot sums at most one nonzero column.
@@ -300,7 +280,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPast:
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("`input_ids` or `inputs_embeds` must be given, but not both. Pass one of them.")
+            raise ValueError("Pass either `input_ids` or `inputs_embeds`.")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if self.gradient_checkpointing and self.training:
             # A recomputed layer would write to the cache twice.
@@ -313,38 +293,25 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         past_length = tokens_in(past_key_values)
         # A static cache also has empty columns.
         num_columns = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        grid = AttentionGrid.make(
-            inputs_embeds,
-            self.config.max_position_embeddings,
-            num_columns,
-            past_length,
-            attention_mask,
-            position_ids,
-        )
+        num_positions = self.config.max_position_embeddings
+        grid = AttentionGrid.make(inputs_embeds, num_positions, num_columns, past_length, attention_mask, position_ids)
         hidden_states = self.dropout(inputs_embeds * self.config.hidden_size**0.5)
         distances = self.dropout(self._distance_embeddings(hidden_states))
         biases = (self.word_bias, self.distance_bias)
-        keeps_states = self._option("output_hidden_states", output_hidden_states)
-        keeps_attentions = self._option("output_attentions", output_attentions)
-        all_states: Any = (hidden_states,)
-        all_attentions: Any = ()
+        keeps_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        keeps_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        states, attentions = [hidden_states], []
         for layer in self.layers:
             hidden_states, attention = layer(hidden_states, distances, biases, grid, past_key_values)
-            if keeps_states:
-                all_states = (*all_states, hidden_states)
+            states.append(hidden_states)
             # Not kept by default: these are the largest tensors.
-            if keeps_attentions:
-                all_attentions = (*all_attentions, attention)
+            attentions += [attention] if keeps_attentions else []
         return BaseModelOutputWithPast(
             last_hidden_state=self.dropout(hidden_states),
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=all_states if keeps_states else None,
-            attentions=all_attentions if keeps_attentions else None,
+            hidden_states=tuple(states) if keeps_states else None,
+            attentions=tuple(attentions) if keeps_attentions else None,
         )
-
-    def _option(self, name: str, value: bool | None) -> bool:
-        """Return `value`, or the configuration's field `name` for `None`."""
-        return getattr(self.config, name) if value is None else value
 
     def _distance_embeddings(self, like: torch.Tensor) -> torch.Tensor:
         """Return sine and cosine embeddings of the distances 0, 1, ..., `(max_position_embeddings, hidden_size)`."""
@@ -369,12 +336,6 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
         self.loss_type = "ForCausalLM"
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
     @can_return_tuple
     def forward(
         self,
@@ -386,32 +347,15 @@ class TensorizedTransformerLMHeadModel(TensorizedTransformerPreTrainedModel, Gen
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        outputs = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        outputs = self.transformer(*inputs, return_dict=True, **kwargs)
         logits = self.lm_head(keep_positions(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions)
 
 
 class WDRNgramTensorizedTransformerConfig(NgramConfigMixin, TensorizedTransformerConfig):

@@ -1,7 +1,6 @@
 """`with_ngram_heads`: N-gram heads on any language model of Transformers."""
 
 import copy
-import dataclasses
 import os
 from typing import Any
 
@@ -11,8 +10,6 @@ from ..method.configuration import NgramConfigMixin, refuse_misspelt
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.causal import NgramMixin
 from ..modeling.checkpoint import HUB_ARGUMENTS
-from ..modeling.encoder_decoder import NgramSeq2SeqConfigMixin
-from ..modeling.masked import NgramMaskedConfigMixin
 from .probe import check_config, check_model, probe
 from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
 
@@ -25,25 +22,20 @@ def with_ngram_heads(
 ) -> NgramMixin | Any:
     r"""
     Add new N-gram heads to a causal or encoder-decoder language model of Transformers, or to a BERT or ModernBERT for
-    masked tokens. Train the heads before using them, in the ensemble (`ensemble_lambda` above 0) or to draft. Raise a
-    `ValueError` if the model cannot get heads.
+    masked tokens. Train them before using them. Raise a `ValueError` if the model cannot get heads.
 
     Args:
         model_or_name (`PreTrainedModel`, `str` or `os.PathLike`):
-            A model (its weights are copied, the model itself stays unchanged), or a checkpoint's folder or its name on
-            the Hub.
+            A model, which is copied, or a checkpoint's folder or its name on the Hub.
         ngram_size (`int`, *optional*, defaults to 4): The paper's N; N - 1 heads are added.
-        ngram_target (`str`, *optional*, defaults to `"wdr"`):
-            What the heads predict: `"wdr"`, word differences, or `"simple"`, the embeddings themselves.
+        ngram_target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
         kwargs (*optional*):
-            Other configuration fields of the heads, such as `ensemble_lambda`, `label_smoothing` or
-            `ngram_head_activation`. For a checkpoint, also the arguments of `from_pretrained`, such as `dtype`.
+            Other fields of [`NgramConfigMixin`]. For a checkpoint, also arguments of `from_pretrained`.
 
     Returns:
         `PreTrainedModel`: A model of a class derived from the backbone and from [`NgramMixin`], or for masked tokens
-        from [`NgramMaskedMixin`]. With `output_loading_info=True`, a tuple of the model and the loading info. Its
-        checkpoints load with `AutoModelForCausalLM` (`AutoModelForSeq2SeqLM`, `AutoModelForMaskedLM`) once
-        `ngram_wdr_hf` is imported; for a backbone class from outside Transformers, after `ngram_class(backbone)`.
+        from [`NgramMaskedMixin`]. With `output_loading_info=True`, a tuple of it and the loading info. Auto classes
+        load its checkpoints once `ngram_wdr_hf` is imported; of a custom class, after `ngram_class(backbone)`.
     """
     fields = {"ngram_size": ngram_size, "ngram_target": ngram_target, **kwargs}
     if isinstance(model_or_name, (str, os.PathLike)):
@@ -54,10 +46,8 @@ def with_ngram_heads(
         check_model(model_or_name)
         loaded = _copy_with_heads(model_or_name, ngram_class(backbone), fields)
     else:
-        raise TypeError(
-            f"`model_or_name` must be a model of Transformers or a checkpoint's name, got a "
-            f"{type(model_or_name).__name__}. Unwrap a wrapped model first, and wrap it again afterwards."
-        )
+        found = f"got a {type(model_or_name).__name__}: unwrap a wrapped model first"
+        raise TypeError(f"`model_or_name` must be a model of Transformers or a checkpoint's name, {found}.")
     if not is_named(backbone):
         # With `output_loading_info=True`, it is a tuple.
         probe(loaded[0] if isinstance(loaded, tuple) else loaded, backbone)
@@ -65,10 +55,7 @@ def with_ngram_heads(
 
 
 def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> type[PreTrainedModel]:
-    """
-    Return the stock class of a checkpoint, the one that an Auto class loads. Raise a `ValueError` if it has heads
-    already or cannot get them.
-    """
+    """Return the stock class of a checkpoint, the one that an Auto class loads."""
     names = (*HUB_ARGUMENTS, "trust_remote_code", "code_revision")
     config = AutoConfig.from_pretrained(name_or_path, **{name: kwargs[name] for name in names if name in kwargs})
     auto_class = auto_class_of(config.is_encoder_decoder, is_masked(config))
@@ -80,10 +67,7 @@ def _backbone_of_checkpoint(name_or_path: str | os.PathLike, kwargs: dict[str, A
     mapping = STOCK_MAPPINGS[auto_class]
     if type(config) not in mapping:
         architecture = ", ".join(config.architectures or [config.model_type])
-        raise ValueError(
-            f"`{name_or_path}` is a {architecture}, which cannot get N-gram heads. Use a causal or encoder-decoder "
-            "language model, or a BERT or ModernBERT."
-        )
+        raise ValueError(f"`{name_or_path}` is a {architecture}, which cannot get N-gram heads.")
     backbone = mapping[type(config)]
     check_config(config, backbone.__name__)
     return backbone
@@ -96,24 +80,16 @@ def _copy_with_heads(
     Return a model of `model_class` with a copy of the weights of `plain`, and its dtypes, device, mode, frozen
     parameters and generation config. `fields` are the fields of the heads.
     """
-    mixins = (NgramMaskedConfigMixin, NgramSeq2SeqConfigMixin, NgramConfigMixin)
-    mixin = next(mixin for mixin in mixins if issubclass(model_class.config_class, mixin))
-    known = tuple(field.name for field in dataclasses.fields(mixin))
+    known = model_class.config_class._ngram_fields()
     refuse_misspelt(fields, known)
-    unknown = [name for name in fields if name not in known]
-    if unknown:
-        raise ValueError(
-            f"`{unknown[0]}` is not a field of the heads ({', '.join(known)}). Pass other fields and options with a "
-            "checkpoint's name instead of a model."
-        )
-    config_fields = plain.config.to_dict()
+    if unknown := [name for name in fields if name not in known]:
+        raise ValueError(f"`{unknown[0]}` is not a field of the heads: pass it with a checkpoint's name, not a model.")
     # A trunk from a checkpoint with heads keeps their fields, but new heads are not those.
-    dropped = ("model_type", "architectures", "auto_map", "transformers_version", "dtype")
-    for name in (*dropped, *model_class.config_class._ngram_fields()):
-        config_fields.pop(name, None)
-    model = model_class.from_pretrained(
+    dropped = {"model_type", "architectures", "auto_map", "transformers_version", "dtype", *known}
+    kept = {name: value for name, value in plain.config.to_dict().items() if name not in dropped}
+    model: Any = model_class.from_pretrained(
         None,
-        config=model_class.config_class(**{**config_fields, **fields}),
+        config=model_class.config_class(**kept, **fields),
         state_dict={name: tensor.clone() for name, tensor in plain.state_dict().items()},
         dtype=plain.dtype,
         attn_implementation=plain.config._attn_implementation,

@@ -9,23 +9,13 @@ from .documents import IGNORE_INDEX
 def bag_of_words_nll(
     hidden_states: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    r"""
-    Return the bag-of-words loss of a batch: `-sum_w log sigmoid(sum_t s_t[w])` over the distinct target tokens `w` of
-    each sentence, summed over the sentences and not averaged. `s_t` are the logits at position t; positions without
-    a target are left out.
-
-    The logit layer is linear, so the sum of a sentence's logits is the logit of its summed hidden states. Only the
-    logits of the sentence's own tokens are computed.
-
-    Args:
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): The input of the logit layer.
-        targets (`torch.LongTensor` of shape `(batch_size, T)`): The target ids; -100 for no target.
-        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias; `None` for no bias.
-
-    Returns:
-        `torch.Tensor`: A scalar.
     """
+    Return the bag-of-words loss of hidden states `(batch_size, T, d)` with `targets`, `(batch_size, T)` and -100 for
+    none: `-sum_w log sigmoid(sum_t s_t[w])` over the distinct target tokens `w` of each sentence, summed over the
+    sentences. `s_t` are the logits, through `weight` and `bias`, at the positions t that have a target.
+    """
+    # The logit layer is linear, so the sum of a sentence's logits is the logit of its summed hidden states. Only the
+    # logits of the sentence's own tokens are computed.
     is_target = targets != IGNORE_INDEX
     sentence_states = (hidden_states * is_target[..., None]).sum(1)  # (batch_size, d)
     tokens = targets.sort(dim=1).values

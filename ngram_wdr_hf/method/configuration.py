@@ -12,9 +12,8 @@ from transformers.activations import ACT2FN
 
 from .typing_bases import BackboneConfig
 
-NGRAM_TARGETS = ("wdr", "simple")
 CHOICES = {
-    "ngram_target": NGRAM_TARGETS,
+    "ngram_target": ("wdr", "simple"),
     "ngram_head_reads": ("hidden", "hidden+tokens"),
     "head_loss_tokens": ("all", "draft"),
     "ngram_head_activation": ACT2FN,
@@ -28,43 +27,39 @@ class NgramConfigMixin(BackboneConfig):
 
     Args:
         ngram_size (`int`, *optional*, defaults to 4):
-            The paper's N: how many tokens ahead the model learns to predict. N - 1 heads are added; with 1, the model
-            is the plain backbone.
+            The paper's N: how many tokens ahead to predict. N - 1 heads are added; 1 is the plain backbone.
         ngram_target (`str`, *optional*, defaults to `"wdr"`):
-            What a head predicts: `"wdr"`, the n-level word difference representation of a future token, or
-            `"simple"`, the token's embedding itself.
+            What a head predicts of a future token: `"wdr"`, its n-level word difference representation, or
+            `"simple"`, its embedding.
         ensemble_lambda (`float`, *optional*, defaults to 0.0):
-            The paper's λ: the weight, from 0 to 1, of the heads' past predictions in the next-token prediction of
-            evaluation and generation. With 0, the model's own prediction is used alone.
+            The paper's λ: the weight, from 0 to 1, of the heads' past predictions in evaluation and generation.
         label_smoothing (`float`, *optional*, defaults to 0.0):
-            The ε of label smoothing, from 0 to 1, in the training loss of every depth. 0 is no smoothing.
+            The ε of label smoothing, from 0 to 1, in the training loss of every depth.
         ngram_head_activation (`str`, *optional*, defaults to `"relu"`):
             The Transformers name of the activation between the two linear layers of a head.
         ngram_head_expansion (`int`, *optional*, defaults to 1):
             The width of a head between its two linear layers, in multiples of the model's width d. 1 is the paper's.
         draft_vocab_size (`int`, *optional*):
-            How many tokens the heads choose from when they draft for `generate(use_mtp=True)`. The tokens are those
-            given to `ngram_set_draft_tokens`, or else the first of the vocabulary. The whole vocabulary by default.
+            How many tokens the heads choose from when they draft for `generate(use_mtp=True)`: those given to
+            `ngram_set_draft_tokens`, or else the first of the vocabulary. All tokens by default.
         head_gradient (`float`, *optional*, defaults to 1.0):
             The share γ, from 0 to 1, of the heads' gradient that reaches the hidden states and the output embedding.
             1 is the paper's; with 0, the heads learn from the model without changing it.
         head_loss_weight (`float`, *optional*):
-            The weight w > 0 of the heads in the training loss `L_0 + w mean(L_n)`. By default, the loss is the paper's
-            `1/2 L_0 + 1/2 mean(L_n)`.
+            The weight w > 0 of the heads in the loss `L_0 + w mean(L_n)`; the paper's halves of both by default.
         head_loss_decay (`float`, *optional*, defaults to 1.0):
-            The loss weight of head n+1 relative to that of head n, greater than 0 and at most 1. The sum of the heads'
-            weights stays the same.
+            The loss weight of head n+1 relative to that of head n, above 0 and at most 1. Their sum stays the same.
         head_sample_rate (`float`, *optional*, defaults to 1.0):
-            The share ρ of its targets that each head is trained on in a step, greater than 0 and at most 1. They are
-            chosen at random, and their loss is divided by ρ.
+            The share ρ of its targets that each head is trained on in a step, above 0 and at most 1. They are chosen
+            at random, and their loss is divided by ρ.
         head_loss_tokens (`str`, *optional*, defaults to `"all"`):
-            The vocabulary of the heads' training loss: `"all"` tokens, or only the `"draft"` tokens, without the other
-            targets. This is cheaper, but only good for drafting: the ensemble needs probabilities of all tokens.
+            The vocabulary of the heads' training loss: `"all"` tokens, or only the `"draft"` tokens. This is cheaper,
+            but only good for drafting: the ensemble needs probabilities of all tokens.
         ngram_head_reads (`str`, *optional*, defaults to `"hidden"`):
             What head n reads: `"hidden"`, the hidden state, as in the paper; `"hidden+tokens"`, also the n tokens
-            between that position and the predicted token.
+            before the predicted one.
         ensemble_weights (`Sequence[float]`, *optional*):
-            The N weights of the ensemble `w_0 h + sum_n w_n ê_n`, instead of the paper's λ. See [`fit_ensemble`].
+            The N weights of the ensemble `w_0 h + sum_n w_n ê_n`, instead of a λ. See [`fit_ensemble`].
         draft_by_default (`bool`, *optional*, defaults to `False`):
             Whether `generate` drafts with the heads where that is possible, without `use_mtp=True`.
     """
@@ -87,10 +82,7 @@ class NgramConfigMixin(BackboneConfig):
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:
-        """
-        Names of the output fields that Trainer leaves out of its predictions: the backbone's list, and those that have
-        no batch dimension, `head_losses` and `head_counts`.
-        """
+        # Trainer's predictions have a batch dimension, which these fields have not.
         return [*super().keys_to_ignore_at_inference, "head_losses", "head_counts"]
 
     @classmethod
@@ -117,7 +109,7 @@ class NgramConfigMixin(BackboneConfig):
 
     @classmethod
     def _ngram_fields(cls) -> tuple[str, ...]:
-        """Return the names of the fields that the stock configuration does not have."""
+        """Return the names of the fields that are not the stock configuration's."""
         stock_fields = cls._ngram_backbone_config().__dataclass_fields__
         return tuple(name for name in cls.__dataclass_fields__ if name not in stock_fields)
 
@@ -132,11 +124,9 @@ class NgramConfigMixin(BackboneConfig):
         self.validate_ngram_fields()
 
     def validate_ngram_fields(self) -> None:
-        """
-        Raise a `ValueError` for the first N-gram field with an invalid value. Called when the configuration is created
-        or saved, and when a model is created from it.
-        """
+        """Raise a `ValueError` for an invalid N-gram field. Models call this, too: fields may have been set since."""
         check_integer("ngram_size", self.ngram_size, advice="Use 1 for the plain model.")
+        check_integer("ngram_head_expansion", self.ngram_head_expansion)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
@@ -146,19 +136,12 @@ class NgramConfigMixin(BackboneConfig):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
                 raise ValueError(f"`{name}` must be a finite number > 0, got {value!r}.")
-        check_integer("ngram_head_expansion", self.ngram_head_expansion)
         check_draft_vocab_size(self.draft_vocab_size)
         if self.ensemble_weights is not None:
             self.ensemble_weights = check_ensemble_weights(self.ensemble_weights, self.ngram_size)
             if self.ensemble_lambda:
-                raise ValueError(
-                    f"`ensemble_weights` and `ensemble_lambda={self.ensemble_lambda}` exclude each other: remove one."
-                )
-
-    def save_pretrained(self, *args, **kwargs) -> None:
-        # Fields may have been set since the configuration was created.
-        self.validate_ngram_fields()
-        super().save_pretrained(*args, **kwargs)
+                exclusive = f"`ensemble_weights` and `ensemble_lambda={self.ensemble_lambda}`"
+                raise ValueError(f"{exclusive} exclude each other: remove one.")
 
 
 def is_number(value: object) -> bool:
@@ -167,7 +150,7 @@ def is_number(value: object) -> bool:
 
 
 def check_integer(name: str, value: int, lowest: int = 1, advice: str = "") -> None:
-    """Raise a `ValueError` about `name`, with a sentence of `advice`, unless `value` is an integer >= `lowest`."""
+    """Raise a `ValueError` about `name`, ending with `advice`, unless `value` is an integer >= `lowest`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise ValueError(f"`{name}` must be an integer >= {lowest}, got {value!r}. {advice}".rstrip())
 
@@ -179,32 +162,27 @@ def check_fraction(name: str, value: float) -> None:
 
 
 def check_ensemble_weights(weights: Sequence[float], ngram_size: int) -> list[float]:
-    """Return the weights of the ensemble as a list; raise a `ValueError` unless they are N finite numbers, N > 1."""
+    """Return the weights as a list. Raise a `ValueError` unless they are N finite numbers, N > 1."""
     weights = list(weights)
     if ngram_size == 1:
         raise ValueError("`ensemble_weights` needs a model with heads: use `ngram_size` >= 2, or remove it.")
     if len(weights) != ngram_size or not all(map(is_number, weights)):
-        raise ValueError(
-            f"`ensemble_weights` must be {ngram_size} finite numbers, one for the next token and one per head, got "
-            f"{weights!r}."
-        )
+        raise ValueError(f"`ensemble_weights` must be {ngram_size} finite numbers, one per depth, got {weights!r}.")
     return weights
 
 
 def check_draft_vocab_size(size: int | None, vocab_size: float = math.inf) -> None:
     """Raise a `ValueError` unless `size` is an integer from 1 to `vocab_size`, or `None` for the full vocabulary."""
-    if size is None:
-        return
-    check_integer("draft_vocab_size", size, advice="Use `None` to draft from the full vocabulary.")
-    if size > vocab_size:
+    if size is not None:
+        check_integer("draft_vocab_size", size, advice="Use `None` to draft from the full vocabulary.")
+    if size is not None and size > vocab_size:
         raise ValueError(f"`draft_vocab_size` must be at most the vocabulary size, {vocab_size}, got {size}.")
 
 
 def refuse_misspelt(given: Iterable[str], own: tuple[str, ...]) -> None:
     """Raise a `TypeError` for a name that is almost one of our `own`: `**kwargs` of Transformers would swallow it."""
     for name in given:
-        intended = _intended(name, own)
-        if intended is not None:
+        if intended := _intended(name, own):
             raise TypeError(f"`{name}` is unknown: `{intended}` is probably meant.")
 
 

@@ -10,9 +10,8 @@ from .configuration import check_integer
 
 def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
-    Return the n-level word difference representation `Δ_n e`, by its recursive definition:
-    `Δ_1 e[t] = e[t+1] - e[t]` and `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`. The last position has no successor and
-    keeps `e[T-1]` at every level.
+    Return the n-level word difference representation `Δ_n e`: `Δ_1 e[t] = e[t+1] - e[t]` and
+    `Δ_n e[t] = Δ_{n-1} e[t+1] - Δ_{n-1} e[t]`. The last position keeps `e[T-1]` at every level.
 
     Args:
         embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
@@ -30,12 +29,9 @@ def wdr(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
     r"""
-    Return the conjugate term `Δ^r_n e`, which turns a word difference back into an embedding:
-    `wdr(e, n)[t] + conjugate(e, n)[t] = e[t+n]`. Its binomial form is `-sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`, so
-    position t depends on `e[t], ..., e[t+n-1]` only.
-
-    At its last positions, `wdr` implicitly continues the sequence by doubling, `e[T-1+k] = 2^k e[T-1]`. The same is
-    done here, so that the equation holds at every position.
+    Return the conjugate term `Δ^r_n e = -sum_{i=1..n} C(n,i) (-1)^i e[t+n-i]`, which turns a word difference back into
+    an embedding: `wdr(e, n)[t] + conjugate(e, n)[t] = e[t+n]`. At the last positions, `wdr` implicitly continues the
+    sequence by doubling, `e[T-1+k] = 2^k e[T-1]`. The same is done here, so that the equation holds everywhere.
 
     Args:
         embeddings (`torch.Tensor` of shape `(..., T, d)`): The embeddings `e` of a sequence.
@@ -52,16 +48,9 @@ def conjugate(embeddings: torch.Tensor, n: int) -> torch.Tensor:
 
 def conjugate_of(neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
     r"""
-    Return the conjugate term `-sum_{i=1..n} C(n,i) (-1)^i e_i` of an n-level difference. The level n is the number of
-    `neighbors`.
-
-    Args:
-        neighbors (`Sequence[torch.Tensor]`):
-            The embeddings `e_1, ..., e_n` of the n tokens next to the predicted one, nearest first, all of one shape.
-            They are the tokens before it in a causal model, after it in a masked one.
-
-    Returns:
-        `torch.Tensor` of the shape of `e_1`.
+    Return the conjugate term `-sum_{i=1..n} C(n,i) (-1)^i e_i`. The `neighbors`, `e_1, ..., e_n` of one shape, are the
+    embeddings of the n tokens next to the predicted one, nearest first: those before it in a causal model, after it in
+    a masked one.
     """
     n = len(neighbors)
     total = neighbors[0] if n == 1 else n * neighbors[0]

@@ -16,23 +16,11 @@ def read_documents(
     past_length: int | torch.Tensor = 0,
     last_record: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""
-    Return the run lengths and the positions of a batch's tokens. A token's run length is the number of tokens of its
-    document read so far, itself included; 0 for padding. The positions are `position_ids` or, if these are missing,
-    `past_length, past_length + 1, ...` in every row.
-
-    Args:
-        text (`Mapping[str, Any]`):
-            The model's inputs. Only `position_ids` and `attention_mask` are used; both may be missing.
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`):
-            The hidden states of the tokens. Only shape and device are used.
-        past_length (`int` or `torch.LongTensor`, *optional*, defaults to 0): The number of tokens in the cache.
-        last_record (`torch.LongTensor` of shape `(batch_size, 3)`, *optional*):
-            The id, run length and position of the last token in the cache. With `None`, every row starts a new
-            document.
-
-    Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: Run lengths and positions, `(batch_size, T)` each.
+    """
+    Return the run lengths (see [`run_lengths`]) and the positions of a batch's tokens, `(batch_size, T)` each. The
+    `text` may have `position_ids`, by default those after `past_length` cached tokens, and an `attention_mask`. Of
+    `hidden_states`, only shape and device are used. The `last_record`, `(batch_size, 3)`, is the id, run length and
+    position of the last cached token.
     """
     batch_size, length = hidden_states.shape[:2]
     position_ids = text.get("position_ids")
@@ -51,25 +39,13 @@ def run_lengths(
     previous_run: torch.Tensor | None = None,
     previous_position: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""
-    Return, for each position, how many tokens of its document it has read, its own included; 0 for padding. Head n
-    has predicted the token after position t if and only if `run[t] > n`.
+    """
+    Return the run length of each position, `(batch_size, T)`: how many tokens of its document it has read, its own
+    included; 0 for padding. Head n has predicted the token after position t if and only if `run[t] > n`.
 
-    Args:
-        position_ids (`torch.LongTensor` of shape `(batch_size, T)`):
-            The positions. A token continues the document of the token before it if its position is one higher.
-        is_real (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
-            False for padding; `None` without padding.
-        is_linked (`torch.BoolTensor` of shape `(batch_size, T)`, *optional*):
-            False for a token that cannot attend to the token before it, and so starts a document. With `None`, the
-            positions decide alone.
-        previous_run (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The run length of the token before the first one. With `None`, the first token starts a document.
-        previous_position (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The position of that token; given together with `previous_run`.
-
-    Returns:
-        `torch.LongTensor` of shape `(batch_size, T)`.
+    A token continues the document of the token before it if its position is one higher, unless that is padding (not
+    `is_real`) or cannot be attended to (not `is_linked`). `previous_run` and `previous_position`, `(batch_size,)`, are
+    those of the token before the first one; without them, the first token starts a document.
     """
     if previous_run is None:
         previous_run = previous_position = position_ids.new_zeros(position_ids.shape[0])
@@ -101,34 +77,20 @@ def has_next(runs: torch.Tensor, are_given: bool) -> torch.Tensor:
 
 
 def allowed_by(attention_mask: torch.Tensor) -> torch.Tensor:
-    """
-    Return a prepared attention mask as booleans of the same shape: True where attention is allowed. A float mask is
-    added to the attention scores, so it forbids attention where it is close to the minimum of its dtype.
-    """
+    """Return a prepared attention mask as booleans of the same shape: True where attention is allowed."""
     if not attention_mask.is_floating_point():
         return attention_mask.bool()
-    # A moderate value is a bias, not a mask.
+    # A float mask is added to the attention scores. A moderate value is a bias, not a mask.
     return attention_mask > torch.finfo(attention_mask.dtype).min / 2
 
 
 def read_attention_mask(
     attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    r"""
-    Read from an attention mask which of the last `length` tokens are real (no padding), and which are linked (can
-    attend to the token before them).
-
-    Args:
-        attention_mask (`torch.Tensor`, *optional*):
-            The usual 2D mask of ones and zeros, for the new tokens alone or with the cache before them; or a prepared
-            `(batch_size, 1, length, key_length)` mask, boolean or added to the attention scores. Anything else is
-            ignored.
-        length (`int`): The number of new tokens.
-        past_length (`int` or `torch.LongTensor`): The number of tokens in the cache.
-
-    Returns:
-        `(is_real, is_linked)`: Two boolean tensors of shape `(batch_size, length)`, as `run_lengths` takes them.
-        `is_linked` is `None` for a 2D mask, and both are `None` for an ignored one.
+    """
+    Return `is_real` and `is_linked` for [`run_lengths`], of the `length` new tokens after `past_length` cached ones.
+    The mask is 2D, ones and zeros for the new tokens alone or with the cache before them (`is_linked` is `None` then);
+    or a prepared `(batch_size, 1, length, key_length)` mask. Anything else is ignored: both are `None`.
     """
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim not in (2, 4):
         return None, None

@@ -13,10 +13,7 @@ def is_lambda(ensemble: float | Sequence[float]) -> bool:
 
 
 def weights_of(ensemble: float | Sequence[float], ngram_size: int) -> Sequence[float]:
-    """
-    Return the N weights of an ensemble: of the paper's λ, `1 - λ` for the next token and `λ/(N-1)` for each head;
-    given weights unchanged.
-    """
+    """Return the N weights of an ensemble. The paper's λ is `1 - λ` for the next token and `λ/(N-1)` for each head."""
     if not is_lambda(ensemble):
         return ensemble
     if ngram_size == 1:

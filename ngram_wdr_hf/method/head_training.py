@@ -14,9 +14,8 @@ POSITION_MULTIPLIER = 2862933555777941757
 
 def head_weights(ngram_size: int, loss_weight: float | None = None, decay: float = 1.0) -> list[float]:
     """
-    Return the loss weight of each depth. By default, one half for depth 0 and one half shared by the heads; with
-    `loss_weight`, 1 for depth 0 and `loss_weight` shared by the heads. Head n's share is proportional to `decay^n`.
-    Without heads (N = 1), depth 0 has weight 1.
+    Return the loss weight of each depth: one half for depth 0 and one half shared by the heads; with `loss_weight`, 1
+    for depth 0 and `loss_weight` shared by the heads. Head n's share is proportional to `decay^n`.
     """
     if ngram_size == 1:
         return [1.0]
@@ -27,28 +26,18 @@ def head_weights(ngram_size: int, loss_weight: float | None = None, decay: float
 
 @dataclass(frozen=True)
 class HeadTraining:
-    r"""
-    How the heads are trained in one step.
+    """How the heads are trained in one step."""
 
-    Args:
-        weights (`Sequence[float]`): The loss weight of each depth.
-        gradient (`float`, *optional*, defaults to 1.0):
-            The share γ of the heads' gradient that reaches the hidden states and the output embedding.
-        sample_rate (`float`, *optional*, defaults to 1.0): The share ρ of its targets that a head is trained on.
-        step (`int` or `torch.LongTensor` of shape `()`, *optional*, defaults to 0):
-            The seed of the sample. Each step should have its own.
-        tokens (`torch.LongTensor` of shape `(num_tokens,)`, *optional*):
-            The ids of the tokens that the heads tell apart, without duplicates: their loss is that of a vocabulary of
-            these tokens, and other targets do not count. `None` for the whole vocabulary.
-        trains_model (`bool`, *optional*, defaults to `True`):
-            Whether the model is trained as well. If not, depth 0 has no loss.
-    """
-
+    # The loss weight of each depth.
     weights: Sequence[float]
+    # The share γ of the heads' gradient that reaches the hidden states and the output embedding.
     gradient: float = 1.0
+    # The share ρ of its targets that a head is trained on, and the seed of the sample.
     sample_rate: float = 1.0
     step: int | torch.Tensor = 0
+    # The vocabulary of the heads' loss, `(num_tokens,)`; other targets do not count. All tokens by default.
     tokens: torch.Tensor | None = None
+    # Whether the model is trained, too: depth 0 has a loss.
     trains_model: bool = True
 
     @property
@@ -69,14 +58,10 @@ class HeadTraining:
         return targets.masked_fill(~torch.isin(targets, self.tokens), IGNORE_INDEX)
 
     def choose(self, targets: torch.Tensor, n: int) -> torch.BoolTensor:
-        r"""
-        Return which targets head n is trained on, `(batch_size, T)`. The choice depends on the step, the head, the
-        position and the targets of the batch row only: it is the same for every batch size and number of processes,
-        and leaves the random number generators alone.
-
-        Args:
-            targets (`torch.LongTensor` of shape `(batch_size, T)`): Head n's targets; -100 for none.
-            n (`int`): The depth.
+        """
+        Return which of its `targets`, `(batch_size, T)`, head n is trained on. The choice depends on the step, the
+        head, the position and the targets of the batch row only (so equal rows of a batch get the same): it is the
+        same for every batch size and number of processes, and leaves the random number generators alone.
         """
         is_target = targets != IGNORE_INDEX
         rate = self.sample_rate if self.weights[n] else 0.0

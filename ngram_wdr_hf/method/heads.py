@@ -16,28 +16,14 @@ from .head_training import HeadTraining
 
 
 class NgramHead(nn.Module):
-    r"""
+    """
     The paper's `MLP^n`: two linear layers of the model's width d with an activation between them, `2 d^2 + 2 d`
-    parameters. It maps hidden states `(..., d)` to predictions of the same shape: word differences for WDR heads,
-    embeddings for simple heads. A head that also reads the tokens before the predicted one has more inputs, and adds
-    its output to the hidden state.
-
-    Args:
-        width (`int`): The model's width d.
-        activation (`str`): The Transformers name of the activation between the layers.
-        target (`str`, *optional*, defaults to `"wdr"`): What the head predicts, `"wdr"` or `"simple"`.
-        num_tokens_read (`int`, *optional*, defaults to 0): How many tokens head n reads: 0, or n.
-        expansion (`int`, *optional*, defaults to 1): The width between the two layers, in multiples of d.
+    parameters, or with `expansion` times that width between them. It maps hidden states `(..., d)` to word differences
+    or, with the target `"simple"`, to embeddings. A head that also reads the n tokens before the predicted one has
+    more inputs, and adds its output to the hidden state.
     """
 
-    def __init__(
-        self,
-        width: int,
-        activation: str,
-        target: str = "wdr",
-        num_tokens_read: int = 0,
-        expansion: int = 1,
-    ):
+    def __init__(self, width: int, activation: str, target: str = "wdr", num_tokens_read: int = 0, expansion: int = 1):
         super().__init__()
         self.target = target
         self.num_tokens_read = num_tokens_read
@@ -56,14 +42,9 @@ class NgramHead(nn.Module):
         return hidden_states + self.fc_out(self.activation(self.fc_in(inputs)))
 
     def predict(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
-        r"""
-        Return the predicted embedding `ê`, of shape `(..., d)`.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(..., d)`): The hidden states to predict from.
-            neighbors (`Sequence[torch.Tensor]`, n of shape `(..., d)`):
-                The output embeddings of the n tokens next to the predicted one, nearest first. A simple head that
-                reads no tokens ignores them.
+        """
+        Return the predicted embedding `ê`, `(..., d)`, from hidden states of that shape. The `neighbors`, n tensors of
+        it, are the output embeddings of the n tokens next to the predicted one, nearest first.
         """
         # Accelerate may have placed a head on another device.
         prediction = self(hidden_states, neighbors).to(hidden_states.device)
@@ -78,26 +59,19 @@ def _root_mean_square(states: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class NgramPredictions:
-    r"""
+    """
     The predicted embeddings of all depths and, with labels, their targets. Depth 0 is the model's own prediction,
     depth n is head n's. The loss, the ensemble, the grid over λ and the diagnostics all start from this object.
-
-    Args:
-        embeddings (`Sequence[torch.Tensor]`, N of shape `(..., d)`):
-            The predicted embeddings per depth. In a causal model, depth n is `(batch_size, K_n, d)`: for each of the
-            last `K_n` positions, head n's prediction of the next token, made n positions earlier. In a masked model,
-            depth n is `(number of targets, d)`.
-        targets (`Sequence[torch.Tensor]`, *optional*):
-            The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
-        training ([`HeadTraining`], *optional*): How the heads are trained, for the loss; `None` for the paper's way.
-        runs (`torch.LongTensor` of shape `(batch_size, K_0)`, *optional*):
-            The run lengths of the positions, which the ensemble needs; `None` if it is not used.
     """
 
+    # Per depth. In a causal model, `(batch_size, K_n, d)`: for each of the last `K_n` positions, head n's prediction
+    # of the next token, made n positions earlier. In a masked model, `(number of targets, d)`.
     embeddings: Sequence[torch.Tensor]
-    # With labels; `None` without.
+    # The target ids per depth, of the same shape without d; -100 for no target. `None` without labels.
     targets: Sequence[torch.Tensor] | Any = None
+    # The run lengths, `(batch_size, K_0)`, which the ensemble needs.
     runs: torch.Tensor | None = None
+    # How the heads are trained, for the loss; `None` for the paper's way.
     training: HeadTraining | None = None
 
     @classmethod
@@ -111,23 +85,19 @@ class NgramPredictions:
         training: HeadTraining | None = None,
     ) -> "NgramPredictions":
         r"""
-        Apply the heads of a causal model, and align their predictions by the token that they predict. WDR heads'
-        predictions become embeddings by their conjugate terms. Depth n has predictions for the last
-        `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in another document or at
-        one of the P earlier positions.
+        Apply the heads of a causal model, and align their predictions by the token that they predict. Depth n has
+        predictions for the last `K_n = min(K, P + K - n)` positions. It has no target where its prediction was made in
+        another document or at one of the P earlier positions. With a sample, head n has predictions and targets at the
+        chosen positions only: `(num_chosen, d)` and `(num_chosen,)`.
 
         Args:
             heads (`nn.ModuleList`): The N - 1 heads.
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
                 The hidden states `h` of P earlier positions, then of the K positions to predict from.
-            embeddings (`torch.Tensor` of shape `(batch_size, P + K, d)`, *optional*):
-                The output embeddings of the tokens at all P + K positions; `None` for heads that need no tokens.
+            embeddings (`torch.Tensor` of the same shape, *optional*): The output embeddings, if heads need them.
             runs (`torch.LongTensor` of shape `(batch_size, K)`): The run lengths of the K positions.
-            next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*):
-                The token after each of the K positions; -100 for no target. With `None`, the result has no targets.
-            training ([`HeadTraining`], *optional*):
-                How the heads are trained. With a sample, the embeddings and targets of head n are those of the chosen
-                positions only: `(num_chosen, d)` and `(num_chosen,)`.
+            next_tokens (`torch.LongTensor` of shape `(batch_size, K)`, *optional*): The targets; -100 for none.
+            training ([`HeadTraining`], *optional*): How the heads are trained.
         """
         kept, length = runs.shape[1], hidden_states.shape[1]
         predicted, targets = [hidden_states[:, length - kept :]], None
@@ -164,8 +134,8 @@ class NgramPredictions:
 
     def past(self, n: int) -> torch.Tensor:
         """
-        Return head n's past predictions of each next token, of shape `(batch_size, K, d)`. Where it has none in the
-        same document, the main prediction takes its place. Needs `runs`.
+        Return head n's past predictions of each next token, `(batch_size, K, d)`. Where it has none in the same
+        document, the main prediction takes its place.
         """
         main, prediction = self.main, self.embeddings[n]
         if prediction.shape[1] < main.shape[1]:
@@ -175,8 +145,7 @@ class NgramPredictions:
     def ensemble(self, ensemble: float | Sequence[float]) -> torch.Tensor:
         """
         Return the ensemble `w_0 h + sum_n w_n ê_n`, of shape `(batch_size, K, d)`, for the paper's λ or for N weights.
-        Where head n has no past prediction, its weight goes to the main prediction. Without heads, and with a weight
-        of 0 for every head and 1 for the main prediction, these are the main predictions.
+        Where head n has no past prediction, its weight goes to the main prediction.
         """
         weights = weights_of(ensemble, len(self.embeddings))
         if len(self.embeddings) == 1 or is_plain(weights):
@@ -187,7 +156,7 @@ class NgramPredictions:
         return total
 
     def counts(self) -> torch.Tensor:
-        """Return the number of targets that the loss of each depth has, integers of shape `(N,)`."""
+        """Return the number of targets in the loss of each depth, integers of shape `(N,)`."""
         counts = torch.stack([(target != IGNORE_INDEX).sum() for target in self.targets])
         if self.training is not None and not self.training.trains_model:
             counts[0] = 0

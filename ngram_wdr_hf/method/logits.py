@@ -16,12 +16,8 @@ SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_ca
 class LogitShape:
     r"""
     The scaling and soft-capping that some backbones apply to their logits. Calling the object applies both: the
-    scaling `z = logits * multiplier / divisor`, then the soft cap `soft_cap * tanh(z / soft_cap)`.
-
-    Args:
-        multiplier (`float`, *optional*, defaults to 1.0): The factor of the logits.
-        divisor (`float`, *optional*, defaults to 1.0): What the logits are divided by.
-        soft_cap (`float`, *optional*): The bound that the logits' magnitude approaches; `None` for no cap.
+    scaling `z = logits * multiplier / divisor`, then, unless it is `None`, the soft cap
+    `soft_cap * tanh(z / soft_cap)`.
     """
 
     multiplier: float = 1.0
@@ -30,13 +26,9 @@ class LogitShape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "LogitShape":
-        """
-        Return the shape that the fields of a Transformers configuration describe. Without such fields, it leaves
-        logits unchanged.
-        """
-        # `vars` because this runs in every decoding step, and `getattr` on a configuration is slow.
+        """Return the shape that the fields of a configuration of Transformers describe."""
+        # Some encoder-decoder models have one configuration per side. `getattr` on a configuration is slow.
         fields = vars(config)
-        # Some encoder-decoder models have one configuration per side.
         if isinstance(fields.get("decoder"), PreTrainedConfig):
             fields = vars(fields["decoder"])
         multiplier, divisor, soft_cap = (
@@ -65,32 +57,23 @@ class LogitShape:
 @dataclass(frozen=True)
 class LogitLayer:
     r"""
-    The output embedding with its bias, scaling and soft cap. Calling it turns predictions `(..., d)` into logits
+    The output embedding `W` with its bias, scaling and soft cap. Calling it turns predictions `(..., d)` into logits
     `(..., vocab_size)`.
-
-    Args:
-        weight (`torch.Tensor` of shape `(vocab_size, d)`): The output embedding `W`.
-        bias (`torch.Tensor` of shape `(vocab_size,)`, *optional*): The logit bias; `None` for no bias.
-        shape ([`LogitShape`], *optional*): The scaling and soft-capping; none of both by default.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
+    weight: torch.Tensor  # (vocab_size, d)
+    bias: torch.Tensor | None = None  # (vocab_size,)
     shape: LogitShape = field(default_factory=LogitShape)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "LogitLayer":
-        """
-        Return the logit layer of a language model, sharing its weights. Raise a `ValueError` if the output embedding
-        has an adapter, or is offloaded or sharded.
-        """
+        """Return the logit layer of a language model, sharing its weights."""
         layer = model.get_output_embeddings()
         # PEFT's wrapper of single trainable tokens has no bias.
         if hasattr(layer, "base_layer") or not hasattr(layer, "bias"):
             raise ValueError(
                 "`target_modules` and `trainable_token_indices` must not include the output embedding, nor an input "
-                "embedding tied to it: the N-gram loss reads its weights and ignores an adapter on it. With PEFT, "
-                "list it in `modules_to_save` instead."
+                "embedding tied to it: the N-gram loss would ignore an adapter on it. Use PEFT's `modules_to_save`."
             )
         bias = _final_bias(model)
         return cls(output_weight(model), layer.bias if bias is None else bias.view(-1), LogitShape.of(model.config))
@@ -103,10 +86,7 @@ class LogitLayer:
         return self.bias if self.bias is None or self.shape.scale == 1.0 else self.bias * self.shape.scale
 
     def scaled(self, predictions: torch.Tensor) -> torch.Tensor:
-        """
-        Return the predictions times the scale, `multiplier / divisor`. Their product with `weight`, plus
-        `scaled_bias`, is the logits before the soft cap.
-        """
+        """Return the predictions times the scale: their product with `weight`, plus `scaled_bias`, is to be capped."""
         return predictions if self.shape.scale == 1.0 else predictions * self.shape.scale
 
     def select(self, tokens: torch.Tensor) -> "LogitLayer":
@@ -116,8 +96,8 @@ class LogitLayer:
 
 def logits_of(model: PreTrainedModel, predictions: torch.Tensor) -> torch.Tensor:
     """
-    Return the logits `(..., vocab_size)` of predictions `(..., d)`, scaled and soft-capped as in the backbone. Unlike
-    `LogitLayer`, this calls the model's own output embedding, so an adapter on it takes effect.
+    Return the logits `(..., vocab_size)` of predictions `(..., d)`. Unlike `LogitLayer`, this calls the model's own
+    output embedding, so an adapter on it takes effect.
     """
     logits = model.get_output_embeddings()(predictions)
     bias = _final_bias(model)
@@ -137,24 +117,18 @@ def keep_positions(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> 
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
-    """
-    Return the weights of the output embedding `W`, `(vocab_size, d)`. Raise a `ValueError` if they are offloaded or
-    sharded.
-    """
+    """Return the output embedding `W`, `(vocab_size, d)`. Raise a `ValueError` if it is offloaded or sharded."""
     weight = model.get_output_embeddings().weight
     if weight.device.type == "meta" or hasattr(weight, "placements"):
         raise ValueError(
-            f"`{type(model).__name__}` has an offloaded or sharded output embedding, which the N-gram loss and the "
-            "ensemble read: keep it on one device, or use `ensemble_lambda=0` without `labels`."
+            f"`{type(model).__name__}` has an offloaded or sharded output embedding, which loss and ensemble read: "
+            "keep it on one device, or use `ensemble_lambda=0` without `labels`."
         )
     return weight
 
 
 def target_embeddings(model: PreTrainedModel, token_ids: torch.Tensor) -> torch.Tensor | None:
-    """
-    Return the output embeddings `e(x)` of tokens, detached and of shape `(*token_ids.shape, d)`, for WDR heads and for
-    heads that read tokens. Return `None` for a model whose heads need no tokens.
-    """
+    """Return the output embeddings `e(x)` of tokens, `(*token_ids.shape, d)`; `None` if the heads need no tokens."""
     if not model.ngram_needs_tokens:
         return None
     # Detached, so that the loss does not reach `W` through the inputs of the logit layer (paper, section 3.2.2).

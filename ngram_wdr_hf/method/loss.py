@@ -12,8 +12,8 @@ from .head_training import HeadTraining, head_weights
 from .heads import NgramPredictions
 from .logits import LogitLayer
 
-# Logits per chunk: enough for efficient matrix products, few next to a model's activations. Accelerators usually run
-# in half precision, where fewer and larger chunks also sum more exactly.
+# Logits per chunk: enough for efficient matrix products, few next to a model's activations. In half precision, as is
+# usual on accelerators, larger chunks also sum more exactly.
 CHUNK_ELEMENTS = 2**25
 CHUNK_ELEMENTS_ACCELERATOR = 2**26
 LARGEST_CHUNK = 1024
@@ -34,25 +34,13 @@ def ngram_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Return the weighted sum of all depths' losses, `1/2 L_0 + 1/(2(N-1)) sum_n L_n` by default, or `L_0` for N = 1.
-    Depth 0 is the model's own prediction, depth n that of head n. `L_n` is the cross entropy summed over depth n's
-    targets, divided by a count that is the same for all depths.
-
-    Args:
-        predictions ([`NgramPredictions`]):
-            The predictions of all depths, with targets. Their `training` has the loss weights.
-        layer ([`LogitLayer`]): The logit layer that all depths share.
-        label_smoothing (`float`, *optional*, defaults to 0.0): The ε of label smoothing.
-        num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-            The count to divide by, from Trainer; the number of depth 0's targets by default.
-
-    Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: The loss, a scalar; and the mean NLL of each depth over its own targets,
-        of shape `(N,)`, without label smoothing and detached. Without targets, both are 0. So is the NLL of
-        depth 0 if the model is not trained.
+    `L_n` is the cross entropy summed over depth n's targets, divided by a count that is the same for all depths: that
+    of depth 0's targets, or Trainer's `num_items_in_batch`. Return also the mean NLL of each depth over its own
+    targets, `(N,)`, without label smoothing and detached. Without targets, both are 0.
     """
     rows = [layer.scaled(prediction.reshape(-1, prediction.shape[-1])) for prediction in predictions.embeddings]
     targets = [target.reshape(-1) for target in predictions.targets]
-    rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias], len(rows))
+    *rows, weight, bias = _autocast([*rows, layer.weight, layer.scaled_bias])
     if not torch.is_grad_enabled():
         # `_ChunkedLoss` computes gradients for inputs with `requires_grad`, even when gradients are disabled.
         rows, weight, bias = [row.detach() for row in rows], weight.detach(), None if bias is None else bias.detach()
@@ -96,19 +84,13 @@ def _head_loss(weight, bias, shape, training, target, factor, rows) -> tuple[tor
 
 
 def at_least_one(count: int | torch.Tensor, device: torch.device) -> int | torch.Tensor:
-    """
-    Return `max(count, 1)`, a divisor that makes the loss of a batch without targets 0 instead of 0/0. An `int` stays
-    an `int`; a tensor becomes a scalar tensor on `device`.
-    """
+    """Return `max(count, 1)`: divided by it, the loss of a batch without targets is 0 instead of 0/0."""
     return count.to(device).clamp(min=1).reshape(()) if isinstance(count, torch.Tensor) else max(count, 1)
 
 
 @torch.no_grad()
 def mean_nll(predictions: NgramPredictions, layer: LogitLayer) -> torch.Tensor:
-    """
-    Return the mean NLL of each depth over its own targets, of shape `(len(predictions.embeddings),)`, without label
-    smoothing and without gradients.
-    """
+    """Return the mean NLL of each depth over its own targets, without label smoothing and without gradients."""
     return ngram_loss(predictions, layer)[1] if predictions.embeddings else layer.weight.new_empty(0)
 
 
@@ -116,17 +98,9 @@ def mean_nll(predictions: NgramPredictions, layer: LogitLayer) -> torch.Tensor:
 def grid_nll(
     predictions: NgramPredictions, ensembles: Sequence[float | Sequence[float]], layer: LogitLayer
 ) -> torch.Tensor:
-    r"""
-    Return the summed next-token NLL of several ensembles. The paper's ensemble is linear in λ, and so are its logits
-    before the soft cap: two products with the output embedding are enough for all values of λ. Weights take one each.
-
-    Args:
-        predictions ([`NgramPredictions`]): The predictions of all depths, with targets.
-        ensembles (`Sequence[float | Sequence[float]]`): The ensembles: values of λ, or N weights.
-        layer ([`LogitLayer`]): The logit layer.
-
-    Returns:
-        `torch.Tensor` of shape `(len(ensembles),)`.
+    """
+    Return the summed next-token NLL of several ensembles, each a λ or N weights, `(len(ensembles),)`. Logits before
+    the soft cap are linear in λ: two products with the output embedding are enough for all values of it.
     """
     targets = predictions.targets[0]
     is_target = targets != IGNORE_INDEX
@@ -150,10 +124,7 @@ def grid_nll(
 
 
 def chunk_rows(weight: torch.Tensor) -> int:
-    """
-    Return how many rows of logits to compute at once, given the output embedding: at most `LARGEST_CHUNK`, fewer for a
-    large vocabulary, and at least 1.
-    """
+    """Return how many rows of logits to compute at once with an output embedding."""
     elements = CHUNK_ELEMENTS if weight.device.type == "cpu" else CHUNK_ELEMENTS_ACCELERATOR
     return max(1, min(LARGEST_CHUNK, elements // weight.shape[0]))
 
@@ -165,9 +136,9 @@ def product_dtype(weight: torch.Tensor) -> torch.dtype:
 
 class _ChunkedLoss(torch.autograd.Function):
     """
-    Autograd function with two outputs: the loss, summed over all rows with their factors; and the NLL of each row
-    without its factor, 0 for a row without target and not differentiable. The rows are in one or two groups: those of
-    depth 0, and those of all heads, which add only the share γ of their gradients to the output embedding.
+    Autograd function with two outputs: the loss, summed over all rows with their factors; and the NLL of each row, 0
+    for a row without target and not differentiable. The rows are in one or two groups: those of depth 0, and those of
+    all heads, which add only the share γ of their gradients to the output embedding.
 
     The gradients are computed together with the loss, while the logits of a chunk are there.
     """
@@ -229,10 +200,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx, grad_loss, _):
         # The gradients were computed with the loss, so autograd would take them for constants.
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "The N-gram training loss has no second derivatives. Remove `create_graph=True`, or use the loss of "
-                "evaluation mode."
-            )
+            raise RuntimeError("The N-gram training loss has no second derivatives. Remove `create_graph=True`.")
         factor, grads = grad_loss / ctx.scale, ctx.saved_tensors
         # Copying the gradient of the output embedding takes time. On an accelerator, so does reading the factor.
         if factor.device.type != "cpu" or factor != 1.0:
@@ -265,16 +233,11 @@ def _multiply_by_parts(rows: torch.Tensor, weight: torch.Tensor, logits: torch.T
 
 
 def _cross_entropy(
-    aligned: torch.Tensor,
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    soft_cap: float | None,
-    label_smoothing: float,
+    aligned: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, soft_cap: float | None, label_smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. `logits`,
-    `(R, vocab_size)` and not yet soft-capped, are the first columns of `aligned`, which is contiguous. In their place,
-    leave their gradients, also in rows without target.
+    Return the NLL of each row, 0 for a row without target, and the same with label smoothing, `(R,)` each. Leave their
+    gradients in place of the `logits`, `(R, vocab_size)` and not yet capped, the first columns of `aligned`.
     """
     if soft_cap is not None:
         logits.div_(soft_cap).tanh_()
@@ -299,13 +262,10 @@ def _cross_entropy(
     return nll, smoothed_nll
 
 
-def _autocast(tensors: list[torch.Tensor | None], num_rows: int):
-    """
-    Split `tensors` into the first `num_rows` (a list), the output embedding and the bias. Under `torch.autocast`, cast
-    them to its dtype; a bias of `None` stays `None`.
-    """
+def _autocast(tensors: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Return the tensors, cast if `torch.autocast` is enabled."""
     device_type = tensors[0].device.type
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        tensors = [tensor if tensor is None else tensor.to(dtype) for tensor in tensors]
-    return tensors[:num_rows], tensors[num_rows], tensors[num_rows + 1]
+    if not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return [tensor if tensor is None else tensor.to(dtype) for tensor in tensors]

@@ -7,16 +7,10 @@ from .differences import conjugate
 
 
 def plain_ngram_loss(hidden_states, input_ids, heads, output_embedding, target="wdr") -> torch.Tensor:
-    r"""
-    Return `1/2 L_0 + 1/(2(N-1)) sum_n L_n` for full rows of one document each, without smoothing. Slow, and with all
-    logits in memory: it is for readers, and for tests of [`ngram_loss`].
-
-    Args:
-        hidden_states (`torch.Tensor` of shape `(batch_size, T, d)`): `h`; `h[t]` has seen `x[0..t]`.
-        input_ids (`torch.LongTensor` of shape `(batch_size, T)`): The tokens `x`.
-        heads (`nn.ModuleList`): The N - 1 heads; head n predicts `x[t+1+n]` from `h[t]`.
-        output_embedding (`torch.Tensor` of shape `(vocab_size, d)`): `W`, shared by all depths.
-        target (`str`, *optional*, defaults to `"wdr"`): What the heads predict, `"wdr"` or `"simple"`.
+    """
+    Return `1/2 L_0 + 1/(2(N-1)) sum_n L_n` for full rows of one document each, without smoothing: slow, for readers
+    and for tests of [`ngram_loss`]. `h[t]`, of `hidden_states` `(batch_size, T, d)`, has seen the tokens `x[0..t]`;
+    from it, head n of the N - 1 `heads` predicts `x[t+1+n]`. All depths share the output embedding `W`.
     """
     x, length = input_ids, input_ids.shape[1]
     e = output_embedding.detach()[x]  # (batch_size, T, d)

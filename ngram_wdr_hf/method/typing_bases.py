@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         ngram_heads: nn.ModuleList
         draft_token_ids: torch.Tensor
 
+        @property
+        def ngram_vocab_size(self) -> int: ...
+
         def get_output_embeddings(self) -> nn.Linear: ...
 
 else:

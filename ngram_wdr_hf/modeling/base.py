@@ -1,10 +1,9 @@
 """The base of every model with N-gram heads: the heads on a backbone, and what all kinds of models do with them."""
 
-import inspect
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field, make_dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, initialization
-from transformers.generation.utils import ALL_CACHE_NAMES
 
 from ..method.head_training import HeadTraining, head_weights
 from ..method.heads import NgramHead, NgramPredictions
@@ -22,14 +20,10 @@ from .checkpoint import CheckpointMixin
 
 # The arguments of `forward` that no backbone has.
 OWN_ARGUMENTS = ("ensemble_lambda", "ensemble_weights", "last_hidden_state")
-BYPASSED = (
-    "This backward pass trains the backbone but not its N-gram heads: the loss was not computed by the model. Pass "
-    "`labels` to the model and use its `loss` (in Trainer, without `label_smoothing_factor` or `compute_loss_func`; "
-    "with TRL, use `NgramSFTTrainer`), or freeze the heads with `model.ngram_heads.requires_grad_(False)`."
-)
-EVALUATION_MODE = (
-    "This backward pass trains the backbone but not its N-gram heads: in evaluation mode, the loss leaves them out. "
-    "Call `model.train()` first (`from_pretrained` returns a model in evaluation mode), or freeze the heads with "
+UNTRAINED_HEADS = (
+    "This backward pass trains the backbone but not its N-gram heads. Pass `labels` to the model in training mode "
+    "(`model.train()`; `from_pretrained` returns a model in evaluation mode) and use its `loss` (in Trainer, without "
+    "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`), or freeze the heads with "
     "`model.ngram_heads.requires_grad_(False)`."
 )
 
@@ -47,10 +41,12 @@ class NgramHeadsMixin(CheckpointMixin):
     ngram_step: int | torch.Tensor = 0
     # Factors of the heads' loss weights, for a schedule; `None` for 1.
     ngram_head_factors: Sequence[float] | None = None
-    # Whether the current forward pass applies the heads.
-    _ngram_applies_heads = False
+    # Whether the heads read the hidden states of the next call of the decoder.
+    _ngram_reads_states = False
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
+        if not hasattr(config, "validate_ngram_fields"):
+            raise ValueError(f"`config` must be a {self.config_class.__name__}, got a {type(config).__name__}.")
         # `from_pretrained(..., ngram_size=4)` sets fields after the configuration was validated.
         config.validate_ngram_fields()
         super().__init__(config, *args, **kwargs)
@@ -64,14 +60,9 @@ class NgramHeadsMixin(CheckpointMixin):
         config, width = self.config, self.get_output_embeddings().weight.shape[1]
         self.ngram_needs_tokens = config.ngram_needs_tokens
         reads_tokens = config.ngram_head_reads == "hidden+tokens"
+        options = (config.ngram_head_activation, config.ngram_target)
         self.ngram_heads = nn.ModuleList(
-            NgramHead(
-                width,
-                config.ngram_head_activation,
-                config.ngram_target,
-                n if reads_tokens else 0,
-                config.ngram_head_expansion,
-            )
+            NgramHead(width, *options, n if reads_tokens else 0, config.ngram_head_expansion)
             for n in range(1, config.ngram_size)
         )
 
@@ -86,10 +77,7 @@ class NgramHeadsMixin(CheckpointMixin):
             super()._init_weights(module)
 
     def _ngram_head_deviation(self) -> float:
-        """
-        Return the standard deviation for initialising the heads' weights: the backbone's, from `initializer_range` or
-        `init_std` in its configuration, or else 0.02.
-        """
+        """Return the standard deviation of the heads' initial weights: the backbone's, or else 0.02."""
         names = ("initializer_range", "init_std")
         return next((value for name in names if (value := getattr(self.config, name, None))), 0.02)
 
@@ -103,29 +91,24 @@ class NgramHeadsMixin(CheckpointMixin):
         return self.get_decoder()
 
     def _ngram_expect_heads(self, decoder: nn.Module, args: tuple, outputs: Any) -> None:
-        """
-        Forward hook of the decoder, which training code may call without this model's forward. Warn in a backward pass
-        through hidden states that the heads have not read.
-        """
-        if self.training and not self._ngram_applies_heads:
-            self._ngram_warn_in_backward(outputs[0], BYPASSED)
+        """Forward hook of the decoder: warn in a backward pass through hidden states that no head reads."""
+        reads_states, self._ngram_reads_states = self._ngram_reads_states, False
+        if self.training and not reads_states:
+            self._ngram_warn_in_backward(outputs[0])
 
-    def _ngram_warn_in_backward(self, tensor: torch.Tensor, message: str) -> None:
-        """Warn with `message` in a backward pass to `tensor` that has given no gradient to the trainable heads."""
+    def _ngram_warn_in_backward(self, tensor: torch.Tensor) -> None:
+        """Warn in a backward pass to `tensor` that has given no gradient to the trainable heads."""
         parameters = [parameter for parameter in self.ngram_heads.parameters() if parameter.requires_grad]
 
         def warn(_: torch.Tensor) -> None:
             if all(parameter.grad is None for parameter in parameters):
-                warnings.warn(message, stacklevel=2)
+                warnings.warn(UNTRAINED_HEADS, stacklevel=2)
 
         if parameters and tensor.requires_grad and not torch.compiler.is_compiling():
             tensor.register_hook(warn)
 
     def _ngram_run_backbone(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """
-        Run the backbone's base model on `inputs`. Return its last hidden states, `(batch_size, T, d)`, and the other
-        fields of its output by name.
-        """
+        """Run the base model. Return its last hidden states, `(batch_size, T, d)`, and its other outputs by name."""
         base_model = self.base_model
         if base_model is self:
             # Some backbones do not name their base model by their `base_model_prefix`.
@@ -134,10 +117,7 @@ class NgramHeadsMixin(CheckpointMixin):
         return fields.pop("last_hidden_state"), fields
 
     def _ngram_head_training(self, samples: bool = True, **fields: Any) -> HeadTraining:
-        """
-        Return how the heads are trained in this step; without `samples`, at all positions. `fields` are other fields
-        of [`HeadTraining`].
-        """
+        """Return how the heads are trained in this step, with other `fields` of it; all positions unless `samples`."""
         config = self.config
         weights = head_weights(config.ngram_size, config.head_loss_weight, config.head_loss_decay)
         if self.ngram_head_factors is not None:
@@ -158,16 +138,12 @@ class NgramHeadsMixin(CheckpointMixin):
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """Return the output fields `loss`, `head_losses` and `head_counts` in training mode."""
-        loss, head_losses = ngram_loss(
-            predictions, LogitLayer.of(self), self.config.label_smoothing, num_items_in_batch
-        )
+        smoothing = self.config.label_smoothing
+        loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses, "head_counts": predictions.counts()}
 
     def _ngram_add_router_loss(self, fields: dict[str, Any], attention_mask: torch.Tensor | None) -> None:
-        """
-        Add the load-balancing loss of a mixture of experts to `fields["loss"]`, as the stock class does, if the
-        backbone returned router logits.
-        """
+        """Add the load-balancing loss to `fields["loss"]`, as the stock class does, if there are router logits."""
         if not any(value for name, value in fields.items() if name.endswith("router_logits")):
             return
         # Transformers has it as a function in the module of each architecture, and nowhere else.
@@ -178,17 +154,11 @@ class NgramHeadsMixin(CheckpointMixin):
                 f"`output_router_logits=True` is not supported in training for {type(self).__name__}, whose "
                 "load-balancing loss is unknown: set it to `False`."
             )
-        num_experts, num_chosen, weight = sizes
-        fields["aux_loss"] = module.load_balancing_loss_func(
-            fields["router_logits"], num_experts, num_chosen, attention_mask
-        )
-        fields["loss"] = fields["loss"] + weight * fields["aux_loss"].to(fields["loss"].device)
+        loss = module.load_balancing_loss_func(fields["router_logits"], *sizes[:2], attention_mask)
+        fields |= {"aux_loss": loss, "loss": fields["loss"] + sizes[2] * loss.to(fields["loss"].device)}
 
     def _ngram_output(self, fields: dict[str, Any]) -> Any:
-        """
-        Return `fields` as an object of the model's output class. If the class lacks some of them, because only this
-        backbone returns them, a subclass with additional fields is used.
-        """
+        """Return `fields` as an object of the model's output class, with more fields if this backbone has more."""
         output_class = self.ngram_output_class
         if not fields.keys() <= output_class.__dataclass_fields__.keys():
             output_class = _with_fields(output_class, frozenset(fields))
@@ -197,38 +167,7 @@ class NgramHeadsMixin(CheckpointMixin):
 
 @cache
 def _with_fields(output_class: type, names: frozenset[str]) -> type:
-    """
-    Return a subclass of `output_class`, of the same name, with an additional field for each of `names` that it lacks.
-    """
+    """Return a subclass of `output_class`, of the same name, with a field for each of `names` that it lacks."""
     extra_names = sorted(names - output_class.__dataclass_fields__.keys())
     fields = [(name, Any, field(default=None)) for name in extra_names]
     return make_dataclass(output_class.__name__, fields, bases=(output_class,))
-
-
-def takes_arguments_of(backbone: type[PreTrainedModel]) -> Callable[[type[NgramHeadsMixin]], type[NgramHeadsMixin]]:
-    """
-    Return a class decorator for a model made on the spot whose backbone has other arguments than the mixin: it gets a
-    `forward` with the backbone's signature, which Transformers and Trainer read, and our own arguments by name.
-    """
-    parameters = list(inspect.signature(backbone.forward).parameters.values())
-    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD][1:]
-    end = len(parameters) - (parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
-    parameters[end:end] = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OWN_ARGUMENTS
-    ]
-
-    def decorate(model_class: type[NgramHeadsMixin]) -> type[NgramHeadsMixin]:
-        def forward(self, *args, **kwargs):
-            return self.ngram_forward(dict(zip(names[: len(args)], args, strict=True)), **kwargs)
-
-        vars(forward)["__signature__"] = inspect.Signature(parameters)
-        forward.__doc__ = model_class.forward.__doc__
-        model_class.forward = forward
-        model_class.ngram_cache_name = next(
-            (name for name in ALL_CACHE_NAMES if name in names), model_class.ngram_cache_name
-        )
-        if not model_class.ngram_text_prefix and "ngram_rows_can_move" not in vars(model_class):
-            model_class.ngram_rows_can_move = "position_ids" in names
-        return model_class
-
-    return decorate

@@ -11,19 +11,13 @@ from transformers import Cache, initialization
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
 from transformers.utils import can_return_tuple
 
-from ..decoding.cache_history import (
-    NgramHistory,
-    StaticNgramHistory,
-    can_host_history,
-    history_of,
-    tokens_in,
-)
+from ..decoding.cache_history import NgramHistory, StaticNgramHistory, can_host_history, history_of, tokens_in
 from ..method.configuration import refuse_misspelt
 from ..method.documents import IGNORE_INDEX, has_next, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, keep_positions, logits_of, target_embeddings
 from ..method.loss import at_least_one, grid_nll, mean_nll
-from .base import EVALUATION_MODE, OWN_ARGUMENTS, NgramHeadsMixin
+from .base import OWN_ARGUMENTS, NgramHeadsMixin
 from .generation import NgramGenerationMixin
 
 
@@ -35,10 +29,9 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
         The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The number of targets of each depth; in training, of those that `head_losses` is computed on.
-    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
-    `return_last_hidden_state=True` and without `labels`):
-        The hidden states at the positions that have logits.
+        The number of targets of each depth that `head_losses` is computed on.
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, without `labels`):
+        With `return_last_hidden_state=True`, the hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -49,26 +42,24 @@ class NgramCausalLMOutput(CausalLMOutputWithCrossAttentions):
 class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     r"""
     Mixin that adds N-gram heads, their loss and the ensemble to a causal language model of Transformers:
-    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. It calls the backbone's base model and output
-    embedding unchanged. `forward` takes the backbone's arguments and three more:
+    `class WDRNgramLlamaForCausalLM(NgramMixin, LlamaForCausalLM)`. `forward` takes the backbone's arguments and three
+    more:
 
     ensemble_lambda (`float` or `Sequence[float]`, *optional*):
         The paper's λ for this call; the configuration's by default. `generate` passes it on. Several values are
         evaluated in one pass, in evaluation mode with labels: `loss` has one value per λ, and there are no `logits`.
     ensemble_weights (`Sequence[float]`, *optional*):
-        The N weights of the ensemble for this call, instead of a λ. Several sets of weights are evaluated like several
-        λ, after them.
+        The N weights of the ensemble for this call, instead of a λ. Several sets are evaluated like several λ.
     last_hidden_state (`torch.Tensor` of shape `(batch_size, T, d)`, *optional*):
-        The hidden states of a frozen backbone, if they are known. The backbone is not run then, of an encoder-decoder
-        neither side, and the training loss is that of the heads only: `head_losses[0]` is 0.
+        The hidden states of a frozen backbone, if they are known. The backbone is not run then, and the training loss
+        is that of the heads only: `head_losses[0]` is 0.
 
     In training mode with labels, `loss` is the N-gram loss, that of [`plain_ngram_loss`] computed in chunks, and there
     are `logits` only if `logits_to_keep` asks for them. In evaluation mode with labels, `loss` is the mean next-token
     NLL of the ensemble: `exp(loss)` is the perplexity in the paper. `logits` are always those of the ensemble.
 
     WDR heads and heads that read tokens need `input_ids`: they cannot be trained with `inputs_embeds`, and head n
-    takes part in the ensemble only where the last n tokens were given as ids. Simple heads that read only the hidden
-    state work with both.
+    takes part in the ensemble only where the last n tokens were given as ids.
 
     With heads, no prediction of any depth crosses padding or a document boundary (`position_ids` that do not continue
     by 1). Without heads (`ngram_size=1`), the labels alone define the targets, as in the backbone.
@@ -82,8 +73,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     # Whether positions can be given per batch row. Drafting needs that, as rows accept different numbers of tokens.
     ngram_rows_can_move = True
 
-    # `shift_labels` is among `kwargs`: Trainer takes every named argument with "label" in its name for labels that a
-    # batch must have.
+    # `shift_labels` is among `kwargs`: Trainer expects every named argument with "label" in its name in a batch.
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -99,17 +89,10 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramCausalLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-        }
-        return self.ngram_forward(
-            inputs, labels, logits_to_keep, ensemble_lambda, ensemble_weights, last_hidden_state, **kwargs
-        )
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        inputs |= {"position_ids": position_ids, "past_key_values": past_key_values, "use_cache": use_cache}
+        own = (ensemble_lambda, ensemble_weights, last_hidden_state)
+        return self.ngram_forward(inputs, labels, logits_to_keep, *own, **kwargs)
 
     @can_return_tuple
     def ngram_forward(
@@ -126,7 +109,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return_last_hidden_state: bool = False,
         **kwargs,
     ) -> NgramCausalLMOutput:
-        """Do what every `forward` does. `inputs` are the backbone's own arguments; `kwargs` are passed on to it."""
+        """Do what every `forward` does. `inputs` and `kwargs` are the backbone's own arguments."""
         if kwargs and not torch.compiler.is_compiling():
             refuse_misspelt(kwargs, OWN_ARGUMENTS)
         inputs = {**inputs, **kwargs}
@@ -139,8 +122,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             ensemble = self._ngram_ensembles(ensemble_lambda, ensemble_weights, next_tokens)
         if ensemble != 0 and "block_table" in inputs:
             raise ValueError(
-                "The ensemble cannot be used in continuous batching, whose paged cache cannot store its history: set "
-                "`model.config.ensemble_lambda = 0` (and no `ensemble_weights`), or use `generate`."
+                "The paged cache of continuous batching cannot host an ensemble: use `ensemble_lambda=0`."
             )
         # The loss needs every position, so with labels the logits are sliced afterwards.
         keep = logits_to_keep if next_tokens is None and isinstance(logits_to_keep, int) else 0
@@ -161,21 +143,15 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             if fields["logits"] is not None and not keeps_all:
                 fields["logits"] = keep_positions(fields["logits"], logits_to_keep)
             if ensemble == 0:
-                self._ngram_warn_in_backward(fields["loss"], EVALUATION_MODE)
+                self._ngram_warn_in_backward(fields["loss"])
         return self._ngram_output(fields)
 
     def ngram_predictions(
         self, labels: torch.Tensor | None = None, shift_labels: torch.Tensor | None = None, **inputs
     ) -> NgramPredictions:
-        """
-        Return the predictions of all depths for a batch, with targets if labels are given. The arguments are those of
-        `forward`. `shift_labels` are labels that are already shifted; they take precedence over `labels`.
-        """
-        next_tokens = self._ngram_next_tokens(labels, shift_labels)
-        is_shifted = shift_labels is not None
-        return self._ngram_predict(
-            {**inputs, "use_cache": False}, next_tokens, uses_ensemble=True, is_shifted=is_shifted
-        )[0]
+        """Return the predictions of all depths for a batch, with targets if labels are among the inputs."""
+        next_tokens, inputs = self._ngram_next_tokens(labels, shift_labels), {**inputs, "use_cache": False}
+        return self._ngram_predict(inputs, next_tokens, uses_ensemble=True, is_shifted=shift_labels is not None)[0]
 
     def _ngram_predict(
         self,
@@ -188,23 +164,18 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     ) -> tuple[NgramPredictions, dict[str, Any]]:
         """
         Run the backbone and the heads. Return the predictions of the tokens after the last `keep` positions (0: all),
-        and the other fields of the backbone's output. The heads are applied only if the loss (`next_tokens` given) or
-        the ensemble needs them; otherwise there is only depth 0. `is_shifted` tells that `next_tokens` were given as
-        such, and not made from labels.
+        and the other fields of the backbone's output. Without targets (`next_tokens`) and ensemble, there is only
+        depth 0. `is_shifted` tells that `next_tokens` were given as such, and not made from labels.
         """
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
-        text = self._ngram_text(inputs)
-        past = inputs.get(self.ngram_cache_name)
+        text, past = self._ngram_text(inputs), inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
         applies_heads = len(self.ngram_heads) > 0 and (uses_ensemble or next_tokens is not None)
         if next_tokens is not None:
             self._ngram_check_labels(text, next_tokens)
         if last_hidden_state is None:
-            if not torch.compiler.is_compiling():
-                self._ngram_applies_heads = applies_heads
+            self._ngram_reads_states = applies_heads
             hidden_states, fields = self._ngram_run_backbone(inputs)
-            if not torch.compiler.is_compiling():
-                self._ngram_applies_heads = False
         else:
             hidden_states, fields = last_hidden_state.to(self.dtype), {}
         past = past if fields.get(self.ngram_cache_name) is None else fields[self.ngram_cache_name]
@@ -217,11 +188,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             targets = None if next_tokens is None else [next_tokens]
             return NgramPredictions([hidden_states[:, -keep:]], targets), fields
 
-        text = {
-            name: value.to(device) if isinstance(value, torch.Tensor) else value
-            for name, value in text.items()
-            if name in ("input_ids", "attention_mask", "position_ids")
-        }
+        names = ("input_ids", "attention_mask", "position_ids")
+        text = {name: text[name].to(device) for name in names if isinstance(text.get(name), torch.Tensor)}
         past_length = past_length.to(device) if isinstance(past_length, torch.Tensor) else past_length
         history = self._ngram_history(past, hidden_states.device) if uses_ensemble else None
         last_record = None if history is None else history.last_record()
@@ -263,9 +231,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         num_items_in_batch: int | torch.Tensor | None,
     ) -> dict[str, torch.Tensor | None]:
         """
-        Return the output fields `loss`, `head_losses`, `head_counts` and `logits` in evaluation mode. The loss is the
-        ensemble's next-token NLL, divided by the number of targets or `num_items_in_batch`. With a list of ensembles,
-        it has one value for each, and `logits` is `None`.
+        Return the output fields `loss`, the ensemble's next-token NLL, `head_losses`, `head_counts` and `logits` in
+        evaluation mode. With a list of ensembles, `loss` has one value for each, and `logits` is `None`.
         """
         layer, targets, logits, main_nll = LogitLayer.of(self), predictions.targets[0], None, None
         if isinstance(ensemble, list):
@@ -290,8 +257,8 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         self, ensemble_lambda: Any, ensemble_weights: Any, next_tokens: torch.Tensor | None
     ) -> float | tuple[float, ...] | list[float | tuple[float, ...]]:
         """
-        Return the ensemble of this call: λ, or a tuple of N weights. Return a list if several are given, those by λ
-        first; that takes evaluation mode and targets. With neither argument, the ensemble is the configuration's.
+        Return the ensemble of this call, by default the configuration's: λ, or a tuple of N weights; a list if several
+        are given, those by λ first.
         """
         has_lambdas = isinstance(ensemble_lambda, (list, tuple))
         weights = [] if ensemble_weights is None else list(ensemble_weights)
@@ -299,10 +266,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             return self.ngram_ensemble(ensemble_lambda, ensemble_weights)
         lambdas = list(ensemble_lambda) if has_lambdas else []
         if self.training or next_tokens is None or not [*lambdas, *weights]:
-            raise ValueError(
-                "`ensemble_lambda` takes several values only in evaluation mode with `labels`, and not an empty list. "
-                "Pass one number."
-            )
+            raise ValueError("`ensemble_lambda` takes several values only in evaluation mode with `labels`.")
         return [self.ngram_ensemble(value) for value in lambdas] + [
             self.ngram_ensemble(ensemble_weights=value) for value in weights
         ]
@@ -310,10 +274,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
     def _ngram_next_tokens(
         self, labels: torch.Tensor | None, shift_labels: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """
-        Return the target after each position, `(batch_size, T)`, -100 for none: `shift_labels`, or else `labels`, in
-        decoder-only models shifted by one. `None` if neither is given.
-        """
+        """Return the target after each position, `(batch_size, T)`, -100 for none; `None` without labels."""
         if shift_labels is not None or labels is None:
             return None if shift_labels is None else shift_labels.long()
         if not self.ngram_shifts_labels:
@@ -329,34 +290,26 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         return inputs
 
     def _ngram_past_length(self, past: Any) -> int | torch.Tensor:
-        """Return the number of tokens in the cache before this call; 0 without a cache, or if it is no `Cache`."""
-        return tokens_in(past) if past is None or isinstance(past, Cache) else 0
+        """Return the number of tokens in the cache before this call; 0 without one of Transformers' own caches."""
+        return tokens_in(past) if isinstance(past, Cache) else 0
 
     def _ngram_history(self, past: Any, device: torch.device) -> NgramHistory | StaticNgramHistory | None:
-        """
-        Return the ensemble's history in the cache, added if missing, on the given device; `None` without a cache.
-        Raise a `ValueError` if the cache cannot host one.
-        """
+        """Return the ensemble's history in the cache, added if missing; `None` without a cache."""
         if past is not None and not can_host_history(past):
-            raise ValueError(
-                f"`ensemble_lambda` > 0 cannot be used with the cache of {type(self).__name__}: {type(past).__name__} "
-                "cannot store past predictions. Set `ensemble_lambda=0` or `use_cache=False`."
-            )
+            names = f"{type(past).__name__}, the cache of {type(self).__name__}"
+            raise ValueError(f"`ensemble_lambda` > 0 cannot be used with {names}: use 0, or `use_cache=False`.")
         return history_of(past, len(self.ngram_heads), device)
 
     def _ngram_check_labels(self, text: dict[str, Any], next_tokens: torch.Tensor) -> None:
         """Raise a `ValueError` for labels without token ids, or of another shape, which might be broadcast."""
         prefix, tokens = self.ngram_text_prefix, text.get("input_ids")
         if tokens is None and self.ngram_needs_tokens:
-            raise ValueError(
-                f"`{prefix}inputs_embeds` cannot be used with `labels`: the heads' losses need the tokens. Pass "
-                f"`{prefix}input_ids` instead."
-            )
+            advice = f"the heads need the tokens, `{prefix}input_ids`"
+            raise ValueError(f"`{prefix}inputs_embeds` cannot be used with `labels`: {advice}.")
         shape = text["inputs_embeds"].shape[:2] if tokens is None else tokens.shape
         if next_tokens.shape != shape:
-            raise ValueError(
-                f"`labels` must have the shape of the tokens, {tuple(shape)}, got {tuple(next_tokens.shape)}."
-            )
+            shapes = f"{tuple(shape)}, got {tuple(next_tokens.shape)}"
+            raise ValueError(f"`labels` must have the shape of the tokens, {shapes}.")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -1,10 +1,9 @@
 """Loading and saving: what saved head weights mean, and the code that a checkpoint carries."""
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -15,15 +14,12 @@ from transformers.conversion_mapping import (
 
 from ..method.typing_bases import Backbone
 
-logger = logging.getLogger(__name__)
-
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")
 # Where to publish, as in `push_to_hub`.
 PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "token", "revision", "create_pr", "tags")
-OTHER_HEADS = "load it without `{name}`, or add new heads to its trunk, loaded with the stock Transformers class"
+OTHER_HEADS = "load it without `{name}`, or add new heads to its trunk, loaded with the stock class"
 # The fields that decide what saved weights mean, and what to do instead of changing them. The other fields weigh
-# losses and predictions (`ensemble_lambda`, `label_smoothing`, `bow_loss_weight`) or select the targets of the heads
-# (`wdr_compose`): they may change between two trainings.
+# losses and predictions or select the targets of the heads: they may change between two trainings.
 FIELDS_OF_WEIGHTS = {
     "ngram_size": OTHER_HEADS,
     "ngram_target": OTHER_HEADS,
@@ -36,8 +32,8 @@ FIELDS_OF_WEIGHTS = {
 
 class CheckpointMixin(Backbone):
     """
-    Mixin that loads a checkpoint with heads as what it was saved as, and saves one that loads without this package. A
-    plain backbone's checkpoint gets new heads, which Transformers reports as missing weights.
+    Mixin that loads a checkpoint with heads as what it was saved as, and saves one that loads without this package.
+    Heads that a checkpoint lacks are new, and Transformers reports them as missing weights.
     """
 
     @classmethod
@@ -58,38 +54,36 @@ class CheckpointMixin(Backbone):
             # Transformers would upload what its own `save_pretrained` writes, without the code file.
             options = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **options)
-        if kwargs.get("is_main_process", True):
-            self._ngram_write_code(save_directory)
+        # Of a class that was loaded from a code file, Transformers copies that file.
+        if kwargs.get("is_main_process", True) and not self.is_remote_code():
+            self._ngram_write_code(Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def _ngram_write_code(self, save_directory: str | os.PathLike) -> None:
+    def _ngram_write_code(self, folder: Path) -> None:
         """Write the code file, and point the configuration to it."""
-        if self.is_remote_code():
-            return  # Transformers copies the file that the class was loaded from.
-        try:
+        try:  # Transformers wants all other imports of a code file to be installed.
             from ngram_wdr_hf.modeling.code_file import write_code_file
         except ImportError:
             return
-        auto_map = write_code_file(type(self), Path(save_directory))
-        if auto_map:
+        if auto_map := write_code_file(type(self), folder):
             self.config.auto_map = auto_map
 
 
 def announce(model_class: type[CheckpointMixin]) -> None:
     """
-    Let Transformers find a class with heads where it looks for its own: by name, as `transformers serve` does, and in
-    the table of weights that have other names or shapes in checkpoints than in the model.
+    Let Transformers find a new class with heads where it looks for its own: by name, as `transformers serve` does, and
+    in the table of weights that have other names or shapes in checkpoints than in the model.
     """
     setattr(transformers, model_class.__name__, model_class)
-    backbone: Any = model_class.ngram_backbone_class()
-    names = {
-        model_class.__name__: backbone.__name__,
-        model_class.config_class.model_type: backbone.config_class.model_type,
-    }
-    for own_name, name in names.items():
+    config_class, backbone = model_class.config_class, cast(Any, model_class.ngram_backbone_class())
+    for name, own in (
+        (backbone.__name__, model_class.__name__),
+        (backbone.config_class.model_type, config_class.model_type),
+    ):
         conversions = get_checkpoint_conversion_mapping(name)
         if conversions is not None:
-            register_checkpoint_conversion_mapping(own_name, conversions, overwrite=True)
+            # The code file of a checkpoint may have registered a class of this name.
+            register_checkpoint_conversion_mapping(own, conversions, overwrite=True)
 
 
 def check_fields_of_weights(
@@ -107,16 +101,12 @@ def check_fields_of_weights(
     if name_or_path is None or not FIELDS_OF_WEIGHTS.keys() & requested.keys():
         return
     fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
-    # A plain class that saves the trunk keeps the N-gram fields in its configuration, but has no heads.
-    if fields.get("model_type") == config_class.model_type:
-        saved = config_class.from_dict(fields)
-        # Without heads, the fields of heads mean nothing.
-        compared = FIELDS_OF_WEIGHTS if saved.ngram_size > 1 else ["ngram_size"]
-        _refuse_other_fields(saved, requested, compared, name_or_path)
-
-
-def _refuse_other_fields(saved, requested, compared, name_or_path) -> None:
-    for name in compared:
+    if fields.get("model_type") != config_class.model_type:
+        # A plain class that saves the trunk keeps the N-gram fields in its configuration, but has no heads.
+        return
+    saved = config_class.from_dict(fields)
+    # Without heads, the fields of heads mean nothing.
+    for name in FIELDS_OF_WEIGHTS if saved.ngram_size > 1 else ["ngram_size"]:
         value, saved_value = requested.get(name), getattr(saved, name)
         if value is not None and saved_value is not None and value != saved_value:
             raise ValueError(

@@ -29,8 +29,7 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
 
     Args:
         bow_loss_weight (`float`, *optional*, defaults to 0.0):
-            The weight of the bag-of-words loss (Ma et al. 2018), the paper's baseline: all positions together predict
-            every token of the target sentence. 0 disables it.
+            The weight of the bag-of-words loss (Ma et al. 2018), the paper's baseline. 0 disables it.
     """
 
     bow_loss_weight: float = 0.0
@@ -45,17 +44,10 @@ class NgramSeq2SeqConfigMixin(NgramConfigMixin):
 @dataclass
 class NgramSeq2SeqLMOutput(Seq2SeqLMOutput):
     r"""
-    The backbone's output, and:
+    The backbone's output, `head_losses`, `head_counts` and `last_hidden_state` as in [`NgramCausalLMOutput`], and:
 
-    head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL of each depth over its own targets, detached. Index 0 is the next token's, without the ensemble.
-    head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The number of targets of each depth; in training, of those that `head_losses` is computed on.
     bow_loss (`torch.FloatTensor`, a scalar, *optional*, returned in training with `bow_loss_weight` > 0):
         The bag-of-words loss without its weight, detached. It is part of `loss`, with its weight.
-    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, K, d)`, *optional*, returned with \
-    `return_last_hidden_state=True` and without `labels`):
-        The hidden states at the positions that have logits.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -69,10 +61,8 @@ class NgramSeq2SeqMixin(NgramMixin):
     [`NgramMixin`] for an encoder-decoder model of Transformers, with the heads on its decoder:
     `class WDRNgramBartForConditionalGeneration(NgramSeq2SeqMixin, BartForConditionalGeneration)`.
 
-    Everything applies to the decoder's text. `labels` are aligned with the decoder's predictions and are not shifted.
-    Missing `decoder_input_ids` are made from the labels, as in the backbone. `decoder_position_ids` of shape
-    `(batch_size, T)` override the decoder's own positions. With `bow_loss_weight` > 0 in the configuration, the
-    bag-of-words loss is added to the training loss.
+    `labels` are aligned with the decoder's predictions and are not shifted. Missing `decoder_input_ids` are made from
+    the labels, as in the backbone. `decoder_position_ids`, `(batch_size, T)`, override the decoder's own positions.
     """
 
     config: NgramSeq2SeqConfigMixin
@@ -98,45 +88,35 @@ class NgramSeq2SeqMixin(NgramMixin):
         last_hidden_state: torch.Tensor | None = None,
         **kwargs,
     ) -> NgramSeq2SeqLMOutput:
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "decoder_input_ids": decoder_input_ids,
-            "decoder_attention_mask": decoder_attention_mask,
-            "encoder_outputs": encoder_outputs,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "decoder_inputs_embeds": decoder_inputs_embeds,
-            "use_cache": use_cache,
-        }
-        ensemble = {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
-        return self.ngram_forward(inputs, labels, **ensemble, last_hidden_state=last_hidden_state, **kwargs)
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        inputs |= {"decoder_input_ids": decoder_input_ids, "decoder_inputs_embeds": decoder_inputs_embeds}
+        inputs |= {"decoder_attention_mask": decoder_attention_mask, "encoder_outputs": encoder_outputs}
+        inputs |= {"past_key_values": past_key_values, "use_cache": use_cache}
+        kwargs |= {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
+        return self.ngram_forward(inputs, labels, last_hidden_state=last_hidden_state, **kwargs)
 
     @property
     def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]
         # `positions_of_rows` needs a position table that takes `position_ids`.
-        position_table = getattr(self.get_decoder(), "embed_positions", None)
-        return (
-            isinstance(position_table, nn.Embedding)
-            and "position_ids" in inspect.signature(position_table.forward).parameters
-        )
+        table = getattr(self.get_decoder(), "embed_positions", None)
+        return isinstance(table, nn.Embedding) and "position_ids" in inspect.signature(table.forward).parameters
 
     def _ngram_backbone_inputs(self, inputs: dict[str, Any], next_tokens: torch.Tensor | None) -> dict[str, Any]:
         if next_tokens is None:
             return inputs
         inputs = {**inputs, "use_cache": False}
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
-            inputs["decoder_input_ids"] = self._ngram_decoder_inputs(next_tokens)
+            inputs["decoder_input_ids"] = self._ngram_shift_right(next_tokens)
         return inputs
 
-    def _ngram_decoder_inputs(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder's input ids for `labels`, shifted to the right by the backbone's own function."""
+    def _ngram_shift_right(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the decoder's input for predicting `tokens`, made by the backbone's own function."""
         prepare = getattr(self, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
-            return prepare(labels)
+            return prepare(tokens)
         # Some backbones have only a function in their module.
         shift = sys.modules[self.ngram_backbone_class().__module__].shift_tokens_right
-        return shift(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        return shift(tokens, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def _ngram_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
         names = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")
@@ -155,10 +135,8 @@ class NgramSeq2SeqMixin(NgramMixin):
         if weight:
             layer, targets = LogitLayer.of(self), predictions.targets[0]
             if layer.shape.soft_cap is not None:
-                raise ValueError(
-                    f"`bow_loss_weight` > 0 cannot be used with {type(self).__name__}, whose logits are soft-capped: "
-                    "set it to 0."
-                )
+                name = type(self).__name__
+                raise ValueError(f"`bow_loss_weight` > 0 cannot be used with the soft-capped logits of {name}.")
             bow_loss = bag_of_words_nll(layer.scaled(predictions.main), targets, layer.weight, layer.scaled_bias)
             count = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
             bow_loss = bow_loss / at_least_one(count, bow_loss.device)

@@ -13,7 +13,7 @@ from ..method.documents import IGNORE_INDEX, read_documents
 from ..method.heads import NgramPredictions
 from ..method.logits import LogitLayer, logits_of, target_embeddings
 from ..method.loss import at_least_one, mean_nll
-from .base import EVALUATION_MODE, OWN_ARGUMENTS, NgramHeadsMixin
+from .base import OWN_ARGUMENTS, NgramHeadsMixin
 
 COMPOSITIONS = ("all", "masked")
 
@@ -36,19 +36,12 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
         if self.wdr_compose not in COMPOSITIONS:
             raise ValueError(f"`wdr_compose` must be one of {', '.join(COMPOSITIONS)}, got {self.wdr_compose!r}.")
         if self.ngram_target != "wdr":
-            raise ValueError(
-                f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}. Use "
-                "`ngram_size=1` for the plain model."
-            )
-        unsupported = ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")
-        given = [f"`{name}`" for name in unsupported if getattr(self, name)]
-        given += ["`head_loss_tokens='draft'`"] if self.head_loss_tokens == "draft" else []
-        if given:
-            raise ValueError(f"{' and '.join(given)} cannot be used with masked language models: remove it.")
-        if getattr(self, "is_decoder", False):
-            raise ValueError(
-                "`is_decoder=True` is not supported by masked language models, which are bidirectional: remove it."
-            )
+            raise ValueError(f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}.")
+        given = {name: getattr(self, name) for name in ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")}
+        given["head_loss_tokens='draft'"] = self.head_loss_tokens == "draft"
+        given["is_decoder=True"] = getattr(self, "is_decoder", False)
+        for name in filter(given.get, given):
+            raise ValueError(f"`{name}` cannot be used with masked language models: remove it.")
 
 
 @dataclass
@@ -57,9 +50,9 @@ class NgramMaskedLMOutput(MaskedLMOutput):
     The backbone's output, and:
 
     head_losses (`torch.FloatTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The mean NLL of each depth over its own targets, detached. Depth 0 is the model's own prediction.
+        The mean NLL of each depth over its own targets, detached.
     head_counts (`torch.LongTensor` of shape `(ngram_size,)`, *optional*, returned when `labels` is provided):
-        The number of targets per depth.
+        The number of these targets.
     """
 
     head_losses: torch.FloatTensor | None = None
@@ -76,8 +69,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     training loss is `1/2 L_0 + 1/(2(N-1)) sum_n L_n`.
 
     A token with a label is masked. Head n has no target where one of the next n tokens is padding or belongs to
-    another document (`position_ids` that do not continue by 1). With `wdr_compose="masked"`, all of them need a label,
-    too.
+    another document (`position_ids` that do not continue by 1), or has no label with `wdr_compose="masked"`.
 
     In training mode with labels, `loss` is this loss and no logits are returned. Otherwise `logits` are those of the
     plain backbone, and with labels `loss` is the mean NLL of the masked tokens.
@@ -96,14 +88,12 @@ class NgramMaskedMixin(NgramHeadsMixin):
         num_items_in_batch: int | torch.Tensor | None = None,
         **kwargs,
     ) -> NgramMaskedLMOutput:
-        """Do what every `forward` does. `inputs` are the backbone's own arguments; `kwargs` are passed on to it."""
-        for name in OWN_ARGUMENTS:
-            if name in kwargs:
-                raise TypeError(f"`{name}` is no argument of masked language models, which have no ensemble.")
+        """Do what every `forward` does. `inputs` and `kwargs` are the backbone's own arguments."""
+        if unknown := set(OWN_ARGUMENTS) & kwargs.keys():
+            raise TypeError(f"`{unknown.pop()}` is no argument of masked language models, which have no ensemble.")
         inputs = {**inputs, **kwargs}
-        self._ngram_applies_heads = labels is not None
+        self._ngram_reads_states = labels is not None
         hidden_states, fields = self._ngram_run_backbone(inputs)
-        self._ngram_applies_heads = False
         if labels is None:
             fields["logits"] = logits_of(self, self._ngram_transform(hidden_states))
             return self._ngram_output(fields)
@@ -122,14 +112,11 @@ class NgramMaskedMixin(NgramHeadsMixin):
         count = len(scores) if num_items_in_batch is None else num_items_in_batch
         nll = F.cross_entropy(scores, predictions.targets[0], reduction="sum")
         fields["loss"] = nll / at_least_one(count, scores.device)
-        self._ngram_warn_in_backward(fields["loss"], EVALUATION_MODE)
+        self._ngram_warn_in_backward(fields["loss"])
         return self._ngram_output(fields)
 
     def _ngram_transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """
-        Return the base model's hidden states after the layers that the backbone has before its output embedding. They
-        are the input of the logit layer and of the heads. Every class defines this.
-        """
+        """Return hidden states after the backbone's layers before its output embedding. Every class defines this."""
         raise NotImplementedError
 
     def _ngram_decoder(self) -> torch.nn.Module:
@@ -139,10 +126,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
     def _ngram_predict(
         self, hidden_states: torch.Tensor, text: dict[str, Any], labels: torch.Tensor
     ) -> NgramPredictions:
-        """
-        Return the predictions of all tokens with a label in the batch. Depth n is `(number of targets, d)`: it holds
-        only the tokens for which head n has a target.
-        """
+        """Return the predictions of the masked tokens, each depth `(number of its targets, d)`."""
         rows, columns = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
         main = self._ngram_transform(hidden_states[rows, columns])
         masked_tokens = labels[rows, columns]
@@ -153,10 +137,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
             return NgramPredictions(predicted, targets)
         compose = self.config.wdr_compose
         if compose == "all" and text.get("input_ids") is None:
-            raise ValueError(
-                "`inputs_embeds` cannot be used with `labels`: the heads compose masked tokens with the next tokens. "
-                "Pass `input_ids` instead."
-            )
+            raise ValueError("`inputs_embeds` cannot be used with `labels`: the heads need the tokens, `input_ids`.")
         known = labels if compose == "masked" else torch.where(labels == IGNORE_INDEX, text["input_ids"], labels)
         runs, _ = read_documents(text, hidden_states)
         # `remaining`: the masked tokens whose next n tokens can be composed. `following`: the embeddings of those.

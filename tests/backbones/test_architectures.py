@@ -1,4 +1,7 @@
-"""The tables in docs/backbones.md, row by row: supported features work, unsupported ones raise an error."""
+"""
+The tables in docs/backbones.md, row by row: supported features work, unsupported ones raise an error. All of them work
+with the backbones that other tests are about.
+"""
 
 import pytest
 import torch
@@ -6,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from ngram_wdr_hf import with_ngram_heads
 from tests.support.architectures import ARCHITECTURES, REFUSED
+from tests.support.backbones import BACKBONES, plain_backbone
 from tests.support.errors import raises_naming
 from tests.support.processes import ROOT
 from tests.support.tiny import left_pad, random_ids
@@ -30,15 +34,19 @@ def test_the_tables_are_complete():
     assert REASONS.keys() == REFUSED.keys()
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *(name for name in BACKBONES if name != "reformer")])
 def models(request):
     """The stock model, the same model with large random heads, and its row of the table."""
-    stock = ARCHITECTURES[request.param].build()
+    if request.param in BACKBONES:
+        stock = plain_backbone(request.param).to(BACKBONES[request.param].padded_dtype)
+        stock.generation_config.eos_token_id = None
+    else:
+        stock = ARCHITECTURES[request.param].build()
     model = with_ngram_heads(stock)
     for parameter in model.ngram_heads.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     names = ("trains", "ensemble", "padding", "drafts", "checkpointing")
-    return stock, model, dict(zip(names, SUPPORTED[request.param], strict=True))
+    return stock, model, dict(zip(names, SUPPORTED.get(request.param, ["yes"] * 5), strict=True))
 
 
 def generate(model, ids, mask=None, ensemble_lambda=0.4, **options):

@@ -1,17 +1,16 @@
 """Every backbone: losses, gradients and logits against the slow reference, N = 1, checkpoints, a Trainer's step."""
 
+import inspect
+
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    GenerationMixin,
-    PreTrainedModel,
-    Trainer,
-    TrainingArguments,
-)
+import transformers
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PreTrainedModel, StaticCache
+from transformers.utils.generic import find_labels
 
 import ngram_wdr_hf
+from ngram_wdr_hf import with_ngram_heads
+from ngram_wdr_hf.modeling.base import OWN_ARGUMENTS
 from ngram_wdr_hf.modeling.causal import NgramMixin
 from tests.support import reference
 from tests.support.backbones import (
@@ -26,8 +25,8 @@ from tests.support.backbones import (
 )
 from tests.support.masked import tiny_masked
 from tests.support.processes import run_without_package
-from tests.support.tiny import left_pad, random_ids
-from tests.support.training import ONE_STEP, gradients_by_backward
+from tests.support.tiny import T5_SIZES, left_pad, random_ids
+from tests.support.training import gradients_by_backward
 
 # The second row is shorter, by a multiple of Reformer's chunks.
 LEFT_IDS, LEFT_MASK = left_pad([random_ids(1, 12)[0], random_ids(1, 8, seed=1)[0]])
@@ -49,16 +48,20 @@ def expected_loss(model: PreTrainedModel, labels: torch.LongTensor) -> tuple[tor
 
 
 def test_all_named_classes_are_here():
-    models = {
-        value
-        for value in (getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__)
-        if isinstance(value, type) and issubclass(value, NgramMixin)
-    }
-    assert {backbone.ours for backbone in BACKBONES.values()} == models
-    for backbone in BACKBONES.values():
-        assert backbone.ours.ngram_backbone_class() is backbone.stock
-        # Transformers asks this of every class that generates.
-        assert GenerationMixin in backbone.ours.__bases__
+    public = (getattr(ngram_wdr_hf, name) for name in ngram_wdr_hf.__all__)
+    named = {value for value in public if isinstance(value, type) and issubclass(value, NgramMixin)}
+    assert named <= {backbone.ours for backbone in BACKBONES.values()}
+
+
+def test_class(name):
+    """The arguments are the backbone's, in its order, and then ours."""
+    backbone = BACKBONES[name]
+    assert backbone.ours.ngram_backbone_class() is backbone.stock
+    # Transformers asks this of every class that generates.
+    assert GenerationMixin in backbone.ours.__bases__
+    ours, stock = (list(inspect.signature(cls.forward).parameters) for cls in (backbone.ours, backbone.stock))
+    assert [argument for argument in ours if argument not in OWN_ARGUMENTS] == stock
+    assert ours[-4:-1] == list(OWN_ARGUMENTS) and find_labels(backbone.ours) == ["labels"]
 
 
 @torch.no_grad()
@@ -141,22 +144,43 @@ def test_padded_rows_are_rows_alone(name):
     assert not torch.allclose(model(**forward_inputs(model, LEFT_IDS)).logits[1, -1], logits[1, -1], atol=0.01)
 
 
+def new_cache(model: PreTrainedModel, kind: str) -> DynamicCache | StaticCache | EncoderDecoderCache | None:
+    """Return a cache with room for a few more tokens; `None` if the model creates its own."""
+    if kind == "its own":
+        return None
+    lengths = [15, SOURCE.shape[1]] if model.config.is_encoder_decoder else [15]
+    if kind == "static":
+        caches = [StaticCache(config=model.config, max_cache_len=length) for length in lengths]
+    else:
+        caches = [DynamicCache(config=model.config) for _ in lengths]
+    return EncoderDecoderCache(*caches) if model.config.is_encoder_decoder else caches[0]
+
+
+def cached_logits(model: PreTrainedModel, ids: torch.LongTensor, pieces: list[int], kind: str) -> torch.Tensor:
+    """Logits of every position, read through a cache in pieces of the given lengths."""
+    cache, logits = new_cache(model, kind), []
+    for piece in ids.split(pieces, dim=1):
+        output = model(**forward_inputs(model, piece), **{model.ngram_cache_name: cache}, use_cache=True)
+        cache = output[model.ngram_cache_name]
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1)
+
+
 @torch.no_grad()
-def test_checkpoints(tmp_path, name):
-    backbone, model = BACKBONES[name], tiny_backbone(name, ensemble_lambda=0.4)
-    model.save_pretrained(tmp_path)
-    inputs = forward_inputs(model, IDS, MASK)
-    expected = model(**inputs).logits
-    auto_class = AutoModelForSeq2SeqLM if model.config.is_encoder_decoder else AutoModelForCausalLM
-    loaded = auto_class.from_pretrained(tmp_path)
-    assert type(loaded) is backbone.ours and not loaded.training
-    assert torch.equal(loaded(**inputs).logits, expected)
-    trunk, info = backbone.stock.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(trunk) is backbone.stock and not info["missing_keys"]
-    assert {key.split(".")[0] for key in info["unexpected_keys"]} == {"ngram_heads"}
-    plain = model(**inputs, ensemble_lambda=0.0).logits
-    assert torch.equal(trunk(**inputs).logits, plain)
-    assert not torch.allclose(plain, expected, atol=0.01)
+def test_cached_equals_uncached(name):
+    model, ids = tiny_backbone(name, ensemble_lambda=0.4), random_ids(2, 12)
+    inputs = forward_inputs(model, ids)
+    uncached = model(**inputs, use_cache=False).logits
+    assert not torch.allclose(uncached, model(**inputs, use_cache=False, ensemble_lambda=0.0).logits, atol=0.01)
+    pieces, kinds = [[12], [1] * 12, [5, 1, 6]], ["dynamic", "static"]
+    refusal = BACKBONES[name].refuses.get("caches of Transformers")
+    if refusal is not None:
+        with pytest.raises(ValueError, match=refusal):
+            cached_logits(model, ids, [12], "dynamic")
+        pieces, kinds = [[12], [1] * 12, [5, *[1] * 7]], ["its own"]
+    for kind in kinds:
+        for lengths in pieces:
+            assert_close(cached_logits(model, ids, lengths, kind), uncached, f"{kind}, {lengths}")
 
 
 ELSEWHERE = """
@@ -182,15 +206,13 @@ torch.save(logits, f"{folder}/logits.pt")
 @torch.no_grad()
 def test_all_load_where_the_package_is_not_installed(tmp_path):
     inputs, expected = {}, {}
-    for name in BACKBONES:
-        model = tiny_backbone(name, ensemble_lambda=0.4)
+    models = {name: tiny_backbone(name, ensemble_lambda=0.4) for name in BACKBONES}
+    models |= {name: tiny_masked(name).eval() for name in ("bert", "modernbert")}
+    on_the_spot = transformers.MT5ForConditionalGeneration(transformers.MT5Config(**T5_SIZES)).double().eval()
+    models["mt5"] = with_ngram_heads(on_the_spot, ensemble_lambda=0.4)
+    for name, model in models.items():
         model.save_pretrained(tmp_path / name)
         inputs[name] = forward_inputs(model, IDS, MASK)
-        expected[name] = model(**inputs[name]).logits
-    for name in ("bert", "modernbert"):
-        model = tiny_masked(name).eval()
-        model.save_pretrained(tmp_path / name)
-        inputs[name] = {"input_ids": IDS, "attention_mask": MASK}
         expected[name] = model(**inputs[name]).logits
     torch.save(inputs, tmp_path / "inputs.pt")
     run_without_package(ELSEWHERE, tmp_path, str(tmp_path))
@@ -200,34 +222,15 @@ def test_all_load_where_the_package_is_not_installed(tmp_path):
         assert_close(value, expected[name], name)
 
 
-def one_step(model: PreTrainedModel, folder, **arguments) -> Trainer:
-    rows = forward_inputs(model, IDS, MASK) | {"labels": labels_of(model)}
-    data = [{key: value[i] for key, value in rows.items()} for i in range(2)]
-    trainer = Trainer(model, TrainingArguments(folder, **{**ONE_STEP, **arguments}), train_dataset=data)
-    trainer.train()
-    return trainer
-
-
-def test_trainer_step(tmp_path, name):
-    """One SGD step follows the gradients of the slow reference, with and without gradient checkpointing."""
-    start, model = tiny_backbone(name), tiny_backbone(name)
-    one_step(model, tmp_path)
-    expected = gradients_by_backward(start, expected_loss(start.train(), labels_of(start))[0])
-    before = dict(start.named_parameters())
-    for key, gradient in expected.items():
-        assert_close(model.get_parameter(key), before[key] - gradient, key)
-    moved = {key for key, value in model.named_parameters() if not torch.allclose(value, before[key], atol=1e-5)}
-    assert {f"ngram_heads.{n}.{layer}.weight" for n in range(3) for layer in ("fc_in", "fc_out")} <= moved
-    assert {key for key, value in before.items() if value.ndim == 2 and value.requires_grad} <= moved
-
-    again = tiny_backbone(name)
+def test_gradient_checkpointing(name):
+    model, labels = tiny_backbone(name).train(), labels_of(tiny_backbone(name))
+    inputs = {**forward_inputs(model, IDS, MASK), "labels": labels}
+    expected = gradients_by_backward(model, model(**inputs).loss)
     refusal = BACKBONES[name].refuses.get("gradient checkpointing")
     if refusal is not None:
-        for refusing in (again, plain_backbone(name)):
-            with pytest.raises(ValueError, match=refusal):
-                one_step(refusing, tmp_path, gradient_checkpointing=True)
+        with pytest.raises(ValueError, match=refusal):
+            model.gradient_checkpointing_enable()
         return
-    one_step(again, tmp_path, gradient_checkpointing=True)
-    assert again.is_gradient_checkpointing
-    for key, value in model.named_parameters():
-        assert_close(again.get_parameter(key), value, key)
+    model.gradient_checkpointing_enable()
+    for key, value in gradients_by_backward(model, model(**inputs).loss).items():
+        assert_close(value, expected[key], key)

@@ -16,8 +16,10 @@ from tests.support.tiny import tiny_model, tiny_seq2seq
 from tests.support.tokenizers import word_tokenizer
 
 
-def test_answer(tmp_path, monkeypatch):
-    model, tokenizer, port = tiny_model(ensemble_lambda=0.4), word_tokenizer(), free_port()
+def test_answer(tmp_path, monkeypatch, caplog):
+    """With the ensemble of the folder, and with drafts, as the folder says."""
+    caplog.set_level("INFO", "ngram_wdr_hf")
+    model, tokenizer, port = tiny_model(ensemble_lambda=0.4, draft_by_default=True), word_tokenizer(), free_port()
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
@@ -32,7 +34,8 @@ def test_answer(tmp_path, monkeypatch):
     answer = client.chat.completions.create(model=str(tmp_path), messages=messages, max_tokens=12, temperature=0)
     started[0].should_exit = True
     thread.join(PATIENCE)
-    expected = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=12, do_sample=False)[0, 3:]
+    assert "Speculative decoding: 12 tokens" in caplog.text
+    expected = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=12, do_sample=False, use_mtp=False)[0, 3:]
     assert answer.choices[0].message.content == tokenizer.decode(expected, skip_special_tokens=True)
     assert ended.value.code == 0
 

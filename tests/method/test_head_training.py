@@ -37,9 +37,6 @@ def test_wider_heads(fields, tmp_path):
     assert [head.fc_in.out_features for head in model.ngram_heads] == [3 * width] * 3
     assert_loss_matches(model, BATCHES["holes"])
     model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path)
-    for name, weight in loaded.state_dict().items():
-        assert torch.equal(weight, model.state_dict()[name]), name
     with raises_naming(ValueError, "`ngram_head_expansion`"):
         type(model).from_pretrained(tmp_path, ngram_head_expansion=2)
 
@@ -114,20 +111,6 @@ def test_loss_of_draft_tokens(name, fields):
     model = tiny_model(torch.float64, head_loss_tokens="draft", **fields)
     model.ngram_set_draft_tokens([7, 3, 1, 9, 4, 11, 2, 8])
     assert_loss_matches(model, BATCHES[name])
-
-
-@torch.no_grad()
-def test_sampled_loss_of_draft_tokens_is_unbiased():
-    model = tiny_model(torch.float64, head_loss_tokens="draft").train()
-    model.ngram_set_draft_tokens([7, 3, 1, 9, 4, 11, 2, 8])
-    expected = model(**BATCHES["holes"]).loss
-    model.config.head_sample_rate = 0.5
-    losses = []
-    for model.ngram_step in range(400):
-        losses.append(model(**BATCHES["holes"]).loss)
-    losses = torch.stack(losses)
-    # Five standard errors.
-    assert (losses.mean() - expected).abs() < 5 * losses.std() / 20 and losses.std() > 0
 
 
 def test_known_hidden_states_train_the_heads_only():

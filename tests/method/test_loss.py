@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ngram_wdr_hf import conjugate
 from ngram_wdr_hf.method import loss as loss_module
 from ngram_wdr_hf.method.heads import NgramPredictions
 from ngram_wdr_hf.method.logits import LogitLayer
+from ngram_wdr_hf.method.plain_loss import plain_ngram_loss
 from tests.support import reference
 from tests.support.batches import BATCHES
 from tests.support.errors import raises_naming
@@ -36,6 +36,20 @@ def assert_loss_matches(model, batch, num_items=None):
 @pytest.mark.parametrize("size", SIZES)
 def test_loss_and_gradients(size, target, name):
     assert_loss_matches(tiny_model(torch.float64, ngram_size=size, ngram_target=target), BATCHES[name])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("target", TARGETS)
+def test_plain_loss(target, size):
+    """What a reader reads is what the model computes in chunks, gradients included."""
+    model, ids = tiny_model(torch.float64, ngram_size=size, ngram_target=target).train(), random_ids(2, 9)
+    hidden_states = reference.hidden_states(model, ids)
+    expected = plain_ngram_loss(hidden_states, ids, model.ngram_heads, model.lm_head.weight, target)
+    loss = model(ids, labels=ids).loss
+    torch.testing.assert_close(loss, expected)
+    actual, wanted = gradients(model, loss), gradients(model, expected)
+    for name in wanted:
+        torch.testing.assert_close(actual[name], wanted[name])
 
 
 @pytest.mark.parametrize("name", ["plain", "holes", "left padding", "shorter than N"])
@@ -148,13 +162,6 @@ def test_no_targets_give_zero_loss_and_finite_gradients(size, num_items):
     assert output.loss.item() == 0.0
 
 
-def test_gradients_reach_every_head_of_a_batch_shorter_than_n():
-    model = tiny_model(ngram_size=5).train()
-    ids = random_ids(2, 2)
-    model(ids, labels=ids).loss.backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
 def test_frozen_backbone():
     batch = BATCHES["plain"]
     model = tiny_model(torch.float64, label_smoothing=0.1)
@@ -169,56 +176,10 @@ def test_frozen_backbone():
             assert parameter.grad is None
 
 
-def test_backward_twice_with_retain_graph():
-    model = tiny_model().train()
-    loss = model(**BATCHES["plain"]).loss
-    first = torch.autograd.grad(loss, model.lm_head.weight, retain_graph=True)[0]
-    assert torch.equal(first, torch.autograd.grad(loss, model.lm_head.weight)[0])
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1024])
 def test_chunk_size_does_not_matter(monkeypatch, chunk):
     monkeypatch.setattr(loss_module, "LARGEST_CHUNK", chunk)
     assert_loss_matches(tiny_model(torch.float64, label_smoothing=0.1), BATCHES["holes"])
-
-
-def test_bias_of_the_logit_layer():
-    """Unlike GPT-2, some backbones have a logit bias."""
-    rows = [torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    targets = [torch.randint(0, 11, (2, 4)) for _ in range(3)]
-    targets[1][0, 2] = targets[2][1] = -100
-    weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(11, dtype=torch.float64, requires_grad=True)
-    loss, nlls = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight, bias), label_smoothing=0.3)
-    sums = [
-        F.cross_entropy((row @ weight.T + bias).flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=0.3)
-        for row, target in zip(rows, targets, strict=True)
-    ]
-    expected = (sums[0] / 2 + (sums[1] + sums[2]) / 4) / 8
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(nlls[2], F.cross_entropy((rows[2] @ weight.T + bias)[0], targets[2][0]).detach())
-    inputs = [*rows, weight, bias]
-    for actual, wanted in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
-        torch.testing.assert_close(actual, wanted)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_close_to_float32(dtype):
-    """The sum over rows overflows float16; loss and gradients are still close to those of float32."""
-    rows = [torch.randn(3000, 16, requires_grad=True) for _ in range(2)]
-    targets = [torch.randint(0, VOCAB_SIZE, (3000,)) for _ in range(2)]
-    weight = (3 * torch.randn(VOCAB_SIZE, 16)).requires_grad_()
-    full, full_nlls = loss_module.ngram_loss(NgramPredictions(rows, targets), LogitLayer(weight), label_smoothing=0.1)
-    assert full * 3000 > 30000
-    halves = [row.to(dtype) for row in rows]
-    half, half_nlls = loss_module.ngram_loss(
-        NgramPredictions(halves, targets), LogitLayer(weight.to(dtype)), label_smoothing=0.1
-    )
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, full, rtol=2e-3, atol=0)
-    torch.testing.assert_close(half_nlls, full_nlls, rtol=2e-3, atol=0)
-    full_grad, half_grad = torch.autograd.grad(full, weight)[0], torch.autograd.grad(half, weight)[0]
-    assert F.cosine_similarity(full_grad.flatten(), half_grad.flatten(), dim=0) > 0.9999
 
 
 def test_float16_gradients_neither_overflow_nor_underflow():
@@ -261,35 +222,6 @@ def test_second_derivatives_are_refused():
     model, ids = tiny_model().train(), random_ids(2, 6)
     with raises_naming(RuntimeError, "second derivatives", "`create_graph=True`"):
         torch.autograd.grad(model(ids, labels=ids).loss, model.lm_head.weight, create_graph=True)
-
-
-def test_evaluation_computes_no_gradients(monkeypatch):
-    model, ids = tiny_model(), random_ids(2, 6)
-    monkeypatch.setattr(torch.autograd, "grad", None)
-    with torch.no_grad():
-        model(ids, labels=ids, ensemble_lambda=0.4)
-        model.train()(ids, labels=ids)
-
-
-def test_predictions_agree_with_public_conjugate():
-    """A prediction is the head's output plus the conjugate term of the tokens in between."""
-    model = tiny_model(torch.float64, ngram_size=5)
-    states, embeddings = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 9, 16, dtype=torch.float64)
-    runs = torch.arange(1, 10).expand(2, -1)
-    predictions = NgramPredictions.from_past(model.ngram_heads, states, embeddings, runs).embeddings[1:]
-    for n, (head, prediction) in enumerate(zip(model.ngram_heads, predictions, strict=True), start=1):
-        torch.testing.assert_close(prediction, head(states[:, :-n]) + conjugate(embeddings, n)[:, 1 : 10 - n])
-
-
-def test_autocast():
-    model = tiny_model(label_smoothing=0.1).train()
-    full = model(**BATCHES["plain"]).loss
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = model(**BATCHES["plain"]).loss
-    half.backward()
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, full, rtol=3e-2, atol=0)
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("size", [1, 4])
