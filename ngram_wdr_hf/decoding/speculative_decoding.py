@@ -17,7 +17,7 @@ from transformers.generation import (
 from transformers.utils import ModelOutput
 
 from .acceptance import accept_by_sampling, accept_greedily
-from .draft_limits import CannotDraft, check_call, check_model, check_rope, table_size
+from .draft_limits import CannotDraft, check_call, check_model, check_rope, refuse, table_size
 from .drafter import Drafter, DraftOptions, Drafts
 from .ragged_cache import RaggedCache, check_can_crop
 from .row_texts import RowTexts
@@ -118,7 +118,9 @@ class SpeculativeDecoding:
         outputs = self.model._prefill(self.text.sequences(), self.config, inputs)
         num_rows = len(self.text.rows)
         self.statistics.count_forward(num_rows)
-        cache = self.kwargs["past_key_values"] = outputs.past_key_values
+        cache = self.kwargs["past_key_values"] = outputs.get("past_key_values")
+        if cache is None:
+            refuse(f"a {type(self.model).__name__}, which has no cache", "choose another model")
         mask, positions = self.kwargs.pop(self.mask_name, None), self.kwargs.pop(self.positions_name, None)
         # Without padding, no mask is needed.
         mask = None if mask is not None and mask.ndim == 2 and bool(mask.all()) else mask

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -136,7 +137,7 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             except speculation.CannotDraft as obstacle:
                 if kwargs.get("use_mtp") or not default:
                     raise
-                logger.warning_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
+                _warn_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
         if any(source.get("use_mtp") for source in sources[1:]):
             arguments = self._ngram_with_options(arguments, use_mtp=False)
         return super().generate(**arguments)
@@ -204,12 +205,17 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             GenerationConfig(**options).save_pretrained(save_directory)
 
 
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
 def _speculation() -> ModuleType | None:
     """Return the module of speculative decoding, which a checkpoint's own code does not include, or `None`."""
     try:
         from ngram_wdr_hf.decoding import speculative_decoding
     except ModuleNotFoundError:
-        logger.warning_once("Decoding without drafts: `use_mtp=True` needs the package `ngram_wdr_hf`.")
+        _warn_once("Decoding without drafts: `use_mtp=True` needs the package `ngram_wdr_hf`.")
         return None
     return speculative_decoding
 
