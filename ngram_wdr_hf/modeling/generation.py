@@ -100,10 +100,19 @@ class NgramGenerationMixin(DraftVocabularyMixin):
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
+        *,
+        ensemble_lambda: float | None = None,
+        ensemble_weights: Sequence[float] | None = None,
+        use_mtp: bool | None = None,
+        draft_vocab_size: int | None = None,
+        draft_threshold: float | None = None,
+        cpu_products: bool | None = None,
         **kwargs,
     ) -> Any:
+        own = (ensemble_lambda, ensemble_weights, draft_vocab_size, draft_threshold, cpu_products)
+        given_options = {**kwargs, **dict(zip(OWN_OPTIONS, own, strict=True)), "use_mtp": use_mtp}
         configs = [config for config in (generation_config, self.generation_config) if config is not None]
-        sources = [kwargs, *map(vars, configs)]
+        sources = [given_options, *map(vars, configs)]
         refuse_misspelt([name for source in sources for name in source], (*OWN_OPTIONS, "use_mtp"))
         # Each option as given first.
         options = {name: value for source in sources[::-1] for name, value in source.items() if value is not None}
@@ -120,7 +129,7 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             "generation_config": generation_config,
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
-            **{name: value for name, value in kwargs.items() if name not in (*OWN_OPTIONS, "use_mtp")},
+            **kwargs,
         }
         if self.ngram_ensemble(**ensemble) != self.ngram_ensemble():
             for name in WITHOUT_ENSEMBLE & options.keys():
@@ -135,7 +144,7 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             try:
                 return self._ngram_generate_with_drafts(arguments, options, speculation)
             except speculation.CannotDraft as obstacle:
-                if kwargs.get("use_mtp") or not default:
+                if use_mtp or not default:
                     raise
                 _warn_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
         if any(source.get("use_mtp") for source in sources[1:]):
