@@ -58,15 +58,16 @@ def ensemble_lambda(request) -> float:
     return request.param
 
 
-# Texts, pairs and trained models for the scripts. Their modules take long to import, and many tests need none of them.
+# Texts, pairs and trained models for the scripts. Their module takes long to import, and many tests need none of them.
 
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> dict[str, str]:
     """A training, a validation and a test text."""
-    from tests.support.clm_runs import write_texts
+    from tests.support.scripts import write_text
 
-    return write_texts(tmp_path_factory.mktemp("texts"))
+    folder, lines = tmp_path_factory.mktemp("texts"), {"train": 300, "validation": 40, "test": 30}
+    return {split: str(write_text(folder / f"{split}.txt", lines[split], i)) for i, split in enumerate(lines)}
 
 
 @pytest.fixture(scope="session")
@@ -77,8 +78,8 @@ def files(texts) -> list[str]:
 
 @pytest.fixture(scope="session")
 def checkpoint(texts, tmp_path_factory) -> str:
-    """A plain model with a tokenizer for the texts, and with dropout, whose random numbers a resumed run must find."""
-    from tests.support.clm_runs import save_plain_model
+    """A plain model with a tokenizer for the texts."""
+    from tests.support.scripts import save_plain_model
 
     return save_plain_model(texts, tmp_path_factory.mktemp("checkpoint"))
 
@@ -86,9 +87,10 @@ def checkpoint(texts, tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def pair_files(tmp_path_factory) -> dict[str, list[str]]:
     """Sentence pairs: the arguments for the files of each split."""
-    from tests.support.nmt_runs import write_pairs
+    from tests.support.scripts import NUM_PAIRS, toy_pairs, write_sides
 
-    return write_pairs(tmp_path_factory.mktemp("pairs"))
+    folder = tmp_path_factory.mktemp("pairs")
+    return {split: write_sides(folder, split, toy_pairs(NUM_PAIRS[split], i)) for i, split in enumerate(NUM_PAIRS)}
 
 
 @pytest.fixture(scope="session")
@@ -98,42 +100,8 @@ def pairs(pair_files) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def plain_checkpoints(tmp_path_factory) -> dict[str, str]:
-    """Plain encoder-decoder models that know nothing yet, and a tokenizer for the pairs; with dropout."""
-    from tests.support.nmt_runs import save_plain_models
+def marian(tmp_path_factory) -> str:
+    """A plain Marian with a tokenizer for the pairs."""
+    from tests.support.scripts import save_plain_seq2seq
 
-    return save_plain_models(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="session")
-def marian(plain_checkpoints) -> str:
-    """A plain Marian."""
-    return plain_checkpoints["marian"]
-
-
-@pytest.fixture(scope="session")
-def finished_clm(files, tmp_path_factory):
-    """A complete run of `train_clm.py`. Tests that change its folder work on a copy."""
-    from tests.support.clm_runs import QUICK, run
-    from tests.support.scripts import finish
-
-    return finish(run, tmp_path_factory.mktemp("finished_clm") / "run", *files, *QUICK)
-
-
-@pytest.fixture(scope="session")
-def finished_mlm(files, tmp_path_factory):
-    """A complete run of `train_mlm.py`."""
-    from tests.support.mlm_runs import QUICK, run
-    from tests.support.scripts import finish
-
-    return finish(run, tmp_path_factory.mktemp("finished_mlm") / "run", *files, *QUICK)
-
-
-@pytest.fixture(scope="session")
-def finished_nmt(marian, pairs, tmp_path_factory):
-    """A complete run of `train_nmt.py`, long enough to learn something."""
-    from tests.support.nmt_runs import LONGER, QUICK, run
-    from tests.support.scripts import finish
-
-    folder = tmp_path_factory.mktemp("finished_nmt") / "run"
-    return finish(run, folder, "--model_name_or_path", marian, *pairs, *QUICK, *LONGER)
+    return save_plain_seq2seq("marian", tmp_path_factory.mktemp("marian"))

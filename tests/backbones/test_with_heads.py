@@ -183,7 +183,7 @@ def test_in_another_process(tmp_path):
         expected = (inputs_of(ours), logits(ours, ensemble_lambda=0.5), f"WDRNgram{name}")
         torch.save(expected, tmp_path / name / "expected.pt")
         (tmp_path / name / "model.pkl").write_bytes(pickle.dumps(ours))
-    printed = run_python("-c", ELSEWHERE, *(str(tmp_path / name) for name in names), is_warm=True)
+    printed = run_python("-c", ELSEWHERE, *(str(tmp_path / name) for name in names))
     assert printed.split() == [f"WDRNgram{name}" for name in names]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ from ngram_wdr_hf.training.new_models import make_model
 from ngram_wdr_hf.training.presets import CLM_PRESETS
 from ngram_wdr_hf.training.results import USUAL_GRID, EnsembleSearch
 from tests.support import reference, scripts
-from tests.support.clm_runs import QUICK, parsed, run
 from tests.support.processes import run_without_package
-from tests.support.scripts import as_arguments, contents, metrics_of
+from tests.support.scripts import EVALUATE, as_arguments, contents, metrics_of
 from tests.support.tiny import LLAMA_SIZES
 
-EVALUATE = ("--do_train", "false", "--sample_tokens", "0", "--model_name_or_path")
+QUICK = scripts.QUICK["clm"]
+run, parsed = partial(scripts.run, "clm"), partial(scripts.parsed, "clm")
 
 
 @torch.no_grad()
@@ -52,7 +53,7 @@ def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **rest: (plots.append(self), save(self, path, **rest)))
     folder = tmp_path / "run"
     options = as_arguments(max_steps=40, eval_steps=20, block_size=14, recipe=recipe, head_sample_rate=1)
-    result = run(*files, "--output_dir", str(folder), *QUICK, *options)
+    result = run(*files, "--output_dir", folder, *QUICK, *options)
     printed, card, metrics = capsys.readouterr().out, (folder / "README.md").read_text(), metrics_of(folder)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     own = model.ngram_ensemble()
@@ -90,17 +91,17 @@ def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
         assert (folder / name).stat().st_size > 0
 
 
-def test_card_and_saved_generation(finished_clm, tmp_path):
+def test_card_and_saved_generation(finished, tmp_path):
     """The card's code works without the package. `<eos>` is the end of a line, which does not end a generation."""
-    code = scripts.card_code(finished_clm.folder) + "\nprint(type(model).__name__)"
+    folder, samples = finished["clm"].folder, finished["clm"].result.samples
+    code = scripts.card_code(folder) + "\nprint(type(model).__name__)"
     text, model_class = run_without_package(code, tmp_path)
-    samples = finished_clm.result.samples
     prompt = text.split()[:8]
     assert model_class == "WDRNgramGPT2LMHeadModel" and all(each.split()[:8] == prompt for each in samples.values())
     # A prompt of 8 tokens, and 8 new ones.
     assert [len(each.split()) for each in (text, *samples.values())] == [16] * 3
-    tokenizer = AutoTokenizer.from_pretrained(finished_clm.folder)
-    model = AutoModelForCausalLM.from_pretrained(finished_clm.folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
     end = tokenizer.convert_tokens_to_ids("<eos>")
     assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (None,) * 3
     assert model.config.bos_token_id == model.generation_config.pad_token_id == end
@@ -307,29 +308,6 @@ def test_evaluation_repeats_that_of_the_run(checkpoint, texts, tmp_path, capsys)
     assert after.keys() - before.keys() == new and before.items() <= after.items()
     assert "| wdr N=4 | validation |" in (tmp_path / "new" / "evaluation.md").read_text()
     assert json.loads((folder / "evaluation.json").read_text())["splits"].keys() == {"test"}
-
-
-@pytest.mark.plots
-def test_compare(files, tmp_path, capsys, monkeypatch):
-    """Each kind in its folder, and all in one table; repeated in another place, nothing is trained."""
-    command = [*files, *QUICK, "--compare", "--ngram_target", "simple", "--gradient_diversity_steps", "2"]
-    result = run(*command, "--output_dir", str(tmp_path / "run"))
-    table = capsys.readouterr().out.split("Perplexity by word")[-1]
-    for name in ("plain", "wdr N=4", "simple N=4"):
-        assert all(re.search(rf"{name} +{split}", table) for split in ("validation", "test"))
-    # Without heads, λ changes nothing and is not shown.
-    (plain,) = re.findall(r"plain +validation +[\d,]+ (.*)", table)
-    assert len(plain.split()) == 1
-    folders = {"plain": tmp_path / "run" / "plain", "wdr": tmp_path / "run" / "wdr", "simple": tmp_path / "run"}
-    for kind, folder in folders.items():
-        config = AutoModelForCausalLM.from_pretrained(folder).config
-        assert (config.ngram_size == 1) if kind == "plain" else config.ngram_target == kind
-        diversity = [entry["step"] for entry in metrics_of(folder)["history"] if "gradient_diversity" in entry]
-        assert diversity == [0, 2, 4] and (folder / "gradient_diversity.png").exists()
-    assert (tmp_path / "run" / "comparison.png").exists() and (tmp_path / "run" / "comparison_training.png").exists()
-    (tmp_path / "run").rename(tmp_path / "moved")
-    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
-    assert run(*command, "--output_dir", f"{tmp_path}/moved/").splits == result.splits
 
 
 def test_drafts(files, texts, tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,24 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from ngram_wdr_hf.data.errors import InputError
-from tests.support.clm_runs import SCRIPT, run
+from ngram_wdr_hf.data.masking import MaskedBlocks
+from ngram_wdr_hf.training.mlm import NewMasks
+from tests.support import scripts
 from tests.support.errors import raises_naming
-from tests.support.processes import CONFIGURATIONS, in_two_processes, launch
-from tests.support.scripts import as_arguments, metrics_of
+from tests.support.processes import ROOT, in_two_processes, run_python
+from tests.support.scripts import (
+    as_arguments,
+    metrics_of,
+    run_in_one_of_two,
+    save_plain_seq2seq,
+    translations_of,
+    write_text,
+)
+
+CONFIGURATIONS = ROOT / "examples" / "accelerate"
+run = partial(scripts.run, "clm")
 
 BLOCK_SIZE = 26
 SETTINGS = {
@@ -73,17 +86,15 @@ def assert_same_run(folder: Path, expected: Path) -> None:
         metrics_of(path)["ensemble_weights"] or metrics_of(path)["ensemble_lambda"] for path in (folder, expected)
     ]
     assert ensembles[0] == pytest.approx(ensembles[1], abs=1e-3)
-    weights, expected_weights = (
-        AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (folder, expected)
-    )
+    weights, expected_weights = (load_file(path / "model.safetensors") for path in (folder, expected))
     torch.testing.assert_close(weights, expected_weights, atol=1e-5, rtol=1e-5)
 
 
 def test_two_processes_equal_one_with_twice_the_batch(command, one_process, tmp_path):
     """A run of two processes is not continued by one, with another batch size."""
     command = [*command, "--per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "run")]
-    code, output = launch(SCRIPT, *command)
-    assert code == 0, output
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", CONFIGURATIONS / "cpu_2_processes.yaml"]
+    run_python(*launcher, ROOT / "train_clm.py", *command, OMP_NUM_THREADS="1")
     assert_same_run(tmp_path / "run", one_process)
     logs = [entry for entry in metrics_of(one_process)["history"] if "head_3_loss" in entry]
     assert all(logs[-1][f"head_{n}_loss"] < logs[0][f"head_{n}_loss"] - 0.05 for n in (1, 2, 3))
@@ -142,6 +153,59 @@ def test_fsdp(command, one_process, tmp_path):
     assert_same_run(folders["paper"], tmp_path / "one")
     before, after = (load_file(path / "model.safetensors") for path in (one_process, folders["heads"]))
     assert all(torch.equal(after[name], weight) != name.startswith("ngram_heads.") for name, weight in before.items())
+
+
+def test_two_processes_mask_anew_in_every_epoch(texts, tmp_path, monkeypatch):
+    """The result is that of one process. With the same masks in all epochs, it differs."""
+    text = write_text(tmp_path / "train.txt", lines=12, seed=0)
+    options = as_arguments(train_file=text, validation_file=texts["validation"], max_steps=12, eval_steps=6)
+    options = [*scripts.QUICK["mlm"], *options, *as_arguments(dataloader_drop_last=True, adam_epsilon=1e-5)]
+    halves = ["--per_device_train_batch_size", "2", "--output_dir", str(tmp_path / "two")]
+    in_two_processes(run_in_one_of_two, tmp_path, "mlm", [*options, *halves])
+    scripts.run("mlm", *options, "--output_dir", tmp_path / "one")
+    one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
+    assert one.pop("head_counts") == two.pop("head_counts")
+    assert two == pytest.approx(one, rel=1e-4)
+    assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
+    monkeypatch.setattr(NewMasks, "on_epoch_begin", lambda *args, **kwargs: None)
+    monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
+    same_masks = scripts.run("mlm", *options, "--output_dir", tmp_path / "same_masks")
+    assert same_masks.splits["validation"]["perplexity"] != pytest.approx(one["perplexity"], rel=1e-3)
+
+
+def test_two_processes_translate_as_one_that_accumulates(pairs, tmp_path):
+    """Without dropout, because each process has its own random state. In evaluation, one process has no batch."""
+    plain = save_plain_seq2seq("marian", tmp_path / "plain", dropout=0.0)
+    options = ["--model_name_or_path", plain, *pairs, *scripts.QUICK["nmt"], "--lr_scheduler_type", "constant"]
+    # BLEU is computed by both processes.
+    options += as_arguments(max_steps=40, eval_steps=10, batch_tokens=240, ngram_size=3, learning_rate=1e-2)
+    options += as_arguments(adam_epsilon=1e-5, metric_for_best_model="bleu")
+    one, two = tmp_path / "one", tmp_path / "two"
+    scripts.run("nmt", *options, "--output_dir", one, "--gradient_accumulation_steps", "2")
+    in_two_processes(run_in_one_of_two, tmp_path, "nmt", [*options, "--output_dir", str(two)])
+    # Messages are printed once.
+    output = "".join((tmp_path / f"printed_{rank}").read_text(encoding="utf-8") for rank in range(2))
+    batches = re.findall(r"in (\d+) batches", output)
+    assert int(batches[0]) % 2 == 0 and batches[1:] == ["1", "1"]
+    metrics, expected = metrics_of(two), metrics_of(one)
+    names = [f"{prefix}{name}_loss" for prefix in ("", "eval_") for name in ("next_word", "head_1", "head_2")]
+    for name in [*names, "loss", "eval_loss", "eval_perplexity", "eval_fitted_perplexity", "eval_bleu"]:
+        curve, other = ([entry[name] for entry in log["history"] if name in entry] for log in (metrics, expected))
+        assert curve == pytest.approx(other, abs=1e-4, rel=1e-5) and len(curve) == (4 if "eval" in name else 40)
+        assert name not in names[:3] or curve[-1] < curve[0] - 1
+        assert name != "eval_bleu" or len(set(curve)) > 1
+    for split, figures in metrics["splits"].items():
+        for name, other in expected["splits"][split].items():
+            if name == "ensembles":
+                assert figures[name] == {heading: pytest.approx(value, rel=1e-4) for heading, value in other.items()}
+            elif isinstance(other, str) or name in ("bleu", "chrf"):
+                assert figures[name] == other
+            else:
+                assert figures[name] == pytest.approx(other, rel=1e-4 if isinstance(other, dict) else 1e-5)
+    rows = translations_of(two)
+    assert rows == translations_of(one) and len(rows) == 22 and len({row["hypothesis"] for row in rows}) > 1
+    weights, expected_weights = (load_file(path / "model.safetensors") for path in (two, one))
+    torch.testing.assert_close(weights, expected_weights, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGURATIONS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,13 @@ from ngram_wdr_hf.training.glue import (
     padding_collator,
     read_examples,
 )
+from tests.support import scripts
 from tests.support.errors import raises_naming
-from tests.support.glue_runs import NEUTRAL_WORDS, QUICK, WORDS, run, tiny_checkpoint, tokenizer_for, write_task
-from tests.support.processes import in_two_processes, killed_and_resumed
-from tests.support.scripts import contents, weights_of
+from tests.support.glue_files import NEUTRAL_WORDS, WORDS, tiny_checkpoint, tokenizer_for
+from tests.support.processes import in_two_processes
+from tests.support.scripts import QUICK, contents, run_in_one_of_two, weights_of
+
+run = partial(scripts.run, "glue")
 
 KINDS = {
     "gpt2": "GPT2ForSequenceClassification",
@@ -44,25 +48,9 @@ SST2, RTE = GLUE_TASKS["sst2"], GLUE_TASKS["rte"]
 PAIRS = [(["dull film", "bleak plot often"], 0), (["often moving plot scene actor film film", "film"], 1)]
 
 
-@pytest.fixture(scope="module")
-def glue(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("glue")
-    for name in GLUE_TASKS:
-        write_task(folder, name)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("gpt2")
-    tiny_checkpoint("gpt2", folder)
-    return str(folder)
-
-
 @pytest.fixture
-def command(gpt2, glue, tmp_path) -> list[str]:
-    options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
-    return [*options, "--output_dir", str(tmp_path / "run")]
+def command(commands, tmp_path) -> list[str]:
+    return [*commands["glue"], "--output_dir", str(tmp_path / "run")]
 
 
 def last_states(model: PreTrainedModel, trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
@@ -199,7 +187,7 @@ def slow_score(folder: Path, glue: str, name: str) -> float:
 
 def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
     folder = tmp_path / "run"
-    command = ["--model_name_or_path", gpt2, "--task", "sst2", "cola", "rte", "--data_dir", glue, *QUICK]
+    command = ["--model_name_or_path", gpt2, "--task", "sst2", "cola", "rte", "--data_dir", glue, *QUICK["glue"]]
     command += ["--seeds", "1", "2", "--per_device_eval_batch_size", "4", "--output_dir", str(folder)]
     results = run(*command)
     printed = capsys.readouterr().out
@@ -229,20 +217,11 @@ def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
     # A result depends on the seed, not on earlier runs or names of files.
     (tmp_path / "other").symlink_to(glue)
     files = ["--data_dir", str(tmp_path / "other")]
-    alone = ["--model_name_or_path", gpt2, "--task", "sst2", *files, *QUICK, "--seed", "2", "--output_dir"]
+    alone = ["--model_name_or_path", gpt2, "--task", "sst2", *files, *QUICK["glue"], "--seed", "2", "--output_dir"]
     run(*alone, str(tmp_path / "alone"))
     folders = tmp_path / "alone" / "sst2" / "seed-2", folder / "sst2" / "seed-2", folder / "sst2" / "seed-1"
     weights = [weights_of(path) for path in folders]
     assert weights[0] == weights[1] != weights[2]
-
-
-def test_killed_and_resumed(gpt2, glue, tmp_path):
-    """The final weights and scores are those of an uninterrupted run. Ten steps are an epoch."""
-    options = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK]
-    options += ["--per_device_train_batch_size", "5", "--num_train_epochs", "4"]
-    folders = killed_and_resumed(run, tmp_path, options, "sst2/seed-42")
-    metrics = [(folder.parents[1] / "glue_metrics.json").read_text() for folder in folders]
-    assert metrics[0] == metrics[1]
 
 
 def test_scores_improve(command):
@@ -264,7 +243,7 @@ def test_gradient_accumulation_is_exact(glue, tmp_path):
     """Stock Trainer would add up the means of the micro-batches."""
     # Without dropout, which depends on the batch size.
     tiny_checkpoint("gpt2", tmp_path / "model", resid_pdrop=0.0)
-    options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "rte", "--data_dir", glue, *QUICK]
+    options = ["--model_name_or_path", str(tmp_path / "model"), "--task", "rte", "--data_dir", glue, *QUICK["glue"]]
     options += ["--optim", "sgd", "--learning_rate", "1", "--warmup_steps", "0"]
     options += ["--max_steps", "2", "--max_grad_norm", "0", "--train_sampling_strategy", "sequential"]
     weights = []
@@ -277,14 +256,11 @@ def test_gradient_accumulation_is_exact(glue, tmp_path):
     torch.testing.assert_close(weights[0], weights[1], atol=1e-5, rtol=1e-5)
 
 
-def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
-    # Each process would group in its own order.
-    run(*arguments, "--train_sampling_strategy", "group_by_length")
-
-
 def test_two_processes(command, glue, tmp_path):
     """Eleven examples in batches of two per process: the examples that pad the last batch must not count twice."""
-    in_two_processes(run_in_one_of_two, tmp_path, [*command, "--per_device_eval_batch_size", "2"])
+    # By length, each process would group in its own order.
+    options = ["--per_device_eval_batch_size", "2", "--train_sampling_strategy", "group_by_length"]
+    in_two_processes(run_in_one_of_two, tmp_path, "glue", [*command, *options])
     metrics = json.loads((tmp_path / "run" / "glue_metrics.json").read_text())
     score = slow_score(tmp_path / "run" / "sst2" / "seed-42", glue, "sst2")
     assert metrics["tasks"]["sst2"]["last_epoch"]["mean"] == pytest.approx(score)
@@ -350,20 +326,6 @@ def test_bad_files(text, names, command, glue, tmp_path):
     with raises_naming(InputError, *names):
         run(*command, "--task", "cola", "sst2", "--data_dir", str(tmp_path / "glue"))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ("--dataset_name glue", "`--data_dir`"),
-        ("--max_length 4", "`--max_length`"),
-        ("--eval_strategy steps", "`--eval_strategy`"),
-        ("--do_train false", "`--do_train`"),
-    ],
-)
-def test_bad_options(options, name, command):
-    with raises_naming(InputError, name):
-        run(*command, *options.split())
 
 
 def test_bad_checkpoints(command, gpt2, tmp_path):

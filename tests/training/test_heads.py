@@ -16,9 +16,8 @@ from ngram_wdr_hf.training import clm, frozen_model_data, heads
 from ngram_wdr_hf.training.frozen_model_data import CachedRows, encode_prompts, own_rows
 from ngram_wdr_hf.training.options import RunTrainingArguments
 from ngram_wdr_hf.training.run_folder import RunFolder
-from tests.support.clm_runs import QUICK, run
 from tests.support.errors import raises_naming
-from tests.support.scripts import as_arguments, metrics_of, weights_of
+from tests.support.scripts import QUICK, as_arguments, metrics_of, run, weights_of
 
 PROMPTS = ["the cat", "my fish sees one bird today . a dog hears my fish", "today"]
 HEADS = as_arguments(self_generated=400, self_generated_batch_size=8, ngram_size=3, self_generated_length=12)
@@ -172,7 +171,7 @@ def test_training_from_cached_states(model, tmp_path, monkeypatch):
 def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
     """Only the heads change. They are chosen by accepted drafts and draft by default; there is no ensemble."""
     monkeypatch.chdir(tmp_path)
-    result = heads.main([checkpoint, *QUICK, *HEADS])
+    result = heads.main([checkpoint, *QUICK["clm"], *HEADS])
     folder, printed = tmp_path / "runs" / "heads", capsys.readouterr().out
     trained, plain = AutoModelForCausalLM.from_pretrained(folder), GPT2LMHeadModel.from_pretrained(checkpoint)
     weights = trained.state_dict()
@@ -202,10 +201,10 @@ def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
         len(row) - 1 for row in rows[-held_out:]
     )
     # The run can be evaluated later, on the same held-out rows.
-    again = run("--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
+    again = run("clm", "--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
     assert again.splits["validation"]["perplexity"] == pytest.approx(result.splits["validation"]["perplexity"])
     # Heads that are there already are trained further.
-    heads.main([str(folder), *QUICK, *HEADS[:4], "--output_dir", "further"])
+    heads.main([str(folder), *QUICK["clm"], *HEADS[:4], "--output_dir", "further"])
     config = AutoModelForCausalLM.from_pretrained("further").config
     assert (config.ngram_size, config.ngram_head_expansion) == (3, 3)
 
@@ -216,7 +215,7 @@ STAGES = [(CachedRows, "_fill", True), (frozen_model_data, "_continue", True), (
 @pytest.mark.parametrize(("owner", "name", "writes"), [*STAGES, (RunFolder, "train", False)])
 def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, writes):
     """After the stage is complete, with own text or without."""
-    original, command = getattr(owner, name), [checkpoint, *files, *QUICK, *HEADS[0 if writes else 4 :]]
+    original, command = getattr(owner, name), [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :]]
 
     def interrupted(*args):
         original(*args)

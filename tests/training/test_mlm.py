@@ -3,31 +3,23 @@
 import ast
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.masking import MaskedBlocks, MaskedText, Masking
-from ngram_wdr_hf.training.mlm import NewMasks
+from ngram_wdr_hf.data.masking import MaskedText, Masking
 from ngram_wdr_hf.training.new_models import BACKBONES
 from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
-from tests.support.errors import raises_naming
+from tests.support import scripts
 from tests.support.masked import plain_masked
-from tests.support.mlm_runs import QUICK, run
-from tests.support.processes import in_two_processes, killed_and_resumed
-from tests.support.scripts import as_arguments, card_code, metrics_of
+from tests.support.scripts import EVALUATE, card_code, metrics_of
 from tests.support.texts import stream_of
 
-
-@pytest.fixture
-def short_files(files, tmp_path) -> list[str]:
-    """A training text of a few steps per epoch."""
-    path = tmp_path / "short.txt"
-    path.write_text("".join(Path(files[files.index("--train_file") + 1]).read_text().splitlines(True)[:12]))
-    return ["--train_file", str(path), *files[files.index("--validation_file") :]]
+QUICK = scripts.QUICK["mlm"]
+run = partial(scripts.run, "mlm")
 
 
 @pytest.mark.parametrize("preset", [name for name, preset in MLM_PRESETS.items() if preset.backbone == "modernbert"])
@@ -44,7 +36,7 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     command = [*files, "--output_dir", str(folder), *QUICK, "--max_steps", "240", "--eval_steps", "60"]
-    result = run(*command)
+    run(*command)
     printed = capsys.readouterr().out
     for name in ("README.md", "metrics.json", "model.safetensors", "run.yaml", "tokenizer.json", "training.png"):
         assert (folder / name).stat().st_size > 0, name
@@ -70,19 +62,12 @@ def test_run_and_its_files(files, tmp_path, capsys, monkeypatch):
     # Like CrammedBERT, only the heads have biases.
     assert all("ngram_heads" in name for name, _ in model.named_parameters() if name.endswith("bias"))
 
-    # Repeating the command, and evaluating only, give the same scores.
-    assert run(*command).splits == result.splits
-    alone = run("--do_train", "false", "--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "x"))
-    for split, figures in alone.splits.items():
-        assert figures.pop("head_counts") == result.splits[split].pop("head_counts")
-        # Other batches round differently.
-        assert figures == pytest.approx(result.splits[split], rel=1e-5)
-
 
 @torch.no_grad()
-def test_scores_are_those_of_the_masked_words(finished_mlm, texts):
-    tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
-    model = AutoModelForMaskedLM.from_pretrained(finished_mlm.folder).eval()
+def test_scores_are_those_of_the_masked_words(finished, texts):
+    _, folder, result, _ = finished["mlm"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     lines = Path(texts["test"]).read_text().splitlines()
     ids = [token for line in lines for token in tokenizer(line, add_special_tokens=False).input_ids]
     nll, correct, counts, heads = 0.0, 0, torch.zeros(3), torch.zeros(3)
@@ -95,7 +80,7 @@ def test_scores_are_those_of_the_masked_words(finished_mlm, texts):
             correct += int(logits[place].argmax() == labels[place])
         counts += output.head_counts
         heads += output.head_losses * output.head_counts
-    figures = finished_mlm.result.splits["test"]
+    figures = result.splits["test"]
     assert figures["num_masked"] == counts[0] > 10 and figures["head_counts"] == counts.tolist()
     assert figures["perplexity"] == pytest.approx(math.exp(nll / counts[0]), rel=1e-4)
     assert figures["accuracy"] == pytest.approx(correct / counts[0].item())
@@ -103,50 +88,9 @@ def test_scores_are_those_of_the_masked_words(finished_mlm, texts):
     assert [figures[name] for name in names] == pytest.approx((heads / counts).tolist(), rel=1e-4)
 
 
-def test_killed_and_resumed(short_files, tmp_path):
-    """The weights are exactly those of an uninterrupted run, which needs the same masks in each epoch."""
-    options = [*short_files, *QUICK, *as_arguments(max_steps=40, eval_steps=10, masking="span", wdr_compose="masked")]
-    complete, _ = killed_and_resumed(run, tmp_path, options)
-    assert metrics_of(complete)["history"][-1]["epoch"] > 5
-
-
-def run_in_one_of_two(rank: int, folder: Path, arguments: list[str]) -> None:
-    run(*arguments)
-
-
-def test_two_processes(short_files, tmp_path, monkeypatch):
-    """Two processes give the same result, with new masks in every epoch."""
-    options = ["--dataloader_drop_last", "true", "--adam_epsilon", "1e-5", "--max_steps", "12", "--eval_steps", "6"]
-    halves = [*QUICK, *options, "--per_device_train_batch_size", "2", "--output_dir", str(tmp_path / "two")]
-    in_two_processes(run_in_one_of_two, tmp_path, [*short_files, *halves])
-    run(*short_files, *QUICK, *options, "--output_dir", str(tmp_path / "one"))
-    one, two = (metrics_of(tmp_path / name)["splits"]["validation"] for name in ("one", "two"))
-    assert one.pop("head_counts") == two.pop("head_counts")
-    assert two == pytest.approx(one, rel=1e-4)
-    # These are several epochs: with the same masks in all of them, the result differs.
-    assert metrics_of(tmp_path / "one")["history"][-1]["epoch"] > 2
-    monkeypatch.setattr(NewMasks, "on_epoch_begin", lambda *args, **kwargs: None)
-    monkeypatch.setattr(MaskedBlocks, "set_epoch", lambda self, epoch: None)
-    same_masks = run(*short_files, *QUICK, *options, "--output_dir", str(tmp_path / "same_masks"))
-    assert same_masks.splits["validation"]["perplexity"] != pytest.approx(one["perplexity"], rel=1e-3)
-
-
-@pytest.mark.plots
-def test_compare(files, tmp_path, capsys):
-    result = run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), "--compare", "--preset", "tiny-bert")
-    table = capsys.readouterr().out.split("Masked tokens")[-1]
-    assert re.findall(r"^(.*?)  +test", table, re.MULTILINE) == ["wdr N=3", "plain", "wdr N=3, masked tokens"]
-    assert (tmp_path / "run" / "comparison_training.png").stat().st_size > 0
-    for folder in ("run/plain", "run/masked"):
-        assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / folder)).__name__ == "WDRNgramBertForMaskedLM"
-    plain, masked = (metrics_of(tmp_path / "run" / kind)["splits"]["test"] for kind in ("plain", "masked"))
-    counts = [figures["head_counts"] for figures in (result.splits["test"], plain, masked)]
-    assert counts[0][0] == counts[1][0] == counts[2][0] and counts[2][1] < counts[0][1]
-
-
 @pytest.mark.parametrize("mode", ["full", "heads"])
-def test_from_a_plain_checkpoint(finished_mlm, files, tmp_path, mode):
-    tokenizer = AutoTokenizer.from_pretrained(finished_mlm.folder)
+def test_from_a_plain_checkpoint(finished, files, tmp_path, mode):
+    tokenizer = AutoTokenizer.from_pretrained(finished["mlm"].folder)
     tokenizer.save_pretrained(tmp_path / "plain")
     plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
     result = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--train_mode", mode,
@@ -185,25 +129,9 @@ def test_evaluation_with_other_masks(files, tmp_path):
     folder = str(tmp_path / "run")
     run(*files, *QUICK, "--masking", "span", "--mlm_probability", "0.3", "--output_dir", folder)
     text = files[files.index("--test_file") : files.index("--test_file") + 2]
-    again = ["--do_train", "false", "--model_name_or_path", folder, *text, "--output_dir", str(tmp_path / "x")]
+    again = [*EVALUATE, folder, *text, "--output_dir", str(tmp_path / "x")]
     changes = ("", "--masking span --mlm_probability 0.3", "--masking token", "--mlm_probability 0.15")
     trained, same, tokens, fewer = (run(*again, *options.split()).splits["test"] for options in changes)
     assert trained == same
     assert tokens["num_masked"] == trained["num_masked"] and tokens["perplexity"] != trained["perplexity"]
     assert fewer["num_masked"] < 0.6 * trained["num_masked"]
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ("--mlm_probability 0", "`--mlm_probability`"),
-        ("--block_size 2", "`--block_size`"),
-        ("--ngram_size 16", "N = 16"),
-        ("--model_name_or_path {gpt2}", "`mask_token`"),
-        ("--model_name_or_path {gpt2} --tokenizer {mlm}", "masked"),
-    ],
-)
-def test_bad_options(finished_mlm, files, checkpoint, tmp_path, options, name):
-    options = options.format(gpt2=checkpoint, mlm=finished_mlm.folder)
-    with raises_naming(InputError, name):
-        run(*files, *QUICK, "--output_dir", str(tmp_path / "run"), *options.split())

@@ -1,7 +1,7 @@
 """Folders of runs, on `ngram-wdr clm`: interrupted, repeated, prolonged, refused; options from files."""
 
 import shutil
-from pathlib import Path
+from functools import partial
 
 import pytest
 import yaml
@@ -11,18 +11,18 @@ from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training import clm
 from ngram_wdr_hf.training.options import RunTrainingArguments
 from ngram_wdr_hf.training.run_folder import RunFolder, read_state, settings_of
-from tests.support.clm_runs import QUICK, parsed, run, write_text
+from tests.support import scripts
 from tests.support.errors import raises_naming
-from tests.support.processes import killed_and_resumed
-from tests.support.scripts import as_arguments, contents, cut_off, metrics_of, weights_of
+from tests.support.scripts import QUICK, as_arguments, contents, cut_off, figures_of, weights_of, write_text
 
-# Dropout, whose random numbers a resumed run has to restore, is in the checkpoint.
-CONSTANT = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2, sample_tokens=0)
+run, parsed = partial(scripts.run, "clm"), partial(scripts.parsed, "clm")
 
 
 @pytest.fixture
 def command(checkpoint, files) -> list[str]:
-    return ["--model_name_or_path", checkpoint, *files, *QUICK, *CONSTANT]
+    """Of a model with dropout, whose random numbers a resumed run has to restore."""
+    options = as_arguments(lr_scheduler_type="constant", learning_rate=1e-2, sample_tokens=0)
+    return ["--model_name_or_path", checkpoint, *files, *QUICK["clm"], *options]
 
 
 @pytest.fixture
@@ -41,27 +41,6 @@ def in_step(monkeypatch):
         monkeypatch.setattr(Trainer, "training_step", training_step)
 
     return interrupt
-
-
-@pytest.fixture
-def without_training(monkeypatch):
-    monkeypatch.setattr(Trainer, "training_step", lambda *args, **kwargs: pytest.fail("trained"))
-
-
-def figures_of(folder: Path) -> tuple:
-    """Return everything that a resumed run has to find again."""
-    metrics = metrics_of(folder)
-    metrics["history"] = [entry for entry in metrics["history"] if "train_loss" not in entry]
-    for entry in metrics["history"]:
-        for name in [name for name in entry if "runtime" in name or "per_second" in name]:
-            del entry[name]
-    return weights_of(folder), metrics
-
-
-def test_killed_and_resumed(command, tmp_path):
-    """After `kill -9`, the same command ends with the same bits."""
-    complete, broken = killed_and_resumed(run, tmp_path, [*command, *as_arguments(max_steps=40, eval_steps=10)])
-    assert figures_of(broken) == figures_of(complete)
 
 
 # The best checkpoint is not the last, and the training ends before its 40 steps.
@@ -104,7 +83,7 @@ def test_stopped_and_repeated(command, in_step, tmp_path, request):
 def test_streamed_run_stopped_in_a_later_pass(in_step, files, tmp_path):
     """The text has four or five batches."""
     text = write_text(tmp_path / "short.txt", lines=30, seed=0)
-    options = [*QUICK, *as_arguments(streaming="true", shuffle_buffer=10, max_steps=8)]
+    options = [*QUICK["clm"], *as_arguments(streaming="true", shuffle_buffer=10, max_steps=8)]
     options = ["--train_file", str(text), *files[2:], *options, "--output_dir"]
     run(*options, str(tmp_path / "whole"))
     in_step(8)
@@ -139,7 +118,8 @@ def test_longer_run(command, tmp_path, monkeypatch):
     assert contents(folder) == before
 
 
-def test_refused_folders(finished_clm, tmp_path):
+def test_refused_folders(finished, tmp_path):
+    finished_clm = finished["clm"]
     folder = tmp_path / "run"
     shutil.copytree(finished_clm.folder, folder)
     (tmp_path / "thesis").mkdir()
@@ -208,49 +188,9 @@ def test_run_yaml_is_a_settings_file_of_the_same_run(options, tmp_path):
 def test_run_yaml_repeats_the_run(files, tmp_path):
     # With this learning rate, the best checkpoint is not the last.
     options = as_arguments(learning_rate=0.3, max_steps=6, metric_for_best_model="loss", output_dir=tmp_path / "one")
-    run(*files, *QUICK, *options)
+    run(*files, *QUICK["clm"], *options)
     run(str(tmp_path / "one" / "run.yaml"), "--output_dir", str(tmp_path / "two"), *as_arguments(logging_steps=1))
     assert read_state(tmp_path / "two").best_global_step < 6
     assert weights_of(tmp_path / "two") == weights_of(tmp_path / "one")
     one, two = (yaml.safe_load((tmp_path / name / "run.yaml").read_text()) for name in ("one", "two"))
     assert one == two
-
-
-# Options, or a settings file, and what the error names.
-BAD = {
-    "--lerning_rate 1": "`--learning_rate`",
-    "--max_step=3": "`--max_steps`",
-    "3": "`3`",
-    "--preset huge": "--preset",
-    "--ngram_size 0": "`--ngram_size`",
-    "--ngram_size 16": "`--block_size`",
-    "--ngram_size 3 --ngram_target none": "`--ngram_target none`",
-    "--train_mode heads": "`--model_name_or_path`",
-    "--do_train false": "`--model_name_or_path`",
-    "--compare --ngram_size 1": "`--compare`",
-    "--streaming --max_steps -1": "`--max_steps`",
-    "--block_size 1": "`--block_size`",
-    "--validation_percentage 0": "`--validation_percentage`",
-    "--dataset_name wikitext": "`--dataset_name`",
-    "--lambda_grid 0 1.5": "`--lambda_grid`",
-    "--label_smoothing_factor 0.1": "`--label_smoothing_factor`",
-    "--config_overrides layers=3": "`--config_overrides layers`",
-    "--config_overrides 3": "`--config_overrides`",
-    "--draft_vocab_size 100000": "`--draft_vocab_size`",
-    "--prompt_file none.txt": "`--self_generated",
-    "--self_generated 10 --streaming": "`--streaming`",
-    "learning_rat: 1": "`--learning_rate`",
-    "- max_steps": "`option: value`",
-    "ngram_target: words": "--ngram_target",
-}
-
-
-@pytest.mark.parametrize("options", BAD)
-def test_bad_options(options, texts, tmp_path):
-    arguments = ["--train_file", texts["train"], *QUICK, *options.split(" ")]
-    if ": " in options or options.startswith("- "):
-        (tmp_path / "settings.yaml").write_text(options)
-        arguments = [str(tmp_path / "settings.yaml")]
-    with raises_naming(InputError, BAD[options]):
-        run(*arguments, "--output_dir", str(tmp_path / "run"))
-    assert not list((tmp_path / "run").glob("[!.]*"))
