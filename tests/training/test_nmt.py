@@ -171,7 +171,7 @@ def test_translate(finished, tmp_path, capsys):
     lines[0] = "  \t"
     (tmp_path / "text.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
     arguments = [*EVALUATE, folder, *SEARCH, "--translate", tmp_path / "text.en"]
-    printed = run_python(ROOT / "train_nmt.py", *arguments, is_warm=True, PYTHONIOENCODING="ascii")
+    printed = run_python(ROOT / "train_nmt.py", *arguments, PYTHONIOENCODING="ascii")
     assert printed == "\n".join(expected) + "\n" and not printed.isascii()
     # The last line may lack a line break; Windows line breaks are accepted.
     (tmp_path / "text.en").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[1:8]).encode())
