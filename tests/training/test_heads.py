@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from ngram_wdr_hf import with_ngram_heads
@@ -47,7 +46,7 @@ def write(model, tokenizer, tmp_path):
         options = clm.ClmOptions(self_generated=amount, prompt_file=[str(tmp_path / "prompts.txt")], **fields)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        training = training_of(folder, disable_tqdm=False)
+        training = training_of(folder)
         return [row.tolist() for row in own_rows(model, tokenizer, options, RunFolder(folder), training)["train"]]
 
     return call
@@ -66,20 +65,11 @@ def test_prompts(tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_rows_continue_their_prompts(write, model, tokenizer, temperature, monkeypatch):
-    """In turn, in one batch after the other, while a bar moves. Long prompts are cut."""
-    bars = []
-
-    class Bar(tqdm):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            bars.append(self)
-
-    monkeypatch.setattr(frozen_model_data, "tqdm", Bar)
+def test_rows_continue_their_prompts(write, model, tokenizer, temperature):
+    """In turn, in one batch after the other. Long prompts are cut."""
     rows = write("run", 90, self_generated_temperature=temperature)
     # Four rows are written at the same time, six tokens each.
     assert sum(map(len, rows)) >= 90 > sum(map(len, rows[:-4])) and len(rows) % 4 == 0
-    assert [(bar.n, bar.total) for bar in bars] == [(sum(map(len, rows)), 90)]
     prompts = [prompt[-10:] for prompt in encode_prompts(PROMPTS, tokenizer)]
     for i, row in enumerate(rows):
         prompt = prompts[i % 3]
@@ -91,18 +81,28 @@ def test_rows_continue_their_prompts(write, model, tokenizer, temperature, monke
             assert row == alone.tolist()[: len(row)]
 
 
-def test_interrupted_writer_continues(write, monkeypatch):
+@pytest.fixture
+def interrupt(monkeypatch):
+    """A function that lets another function be interrupted in its second call. Returns the list of calls."""
+
+    def patch(owner, name: str) -> list:
+        original, calls = getattr(owner, name), []
+
+        def interrupted(*args, **kwargs):
+            calls.append(args)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, interrupted)
+        return calls
+
+    return patch
+
+
+def test_interrupted_writer_continues(write, interrupt):
     """It ends with the rows of an uninterrupted one, and leaves the random numbers alone."""
-    whole = write("whole", 150)
-    original, calls = frozen_model_data._continue, []
-
-    def interrupted(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return original(*args)
-
-    monkeypatch.setattr(frozen_model_data, "_continue", interrupted)
+    whole, calls = write("whole", 150), interrupt(frozen_model_data, "_continue")
     with pytest.raises(KeyboardInterrupt):
         write("parts", 150)
     state = torch.get_rng_state()
@@ -123,25 +123,17 @@ def cached(rows, model, folder: Path) -> CachedRows:
     return CachedRows(rows, folder, model, training_of(folder, per_device_eval_batch_size=3))
 
 
-def test_cached_states_are_those_of_the_model(model, tmp_path, monkeypatch):
+@torch.no_grad()
+def test_cached_states_are_those_of_the_model(model, tmp_path, interrupt):
     """Also if the computation was interrupted, and continued."""
-    rows, predict, calls = rows_of(9), type(model).ngram_predictions, []
-
-    def interrupted(self, **inputs):
-        calls.append(inputs)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return predict(self, **inputs)
-
-    monkeypatch.setattr(type(model), "ngram_predictions", interrupted)
+    rows, calls = rows_of(9), interrupt(type(model), "ngram_predictions")
     with pytest.raises(KeyboardInterrupt):
         cached(rows, model, tmp_path)
     items = cached(rows, model, tmp_path)
     assert len(calls) == 4 and len(items) == 9
     for i in range(9):
         ids = rows[i]["input_ids"]
-        with torch.no_grad():
-            output = model.eval()(ids[None], return_last_hidden_state=True)
+        output = model.eval()(ids[None], return_last_hidden_state=True)
         assert torch.equal(items[i]["input_ids"], ids)
         states = items[i]["last_hidden_state"].float()
         torch.testing.assert_close(states, output.last_hidden_state[0], atol=2e-3, rtol=2e-3)
