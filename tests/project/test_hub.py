@@ -8,11 +8,10 @@ from huggingface_hub import CommitInfo, HfApi, RepoUrl, constants
 from transformers import AutoModelForCausalLM
 
 from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
-from ngram_wdr_hf.modeling.bundle import bundle
+from ngram_wdr_hf.modeling.code_file import code_file
 from ngram_wdr_hf.training import run_folder
 from tests.support.checkpoints import assert_same_state
-from tests.support.clm_runs import run
-from tests.support.scripts import QUICK_BLOCKS, as_arguments
+from tests.support.scripts import QUICK, run
 from tests.support.tiny import tiny_model
 
 CODE = "modeling_wdr_ngram.py"
@@ -45,12 +44,10 @@ def test_models_are_pushed_with_heads_and_code(repositories, tmp_path):
     model.push_to_hub("me/pushed")
     # The folder has the code file already, and Transformers pushes changed files only.
     model.save_pretrained(tmp_path / "model", push_to_hub=True, repo_id="me/saved")
-    model.config.save_pretrained(tmp_path / "model", push_to_hub=True, repo_id="me/config")
-    assert repositories["me/config"].keys() >= {"config.json", CODE}
     for name in ("me/pushed", "me/saved"):
         assert repositories[name].keys() >= {"config.json", "generation_config.json", "model.safetensors", CODE}
     files = repositories["me/pushed"]
-    assert files[CODE].decode("utf-8") == bundle(WDRNgramGPT2LMHeadModel)
+    assert files[CODE].decode("utf-8") == code_file(WDRNgramGPT2LMHeadModel)
     assert json.loads(files["config.json"])["auto_map"] == {
         "AutoConfig": "modeling_wdr_ngram.WDRNgramConfig",
         "AutoModelForCausalLM": "modeling_wdr_ngram.WDRNgramGPT2LMHeadModel",
@@ -61,8 +58,8 @@ def test_models_are_pushed_with_heads_and_code(repositories, tmp_path):
 
 
 def test_finished_run_is_pushed(repositories, texts, tmp_path):
-    options = as_arguments(**QUICK_BLOCKS, sample_tokens=8, train_file=texts["train"], output_dir=tmp_path / "run")
-    run(*options, "--push_to_hub", "--hub_model_id", "me/run")
+    options = ["--train_file", texts["train"], *QUICK["clm"], "--output_dir", tmp_path / "run"]
+    run("clm", *options, "--push_to_hub", "--hub_model_id", "me/run")
     files = repositories["me/run"]
     model = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert files.keys() >= {*model, "README.md", "lambda_sweep.png", "metrics.json", "run.yaml", "training.png", CODE}

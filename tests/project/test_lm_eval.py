@@ -14,6 +14,8 @@ from ngram_wdr_hf.data.tokenizers import start_token_id
 from ngram_wdr_hf.evaluation.scores import score
 from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
 
+pytestmark = pytest.mark.slow
+
 # Much longer than the model's context; shorter; as long with its end token; one longer; several lines.
 LENGTHS = [(3 * CONTEXT + 5,), (3,), (CONTEXT - 1,), (CONTEXT,), (11, 0, 25, 4)]
 TEXTS = [random_lines(*lengths, seed=seed) for seed, lengths in enumerate(LENGTHS)]

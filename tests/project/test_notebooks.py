@@ -4,21 +4,15 @@ import re
 
 import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from tests.support.processes import ROOT, warm_python
+from tests.support.processes import ROOT
+
+pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # Timeout per cell in seconds. On two idle cores, a whole notebook needs less.
 PATIENCE = 600
-
-
-class WarmKernelManager(AsyncKernelManager):
-    """Starts kernels that have the imports done."""
-
-    def format_kernel_cmd(self, extra_arguments=None) -> list[str]:
-        return [*warm_python(), "-m", "ipykernel_launcher", "-f", self.connection_file]
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -41,7 +35,7 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     for cell in code_cells(fresh):
         cell.outputs, cell.execution_count = [], None
     resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(fresh, kernel_manager_class=WarmKernelManager, timeout=PATIENCE, resources=resources).execute()
+    NotebookClient(fresh, timeout=PATIENCE, resources=resources).execute()
     assert not [output for cell in code_cells(fresh) for output in cell.outputs if output.output_type == "error"]
     # The stored outputs come from one run in order, have all images, and contain no local paths.
     assert [cell.execution_count for cell in code_cells(stored)] == list(range(1, len(code_cells(stored)) + 1))

@@ -10,6 +10,8 @@ import pytest
 import ngram_wdr_hf
 from tests.support.processes import ROOT, run_python
 
+pytestmark = pytest.mark.slow
+
 
 class Page(HTMLParser):
     """The anchors of a page, and the files that a browser loads with it."""

@@ -1,9 +1,6 @@
 """Wheel and source distribution: what they contain, and that the wheel works where there is no checkout."""
 
-import os
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from zipfile import ZipFile
@@ -11,22 +8,15 @@ from zipfile import ZipFile
 import pytest
 
 from ngram_wdr_hf.version import __version__
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_python
+
+pytestmark = pytest.mark.slow
 
 PACKAGE = "ngram_wdr_hf"
 # Caches, environments and what was made by running the project.
 NOT_PACKAGED = shutil.ignore_patterns(
     "__pycache__", ".*_cache", ".git", ".gitignore", ".venv", "*.egg-info", "build", "dist", "runs", "site"
 )
-
-
-def run(*command: str | Path, folder: Path, **environment: str) -> str:
-    """Run Python in `folder`, check that it succeeds, and return its output."""
-    environment = {**os.environ, **environment}
-    command = [sys.executable, *map(str, command)]
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
 
 
 def files_in(folder: Path) -> set[str]:
@@ -41,10 +31,10 @@ def folder(tmp_path_factory) -> Path:
     """
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT, folder / "sources", ignore=NOT_PACKAGED)
-    run("-m", "build", "--no-isolation", "--outdir", folder / "built", folder / "sources", folder=folder)
+    run_python("-m", "build", "--no-isolation", "--outdir", folder / "built", folder / "sources", folder=folder)
     (wheel,) = (folder / "built").glob("*.whl")
     options = ["--no-deps", "--no-index", "--quiet", "--target", folder / "installed"]
-    run("-m", "pip", "install", *options, wheel, folder=folder)
+    run_python("-m", "pip", "install", *options, wheel, folder=folder)
     return folder
 
 
@@ -67,9 +57,8 @@ def test_wheel(folder):
 
 
 def test_command_without_a_checkout(folder, tmp_path):
-    """`-S` hides what is installed: the command finds only the wheel's files, and needs no more to list commands."""
-    where, options = folder / "installed", {"folder": tmp_path, "PYTHONPATH": str(folder / "installed")}
-    assert run("-S", where / "bin" / "ngram-wdr", "--version", **options) == f"ngram-wdr {__version__}\n"
-    assert "usage: ngram-wdr" in run("-S", where / "bin" / "ngram-wdr", "--help", **options)
-    printed = run("-S", "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", **options)
+    where = folder / "installed"
+    options = {"folder": tmp_path, "PYTHONPATH": str(where)}
+    assert run_python(where / "bin" / "ngram-wdr", "--version", **options) == f"ngram-wdr {__version__}\n"
+    printed = run_python("-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", **options)
     assert Path(printed.strip()).parent == where / PACKAGE
