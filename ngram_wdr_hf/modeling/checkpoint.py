@@ -1,6 +1,7 @@
 """Loading and saving: what saved head weights mean, and the code that a checkpoint carries."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, cast
@@ -74,7 +75,10 @@ def announce(model_class: type[CheckpointMixin]) -> None:
     Let Transformers find a new class with heads where it looks for its own: by name, as `transformers serve` does, and
     in the table of weights that have other names or shapes in checkpoints than in the model.
     """
-    setattr(transformers, model_class.__name__, model_class)
+    # `transformers serve` may have another module object: Transformers executes its `__init__.py` twice.
+    server = sys.modules.get("transformers.cli.serving.model_manager")
+    for module in (transformers, getattr(server, "transformers", transformers)):
+        setattr(module, model_class.__name__, model_class)
     config_class, backbone = model_class.config_class, cast(Any, model_class.ngram_backbone_class())
     for name, own in (
         (backbone.__name__, model_class.__name__),
