@@ -127,10 +127,8 @@ def test_the_next_run_does_not_tokenize_again(tmp_path):
     path = write_lines(tmp_path / "text.txt", 300)
     first = run(path)
     assert run(path, tmp_path / "tokenizer", num_workers=2) == first
-    # Another tokenizer or another text is tokenized again.
+    # With another tokenizer, the text is tokenized again.
     assert first.keys().isdisjoint(run(path, vocab_size=5))
-    write_lines(tmp_path / "text.txt", 299, seed=1)
-    assert first.keys().isdisjoint(run(path))
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 7, 12, 40])

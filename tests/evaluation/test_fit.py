@@ -89,7 +89,7 @@ import torch
 from ngram_wdr_hf import fit_ensemble
 import ngram_wdr_hf.evaluation.head_acceptance
 
-assert not any(name.startswith(("ngram_wdr_hf.backbones", "ngram_wdr_hf.modeling")) for name in sys.modules)
+assert not any(name.startswith(("ngram_wdr_hf.backbones.", "ngram_wdr_hf.modeling")) for name in sys.modules)
 from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
 from ngram_wdr_hf.evaluation.gradient_diversity import gradient_diversity
 

@@ -17,6 +17,7 @@ from tests.support.tiny import plain_model, tiny_model, tiny_seq2seq
 from tests.support.tokenizers import letter_tokenizer
 from tests.support.trained import Language, trained_model
 
+pytestmark = pytest.mark.slow
 SPACE = ROOT / "examples" / "space"
 WEIGHTS = (0.6, 0.2, 0.1, 0.1)
 NEW_TOKENS = 24

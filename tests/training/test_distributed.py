@@ -31,6 +31,7 @@ from tests.support.scripts import (
     write_text,
 )
 
+pytestmark = pytest.mark.slow
 CONFIGURATIONS = ROOT / "examples" / "accelerate"
 run = partial(scripts.run, "clm")
 
