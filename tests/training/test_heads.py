@@ -173,7 +173,9 @@ def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
     assert (config.head_loss_tokens, config.ngram_head_expansion, config.head_sample_rate) == ("draft", 3, 1)
     assert result.fit is None and config.ensemble_weights is None and config.ensemble_lambda == result.ensemble == 0
     # The stock class is not told to draft.
-    assert config.draft_by_default is True and "use_mtp" not in json.loads((folder / "generation_config.json").read_text())
+    assert config.draft_by_default is True and "use_mtp" not in json.loads(
+        (folder / "generation_config.json").read_text()
+    )
     evaluations = [entry for entry in metrics_of(folder)["history"] if "eval_loss" in entry]
     for entry in evaluations:
         first, second = (entry[f"eval_head_{n}_acceptance"] for n in (1, 2))
