@@ -50,7 +50,7 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         if ensemble_lambda is not None:
             check_fraction("ensemble_lambda", ensemble_lambda)
             self.ngram_ensemble = {"ensemble_lambda": ensemble_lambda}
-        else:
+        elif ensemble_weights is not None:
             weights = check_ensemble_weights(ensemble_weights, model.config.ngram_size)
             self.ngram_ensemble = {"ensemble_weights": weights}
         self.encoder_inputs = encoder_inputs
@@ -90,5 +90,5 @@ def split_ensemble_processor(
         raise ValueError(
             "`logits_processor` must have at most one `NgramEnsembleLogitsProcessor`, made for this model."
         )
-    others = LogitsProcessorList(processor for processor in processors if processor is not ours[0])
+    others = LogitsProcessorList(processor for processor in processors or () if processor is not ours[0])
     return others, ours[0].ngram_ensemble

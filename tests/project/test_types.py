@@ -27,7 +27,7 @@ def test_the_public_api_has_the_types_that_a_user_sees():
     [
         ("    WDRNgramConfig,\n", "    WDRNgramConfig,\n    WDRNgramNothing,\n"),
         ("assert_type(model.config.n_embd, int)", "assert_type(model.config.n_embd, str)"),
-        ("use_mtp=True, ensemble_lambda=0.4", 'use_mtp=True, ensemble_lambda="0.4"'),
+        ("LogitsProcessor(model, 0.4)", 'LogitsProcessor(model, "0.4")'),
     ],
     ids=["unknown name", "field", "argument"],
 )
