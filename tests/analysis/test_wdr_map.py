@@ -124,9 +124,7 @@ def test_labels_read_well_and_differ(train):
     assert token_labels([1, 2, 3], PreTrainedTokenizerFast(tokenizer_object=pieces)) == ["the", "cat", "·s"]
 
 
-@pytest.mark.parametrize("levels", [1, 2])
-def test_figure(levels, tokenizer):
-    found = wdr_map(tiny_model(), DOCUMENTS, tokenizer, levels=levels)
+def test_figure(found):
     figure = found.figure()
     titles = [axes.get_title() for axes in figure.axes]
     assert f"“{found.frequent_words()[0]}”" in titles.pop(2)

@@ -1,6 +1,5 @@
 """Tokenized pairs, and their batches against a slow loop."""
 
-import math
 import pickle
 
 import numpy as np
@@ -149,17 +148,6 @@ def test_every_pair_once_and_every_value(batch_tokens):
     assert {name: tensor.dtype for name, tensor in batches[0].items()} == dict.fromkeys(batch, torch.long)
     with pytest.raises(IndexError):
         batches[len(batches)]
-
-
-def test_share_of_padding_is_small():
-    chance = np.random.default_rng(0)
-    # As in a corpus: mostly short sentences, with translations of similar length.
-    sources = chance.lognormal(math.log(22), 0.6, 3000).clip(2, 200)
-    targets = (sources * chance.normal(1.05, 0.15, 3000)).clip(2, 200)
-    lengths = np.stack([sources, targets], axis=1).astype(int)
-    batches = PairBatches(tokens_of(lengths), 2048, PAD)
-    padded = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
-    assert 1 - lengths.sum() / padded < 0.1
 
 
 def test_the_seed_decides_which_pairs_share_a_batch():

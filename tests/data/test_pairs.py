@@ -77,7 +77,6 @@ def test_json_lines(tmp_path, wrap):
     ("fields", "languages", "names"),
     [
         ({"en": 1, "de": "b"}, ("en", "de"), ["source_lang", "en", "de."]),
-        ({"id": 3}, ("en", "de"), ["source_lang", "none"]),
         ({"translation": {"en": "a", "it": "b"}}, ("en", "de"), ["target_lang", "it"]),
         ({"en": "a", "de": "b"}, ("en", "en"), ["target_lang", "de."]),
     ],

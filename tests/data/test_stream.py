@@ -3,8 +3,6 @@
 import io
 import itertools
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
+from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data.text import hold_out, load_text_files
 from ngram_wdr_hf.data.token_stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
@@ -97,38 +96,16 @@ def test_processes_and_streaming_give_the_same_tokens(tmp_path):
         assert tokens.num_words == len(tokens) == len(expected)
 
 
-RUN = """
-import sys
-from transformers import AutoTokenizer
-from ngram_wdr_hf.data.text import hold_out, load_text_files
-from ngram_wdr_hf.data.token_stream import tokenize
-from ngram_wdr_hf.data.tokenizers import texts_of, train_word_tokenizer
-
-path, folder, vocab_size, num_workers = sys.argv[1:]
-rows = hold_out(load_text_files({"train": [path]}), 10)["train"]
-tokenizer = train_word_tokenizer(texts_of(rows), int(vocab_size))
-if folder:
-    tokenizer.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-tokenizer("used", truncation=True, max_length=2)
-print(*[file["filename"] for file in tokenize(rows, tokenizer, int(num_workers)).cache_files])
-"""
-
-
 def test_the_next_run_does_not_tokenize_again(tmp_path):
-    """Processes of their own, with a tokenizer that was used, or saved and loaded."""
-
-    def run(path, folder="", vocab_size=100, num_workers=1) -> dict[str, int]:
-        command = [sys.executable, "-c", RUN, path, str(folder), str(vocab_size), str(num_workers)]
-        files = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        assert files
-        return {file: Path(file).stat().st_mtime_ns for file in files}
-
-    path = write_lines(tmp_path / "text.txt", 300)
-    first = run(path)
-    assert run(path, tmp_path / "tokenizer", num_workers=2) == first
-    # With another tokenizer, the text is tokenized again.
-    assert first.keys().isdisjoint(run(path, vocab_size=5))
+    """With a tokenizer that was saved and loaded; with another one, it does."""
+    rows = load(write_lines(tmp_path / "text.txt", 300))
+    tokenizer = train_word_tokenizer(texts_of(rows))
+    tokenizer.save_pretrained(tmp_path)
+    first = tokenize(rows, tokenizer).cache_files
+    again = load(str(tmp_path / "text.txt")), AutoTokenizer.from_pretrained(tmp_path)
+    assert first == tokenize(*again).cache_files
+    other = tokenize(rows, train_word_tokenizer(texts_of(rows), 5)).cache_files
+    assert {file["filename"] for file in first}.isdisjoint(file["filename"] for file in other)
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 7, 12, 40])

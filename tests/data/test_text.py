@@ -34,7 +34,6 @@ def test_folder(tmp_path, kind):
     ("files", "column", "names"),
     [
         ({"train.jsonl": '{"a": "b", "c": 1, "d": "e"}'}, "text", ["`text`", "train", "a, d"]),
-        ({"train.jsonl": '{"text": 1}'}, "text", ["`text`", "train", "none"]),
         ({"test.txt": "a"}, "body", ["`body`", "test", "text."]),
         ({"README.md": "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: mine\n    path: a.txt\n---\n",
           "a.txt": "a"}, "text", ["train, validation, test", "mine"]),
@@ -49,9 +48,8 @@ def test_bad_folders(tmp_path, files, column, names, streaming):
 
 def test_paths_are_not_patterns(tmp_path):
     write(tmp_path / "text1.txt", "other\n")
-    for name in ("text[1].txt", "text*.txt", "text?.txt"):
-        for streaming in (False, True):
-            assert list(texts_of(load(write(tmp_path / name, f"{name}\n"), streaming))) == [f"{name}\n"]
+    path = write(tmp_path / "text[1]*.txt", "this\n")
+    assert [list(texts_of(load(path, streaming))) for streaming in (False, True)] == [["this\n"]] * 2
 
 
 def test_held_out_rows():
@@ -81,14 +79,12 @@ def test_texts_that_cannot_be_split():
 
 
 def test_python_english():
-    splits, again = python_english.python_english(), python_english.python_english()
-    texts = {split: list(texts_of(rows)) for split, rows in splits.items()}
+    texts = {split: list(texts_of(rows)) for split, rows in python_english.python_english().items()}
     assert list(texts) == ["train", "validation", "test"] and all(texts.values())
     together = [text for split in texts.values() for text in split]
     assert len(set(together)) == len(together)
     assert 250_000 < sum(len(text.split()) for text in together) < 400_000
     assert len(texts["train"]) > 0.75 * len(together)
-    assert [rows._fingerprint for rows in again.values()] == [rows._fingerprint for rows in splits.values()]
 
 
 def test_python_english_has_every_docstring_once_in_order(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from tests.support.batches import DROPOUT, padded_batch
 from tests.support.checkpoints import assert_same_state
 from tests.support.errors import raises_naming
 from tests.support.reformer import tiny_reformer
-from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model, tiny_seq2seq
+from tests.support.tiny import VOCAB_SIZE, plain_model, random_ids, tiny_model, tiny_seq2seq
 
 
 def causal(**fields):
@@ -47,8 +47,9 @@ def seq2seq():
     return model, batch, lambda row: reference.translation_loss(model, *row.values())[0]
 
 
-def stock(model, **inputs):
-    return model, padded_batch() | inputs, lambda row: model.eval()(**row).loss
+def stock():
+    model = plain_model(torch.float64, **DROPOUT)
+    return model, padded_batch(), lambda row: model.eval()(**row).loss
 
 
 def adapters():
@@ -71,10 +72,7 @@ KINDS = {
     "no heads": lambda: causal(ngram_size=1),
     "packed": packed,
     "seq2seq": seq2seq,
-    "stock": lambda: stock(plain_model(torch.float64, **DROPOUT)),
-    "stock seq2seq": lambda: stock(
-        plain_seq2seq("bart", torch.float64, dropout=0.5), decoder_input_ids=random_ids(6, 9, seed=1)
-    ),
+    "stock": stock,
     "adapters": adapters,
 }
 
@@ -240,8 +238,7 @@ def logged(trainer, name) -> list[tuple[int, float]]:
 
 
 TRAININGS = {
-    "list": {"train_dataset": [*ReadInOrder()]},
-    "own trainer": {"train_dataset": [*ReadInOrder()], "trainer_class": NgramTrainer},
+    "list": {"train_dataset": [*ReadInOrder()], "trainer_class": NgramTrainer},
     "iterable": {"train_dataset": ReadInOrder()},
     "random targets": {
         "train_dataset": Dataset.from_dict({"input_ids": ROWS.tolist(), "title": ["is dropped"] * 24}),
@@ -283,12 +280,6 @@ def test_given_batch_and_parameters(tmp_path):
     assert logged(trainer, "gradient_diversity") == [(0, pytest.approx(expected))]
 
 
-def test_optimizers_that_cannot_be_measured(tmp_path):
-    trainer = Trainer(tiny_model(), TrainingArguments(tmp_path, optim="galore_adamw_layerwise"))
-    with raises_naming(ValueError, "layer by layer"):
-        GradientDiversityCallback(trainer, 1)
-
-
 def test_plot():
     histories = {
         "plain": [{"step": 0, "gradient_diversity": 0.5}, {"step": 0, "loss": 3.0}],
@@ -296,5 +287,4 @@ def test_plot():
     }
     (axes,) = plot_gradient_diversity(histories).axes
     points = [[point for point in line.get_xydata().tolist() if math.isfinite(point[1])] for line in axes.lines]
-    assert points == [[[0, 0.5]], [[0, 0.25], [3, 0.5]]] and axes.get_ylim()[1] < 1
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["plain", "WDR"]
+    assert points == [[[0, 0.5]], [[0, 0.25], [3, 0.5]]]

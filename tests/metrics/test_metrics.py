@@ -8,14 +8,11 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 
-from ngram_wdr_hf.data.token_stream import TokenStream, evaluation_windows, tokenize
-from ngram_wdr_hf.data.tokenizers import start_token_id, train_bpe_tokenizer
-from ngram_wdr_hf.evaluation.scores import score
+from ngram_wdr_hf.data.tokenizers import start_token_id
 from ngram_wdr_hf.metrics import GLUE, PERPLEXITY, TRANSLATION
 from tests.support import reference
 from tests.support.checkpoints import CONTEXT, random_lines, save_checkpoint, tokenizer_of_words
 from tests.support.errors import raises_naming
-from tests.support.texts import load, write
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +36,10 @@ def slow_nll(model, ids: list[int], ensemble_lambda: float, context: int) -> flo
     ("options", "ensemble_lambda", "context"),
     [
         ({}, 0.4, CONTEXT),
-        ({"ensemble_lambda": 0.0, "batch_size": 1}, 0.0, CONTEXT),
         ({"ensemble_weights": [0.3, 0.7 / 3, 0.7 / 3, 0.7 / 3], "stride": 1}, 0.7, CONTEXT),
         ({"block_size": 5, "stride": 1}, 0.4, 5),
     ],
-    ids=["own", "plain", "other", "narrow"],
+    ids=["own", "other", "narrow"],
 )
 def test_perplexity_equals_a_loop_over_positions(checkpoint, options, ensemble_lambda, context):
     model, folder = checkpoint
@@ -66,22 +62,6 @@ def test_perplexity_equals_a_loop_over_positions(checkpoint, options, ensemble_l
     # The tokens are words.
     for name in ("perplexity", "word_perplexity"):
         assert results[name] == pytest.approx(math.exp(sum(nlls) / sum(counts)), rel=1e-4)
-
-
-@pytest.mark.parametrize("stride", [None, 5])
-def test_perplexity_of_a_file(tmp_path, stride):
-    """By token and by word, with empty lines, repeated spaces and no final line break."""
-    text = random_lines(9, 0, 0, 0, 14, 3, 20) + "  two spaces\r\n\r\nand no end"
-    # A tokenizer with tokens that span several lines.
-    tokenizer = train_bpe_tokenizer([random_lines(2, 0, 0, 0) * 9], 300)
-    assert len(tokenizer("\n\n\n")["input_ids"]) == 1
-    model = save_checkpoint(tmp_path / "model", tokenizer, ensemble_lambda=0.4)
-    stream = TokenStream.from_rows(tokenize(load(write(tmp_path / "test.txt", text)), tokenizer))
-    scores = score(model, evaluation_windows(stream, tokenizer, CONTEXT, stride), [0.4], 16)
-    results = evaluate.load(PERPLEXITY).compute(predictions=[text], model_id=str(tmp_path / "model"), stride=stride)
-    assert results["perplexity"] == pytest.approx(scores.perplexity(0.4), rel=1e-6)
-    assert results["word_perplexity"] == pytest.approx(scores.perplexity(0.4, "word"), rel=1e-6)
-    assert results["perplexity"] < results["word_perplexity"]
 
 
 @pytest.mark.parametrize(
