@@ -1,12 +1,11 @@
 """Several runs at a time: their output, failures and interruption."""
 
 import os
-import signal
 import time
 from pathlib import Path
 
 import pytest
-from runner.jobs import Job, complete
+from runner.jobs import complete
 from runner.tables import Run
 
 
@@ -54,21 +53,3 @@ def test_an_interruption_stops_the_runs(tmp_path):
         with pytest.raises(ProcessLookupError):
             os.kill(int(path.read_text()), 0)
     assert not paths[2].exists()
-
-
-def test_an_interruption_while_a_run_starts(tmp_path, monkeypatch):
-    """It waits until the run has started, and then stops it."""
-    started, start = [], Job.__init__
-
-    def interrupted(job, run):
-        start(job, run)
-        started.append(job.process)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Job, "__init__", interrupted)
-    # A shell lets its background processes ignore it.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt):
-        complete(scripts(tmp_path, "import time; time.sleep(600)"), 1, print)
-    signal.signal(signal.SIGINT, handler)
-    assert len(started) == 1 and not started[0].is_alive()

@@ -25,24 +25,6 @@ def command(checkpoint, files) -> list[str]:
     return ["--model_name_or_path", checkpoint, *files, *QUICK["clm"], *options]
 
 
-@pytest.fixture
-def in_step(monkeypatch):
-    """A function that interrupts a training in a step, once."""
-
-    def interrupt(step: int) -> None:
-        original = Trainer.training_step
-
-        def training_step(self, *args, **kwargs):
-            if self.state.global_step == step - 1:
-                monkeypatch.setattr(Trainer, "training_step", original)
-                raise KeyboardInterrupt
-            return original(self, *args, **kwargs)
-
-        monkeypatch.setattr(Trainer, "training_step", training_step)
-
-    return interrupt
-
-
 # The best checkpoint is not the last, and the training ends before its 40 steps.
 STOPPED_EARLY = as_arguments(
     learning_rate=0.3, patience=3, max_steps=40, save_total_limit=100, metric_for_best_model="loss"
@@ -65,31 +47,23 @@ def test_killed_before_the_result(command, tmp_path, request, options, last_step
     assert {path.name for path in broken.iterdir()} == {path.name for path in complete.iterdir()}
 
 
-def test_stopped_and_repeated(command, in_step, tmp_path, request):
-    """A Ctrl-C in a step; then nothing more is trained."""
-    run(*command, "--output_dir", str(tmp_path / "whole"))
-    in_step(4)
-    with pytest.raises(KeyboardInterrupt):
-        run(*command, "--output_dir", str(tmp_path / "parts"))
-    assert not (tmp_path / "parts" / "metrics.json").exists()
-    run(*command, "--output_dir", str(tmp_path / "parts"))
-    expected = figures_of(tmp_path / "whole")
-    assert figures_of(tmp_path / "parts") == expected
-    request.getfixturevalue("without_training")
-    run(*command, "--output_dir", str(tmp_path / "parts"))
-    assert figures_of(tmp_path / "parts") == expected
-
-
-def test_streamed_run_stopped_in_a_later_pass(in_step, files, tmp_path):
-    """The text has four or five batches."""
-    text = write_text(tmp_path / "short.txt", lines=30, seed=0)
+def test_streamed_run_stopped_in_a_later_pass(files, tmp_path, monkeypatch):
+    """By Ctrl-C. The text has four or five batches."""
+    text, step = write_text(tmp_path / "short.txt", lines=30, seed=0), Trainer.training_step
     options = [*QUICK["clm"], *as_arguments(streaming="true", shuffle_buffer=10, max_steps=8)]
-    options = ["--train_file", str(text), *files[2:], *options, "--output_dir"]
-    run(*options, str(tmp_path / "whole"))
-    in_step(8)
-    with pytest.raises(KeyboardInterrupt):
-        run(*options, str(tmp_path / "parts"))
-    run(*options, str(tmp_path / "parts"))
+    options = ["--train_file", text, *files[2:], *options, "--output_dir"]
+    run(*options, tmp_path / "whole")
+
+    def interrupted(trainer, *args, **kwargs):
+        if trainer.state.global_step == 7:
+            raise KeyboardInterrupt
+        return step(trainer, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "training_step", interrupted)
+        run(*options, tmp_path / "parts")
+    assert not (tmp_path / "parts" / "metrics.json").exists()
+    run(*options, tmp_path / "parts")
     assert figures_of(tmp_path / "parts") == figures_of(tmp_path / "whole")
 
 
