@@ -23,9 +23,8 @@ from tests.support.backbones import (
     reference_inputs,
     tiny_backbone,
 )
-from tests.support.masked import tiny_masked
 from tests.support.processes import run_without_package
-from tests.support.tiny import T5_SIZES, left_pad, random_ids
+from tests.support.tiny import T5_SIZES, left_pad, make, random_ids
 from tests.support.training import gradients_by_backward
 
 # The second row is shorter, by a multiple of Reformer's chunks.
@@ -207,7 +206,7 @@ torch.save(logits, f"{folder}/logits.pt")
 def test_all_load_where_the_package_is_not_installed(tmp_path):
     inputs, expected = {}, {}
     models = {name: tiny_backbone(name, ensemble_lambda=0.4) for name in BACKBONES}
-    models |= {name: tiny_masked(name).eval() for name in ("bert", "modernbert")}
+    models |= {name: make(name).eval() for name in ("bert", "modernbert")}
     on_the_spot = transformers.MT5ForConditionalGeneration(transformers.MT5Config(**T5_SIZES)).double().eval()
     models["mt5"] = with_ngram_heads(on_the_spot, ensemble_lambda=0.4)
     for name, model in models.items():

@@ -11,17 +11,15 @@ from transformers import PreTrainedModel
 
 from ngram_wdr_hf import with_ngram_heads
 from tests.support.checkpoints import assert_same_state
-from tests.support.masked import OWN_SIZES
-from tests.support.masked import SIZES as MASKED_SIZES
 from tests.support.reformer import LAYERS
 from tests.support.reformer import SIZES as REFORMER_SIZES
-from tests.support.tiny import LLAMA_SIZES, SIZES, T5_SIZES, TRANSLATION_SIZES
+from tests.support.tiny import BERT_SIZES, LLAMA_SIZES, SIZES, T5_SIZES, TRANSLATION_SIZES
 
 BACKBONES = {
     "GPT2LMHeadModel": {**SIZES, "id2label": dict.fromkeys(range(3), "")},
     "BartForConditionalGeneration": TRANSLATION_SIZES,
     "T5ForConditionalGeneration": T5_SIZES,
-    "BertForMaskedLM": {**MASKED_SIZES, **OWN_SIZES["bert"]},
+    "BertForMaskedLM": BERT_SIZES,
     "ReformerModelWithLMHead": {**REFORMER_SIZES, **LAYERS["local"], "is_decoder": True},
     # Created on demand.
     "Olmo2ForCausalLM": LLAMA_SIZES,

@@ -10,11 +10,11 @@ from ngram_wdr_hf.data.pair_batches import PairBatches
 from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation.head_acceptance import head_acceptance
 from ngram_wdr_hf.evaluation.scores import processes, score, score_masked
-from tests.support.masked import masked_batch, tiny_masked
+from tests.support.batches import masked_batch
 from tests.support.pairs import PAD, random_lengths, tokens_of
 from tests.support.processes import in_two_processes
 from tests.support.texts import stream_of
-from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
+from tests.support.tiny import make, random_ids, tiny_model, tiny_seq2seq
 
 
 class Masked(list):
@@ -52,7 +52,7 @@ def measured() -> dict[str, list[float]]:
         results[name] = flat(astuple(scores))
         results[f"{name}, fit"] = flat(astuple(fit_ensemble(model, text, batch_size=1)))
         results[f"{name}, acceptance"] = head_acceptance(model, text, batch_size=1)
-    results["masked"] = flat(astuple(score_masked(tiny_masked("bert", torch.float64), Masked(), 1)))
+    results["masked"] = flat(astuple(score_masked(make("bert", torch.float64), Masked(), 1)))
     return results
 
 

@@ -5,10 +5,11 @@ import torch
 
 from ngram_wdr_hf.method.bag_of_words import bag_of_words_nll
 from tests.support import reference
+from tests.support.batches import TOLERANCE, text_of
+from tests.support.batches import TRANSLATIONS as BATCHES
 from tests.support.errors import raises_naming
 from tests.support.tiny import SEQ2SEQ, tiny_seq2seq
 from tests.support.training import assert_same_gradients, gradients
-from tests.support.translation import BATCHES, NAMES, TOLERANCE, text_of
 
 # Repeated tokens, missing targets at both ends, a single token, and no target at all.
 TARGETS = torch.tensor(
@@ -59,13 +60,13 @@ def test_large_scores_stay_finite(tensors):
 
 @pytest.mark.parametrize("batch", ["ragged", "holes", "left-padded decoder"])
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_weighted_bag_of_words_loss_is_added(name, size, batch):
     fields = {"ngram_size": size, "label_smoothing": 0.1}
     model = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5, **fields).train()
     without = tiny_seq2seq(name, torch.float64, **fields).train()
     batch = BATCHES[batch]
-    hidden = reference.hidden_states(model, **text_of(batch))
+    hidden = reference.hidden_states(model, **text_of(name, batch))
     nll = reference.bag_of_words_nll(reference.logits_of(model, hidden), batch["labels"])
     for count in (None, 7, torch.tensor(11)):
         output, plain = model(**batch, num_items_in_batch=count), without(**batch, num_items_in_batch=count)
@@ -81,7 +82,7 @@ def test_weighted_bag_of_words_loss_is_added(name, size, batch):
     assert_same_gradients(gradients(model, output.loss), wanted, **TOLERANCE[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_labels_at_padding_are_ignored(name):
     model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=1.0).train(), BATCHES["left-padded decoder"]
     everywhere = batch["labels"].masked_fill(batch["labels"] == -100, 5)
@@ -89,7 +90,7 @@ def test_labels_at_padding_are_ignored(name):
     assert torch.equal(model(**batch | {"labels": everywhere}).bow_loss, model(**batch).bow_loss)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_accumulated_gradients_equal_those_of_the_full_batch(name):
     model, batch = tiny_seq2seq(name, torch.float64, bow_loss_weight=0.5).train(), BATCHES["ragged"]
     full = model(**batch)
@@ -102,7 +103,7 @@ def test_accumulated_gradients_equal_those_of_the_full_batch(name):
     assert_same_gradients({key: first[key] + second[key] for key in first}, gradients(model, full.loss))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_no_bag_of_words_loss_in_evaluation_or_with_weight_zero(name):
     model, without, batch = tiny_seq2seq(name, bow_loss_weight=0.5), tiny_seq2seq(name), BATCHES["ragged"]
     for options in ({}, {"ensemble_lambda": 0.4}, {"ensemble_lambda": [0.0, 0.4]}):
@@ -113,7 +114,7 @@ def test_no_bag_of_words_loss_in_evaluation_or_with_weight_zero(name):
     assert model.train()(**batch).bow_loss > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_batch_without_targets_has_zero_loss(name):
     model, batch = tiny_seq2seq(name, bow_loss_weight=0.5).train(), BATCHES["no labels at all"]
     output = model(**batch)
@@ -123,7 +124,7 @@ def test_batch_without_targets_has_zero_loss(name):
 
 
 @pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan"), "0.5", None, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_bad_weights(name, weight):
     with raises_naming(ValueError, "`bow_loss_weight`", repr(weight)):
-        SEQ2SEQ[name][1](bow_loss_weight=weight)
+        SEQ2SEQ[name].ours.config_class(bow_loss_weight=weight)

@@ -7,207 +7,368 @@ from transformers import (
     ContinuousBatchingConfig,
     DynamicCache,
     GenerationConfig,
-    LogitsProcessorList,
     MaxTimeCriteria,
+    StaticCache,
     TextStreamer,
     pipeline,
 )
 from transformers.generation import WatermarkingConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
+from ngram_wdr_hf.decoding.cache_history import NgramHistory, layers_and_history
 from tests.support import reference
+from tests.support.batches import TOLERANCE
 from tests.support.errors import raises_naming
-from tests.support.generation import assert_same_generation, assert_threads_change_nothing, generate
-from tests.support.options import NO_END, STRATEGIES, cache_options
-from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model
+from tests.support.generation import (
+    STEPS,
+    assert_same_generation,
+    assert_threads_change_nothing,
+    cache_of,
+    cached_logits,
+    differ,
+    generate,
+    lengths_read,
+    prompt,
+    reference_inputs,
+    text_inputs,
+)
+from tests.support.options import NO_END, PAD, STRATEGIES, cache_options
+from tests.support.tiny import (
+    left_pad,
+    make,
+    make_stock,
+    model_of,
+    plain_model,
+    prompts,
+    random_ids,
+    stock_twin,
+    tiny_model,
+)
 from tests.support.tokenizers import letter_tokenizer
 
 
-@pytest.mark.parametrize("target", ["wdr", "simple"])
+@pytest.fixture(params=["gpt2", "marian", "t5"])
+def name(request) -> str:
+    return request.param
+
+
+def assert_greedy(model, output, ids, **text):
+    """Check the logits and the tokens after the prompt `ids` against the slow reference."""
+    inputs = reference_inputs(model, output.sequences[:, :-1], **text)
+    logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **inputs)[:, ids.shape[1] - 1 :]
+    close = TOLERANCE["t5"]
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float(), **close)
+    assert torch.equal(output.sequences[:, ids.shape[1] :], logits.argmax(-1))
+    return logits - reference.ensembled_logits(model, ensemble_lambda=0.0, **inputs)[:, ids.shape[1] - 1 :]
+
+
+@pytest.mark.parametrize("length", [1, 5])
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_greedy_equals_slow_greedy(size, target):
-    model = tiny_model(torch.float64, ngram_size=size, ngram_target=target)
-    ids = random_ids(3, 5)
-    output = generate(model, ids, ensemble_lambda=0.4, **NO_END)
-    assert output.sequences.shape == (3, 13)
-    for step in range(8):
-        logits = reference.ensembled_logits(model, output.sequences[:, : 5 + step], 0.4)[:, -1]
-        torch.testing.assert_close(output.logits[step], logits.float())
-        assert torch.equal(output.sequences[:, 5 + step], logits.argmax(-1))
-    assert not torch.allclose(
-        output.logits[0], generate(model, ids, ensemble_lambda=0.0, **NO_END).logits[0], atol=0.1
-    )
-
-
-@pytest.mark.parametrize("target", ["wdr", "simple"])
-@pytest.mark.parametrize("size", [2, 4])
 @torch.no_grad()
-def test_beam_search_equals_slow_beam_search(size, target):
-    model = tiny_model(torch.float64, ngram_size=size, ngram_target=target)
-    ids = random_ids(2, 4)
-    output = generate(
-        model,
-        ids,
-        num_beams=3,
-        num_return_sequences=3,
-        max_new_tokens=6,
-        length_penalty=0.0,
-        ensemble_lambda=0.4,
+def test_greedy_equals_slow_greedy(name, size, target, length):
+    """The first token has no history; all steps after it have."""
+    model, ids = model_of(name, ngram_size=size, ngram_target=target), prompt(3, length)
+    output = generate(model, text_inputs(model, ids), ensemble_lambda=0.4, **NO_END)
+    assert torch.equal(output.sequences[:, :length], ids) and len(output.logits) >= STEPS
+    changes = assert_greedy(model, output, ids).abs().amax(-1)
+    assert (changes[:, length == 1 :] > 0.01).all()
+    assert length > 1 or (changes[:, 0] < 1e-6).all()
+
+
+@pytest.mark.parametrize(("size", "num_beams"), [(2, 4), (4, 2), (4, 3)])
+@torch.no_grad()
+def test_beam_search_equals_slow_beam_search(name, size, num_beams, target):
+    model, ids = model_of(name, ngram_size=size, ngram_target=target), prompt(2, 4 if name == "gpt2" else 1)
+    inputs, slow_inputs = text_inputs(model, ids), reference_inputs(model, ids)
+    options = {
+        "num_beams": num_beams,
+        "num_return_sequences": num_beams,
+        "max_new_tokens": 6,
+        "length_penalty": 0.0,
         **NO_END,
-    )
-    slow = [beam for beams in reference.beam_search(model, ids, 0.4, num_beams=3, max_new_tokens=6) for beam in beams]
+    }
+    output = generate(model, inputs, ensemble_lambda=0.4, **options)
+    slow = reference.beam_search(model, ensemble_lambda=0.4, num_beams=num_beams, max_new_tokens=6, **slow_inputs)
+    slow = [beam for beams in slow for beam in beams]
     assert torch.equal(output.sequences, torch.stack([tokens for _, tokens in slow]))
     torch.testing.assert_close(output.sequences_scores, torch.tensor([score for score, _ in slow]))
+    # The beams are reordered, and the search without the ensemble has another result.
+    assert name == "gpt2" or (output.beam_indices[:, 2:-1] != output.beam_indices[:, 1:-2]).any()
+    plain = generate(model, inputs, ensemble_lambda=0.0, **options)
+    assert not torch.allclose(plain.sequences_scores, output.sequences_scores, atol=0.01)
 
 
 FEATURES = {
     "temperature, top-k, top-p": {"do_sample": True, "temperature": 0.7, "top_k": 10, "top_p": 0.8},
+    "repetition penalty": {"repetition_penalty": 1.5},
+    "no repeated bigrams": {"no_repeat_ngram_size": 2},
+    "bad words": {"bad_words_ids": [[3], [4, 5]]},
+    "minimal length": {"min_new_tokens": 5},
+    "forced tokens": {"forced_bos_token_id": 5, "forced_eos_token_id": 0},
+    "allowed tokens": {"prefix_allowed_tokens_fn": lambda _, ids: list(range(2, 20))},
+    "renormalized": {"num_beams": 2, "renormalize_logits": True, "repetition_penalty": 1.2},
+    "hidden states and attentions": {"output_hidden_states": True, "output_attentions": True},
+}
+OF_GPT2 = {
     "min-p": {"do_sample": True, "min_p": 0.02},
     "typical": {"do_sample": True, "typical_p": 0.7},
     "epsilon and eta": {"do_sample": True, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01},
     "top-h": {"do_sample": True, "top_h": 0.4},
-    "repetition penalty": {"repetition_penalty": 1.5},
-    "no repeated bigrams": {"no_repeat_ngram_size": 2},
-    "bad words": {"bad_words_ids": [[3], [4, 5]]},
     "sequence bias": {"sequence_bias": [[[7], 4.0]]},
-    "minimal length": {"min_new_tokens": 6},
-    "forced tokens": {"forced_bos_token_id": 5, "forced_eos_token_id": 0},
     "suppressed tokens": {"suppress_tokens": [2, 3], "begin_suppress_tokens": [4]},
     "length decay": {"exponential_decay_length_penalty": (3, 1.5)},
-    "allowed tokens": {"prefix_allowed_tokens_fn": lambda _, ids: list(range(2, 20))},
-    "renormalized": {"num_beams": 2, "renormalize_logits": True, "repetition_penalty": 1.2},
     "guidance": {"guidance_scale": 1.7},
     "watermark": {"do_sample": True, "watermarking_config": WatermarkingConfig()},
     "several ends": {"eos_token_id": [0, 5, 9]},
     "maximal time": {"stopping_criteria": [MaxTimeCriteria(1e6)]},  # it counts from its making
-    "hidden states and attentions": {"output_hidden_states": True, "output_attentions": True},
 }
+OF_TRANSLATIONS = {
+    "encoder repetition penalty": {"encoder_repetition_penalty": 1.5},
+    "no bigrams of the source": {"encoder_no_repeat_ngram_size": 2},
+    "a prompt": {"decoder_input_ids": prompt(2, 5)},
+    "a prompt and beams": {"decoder_input_ids": prompt(2, 5), "num_beams": 3},
+}
+OPTIONS = {**STRATEGIES, **FEATURES, **OF_GPT2, **OF_TRANSLATIONS}
+CASES = [("gpt2", option) for option in [*STRATEGIES, *FEATURES, *OF_GPT2]]
+CASES += [(name, option) for name in ("marian", "t5") for option in [*STRATEGIES, *FEATURES, *OF_TRANSLATIONS]]
 
 
-@pytest.mark.parametrize("prompts", ["even", "left-padded"])
-@pytest.mark.parametrize("name", [*STRATEGIES, *FEATURES])
-def test_cached_equals_recomputed(name, prompts):
-    """Without a cache, `generate` reads the whole text at every step."""
-    options = {**STRATEGIES, **FEATURES}[name]
-    if name == "guidance" and prompts == "left-padded":
-        options = {**options, "guidance_scale": 1.0}  # Transformers' guidance reads no attention mask
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    if "output_attentions" in options:
-        model.set_attn_implementation("eager")
-    inputs = {"attention_mask": None}
-    ids = random_ids(2, 6)
-    if prompts == "left-padded":
-        ids, inputs["attention_mask"] = left_pad([random_ids(1, 6)[0], random_ids(1, 2, seed=1)[0]])
-    cached = generate(model, ids, **inputs, **options)
-    recomputed = generate(model, ids, **inputs, **options, use_cache=False)
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_cached_equals_recomputed_and_off_equals_stock(name, option):
+    """Without a cache, `generate` reads the whole text at every step. λ may be given anywhere; 0 is the stock model."""
+    model, inputs = model_of(name), {**prompts(2, name, seed=1), **OPTIONS[option]}
+    if option == "guidance":
+        # Transformers' guidance reads no attention mask.
+        inputs |= {"input_ids": random_ids(2, 6), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
+    stock = stock_twin(model, make_stock(name, torch.float64))
+    if "output_attentions" in inputs:
+        model.set_attn_implementation("eager"), stock.set_attn_implementation("eager")
+    first = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape[1]
+    first = first if name == "gpt2" or "decoder_input_ids" in inputs else 1
+    with lengths_read(model) as lengths:
+        cached = generate(model, inputs, ensemble_lambda=0.4)
+    assert option == "guidance" or lengths == [first] + [1] * (len(cached.logits) - 1)
+    assert isinstance(layers_and_history(cached.past_key_values)[-1], NgramHistory)
+    with lengths_read(model) as lengths:
+        recomputed = generate(model, inputs, ensemble_lambda=0.4, use_cache=False)
+    assert option == "guidance" or lengths == [first + step for step in range(len(recomputed.logits))]
+    assert recomputed.past_key_values is None
     assert_same_generation(cached, recomputed)
-    model.config.ensemble_lambda = 0.0
-    by_argument = generate(model, ids, **inputs, **options, ensemble_lambda=0.4)
-    assert_same_generation(by_argument, cached)
-    plain = generate(model, ids, **inputs, **options)
-    assert not torch.allclose(plain.logits[0], cached.logits[0])
+    plain = generate(model, inputs)
+    assert differ(plain, cached)
+    assert_same_generation(plain, generate(stock, inputs), 1e-12)
+    processor = NgramEnsembleLogitsProcessor(model, ensemble_lambda=0.4)
+    assert_same_generation(generate(model, inputs, logits_processor=[processor]), cached, 0.0)
+    model.config.ensemble_lambda = 0.4
+    assert_same_generation(generate(model, inputs), cached, 0.0)
 
 
-@pytest.mark.parametrize("name", ["greedy", "beam search", "several beams", "early stopping beams"])
-def test_batch_equals_single_rows(name):
-    options = STRATEGIES[name]
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 1)]
+@pytest.mark.parametrize("option", STRATEGIES)
+def test_one_gram_equals_the_stock_model(name, option):
+    model, inputs = make(name, ngram_size=1, ensemble_lambda=0.4), prompts(2, name, seed=1)
+    stock = stock_twin(model, make_stock(name))
+    assert_same_generation(*(generate(each, inputs, **STRATEGIES[option]) for each in (model, stock)), 0.0)
+
+
+@pytest.mark.parametrize("option", ["greedy", "beam search", "several beams", "early stopping beams"])
+def test_batch_equals_single_rows(name, option):
+    """A finished row is padded until the others are finished; their tokens do not change."""
+    model, inputs = model_of(name, ensemble_lambda=0.4), prompts(4, name, seed=1)
+    start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    ends_differ = False
+    free = generate(model, inputs, **STRATEGIES[option], **NO_END).sequences[:, start:]
+    for end in (None, *free.unique().tolist()):
+        options = {**STRATEGIES[option], "eos_token_id": end, "pad_token_id": PAD}
+        batch = generate(model, inputs, **options)
+        lengths = []
+        for b, mask in enumerate(inputs["attention_mask"]):
+            row = inputs["input_ids"][b : b + 1, mask == 1]
+            alone = generate(model, {"input_ids": row}, **options)
+            count, beams = len(alone.sequences), len(alone.logits[0])
+            tokens = alone.sequences[:, 1 if model.config.is_encoder_decoder else row.shape[1] :]
+            together = batch.sequences[b * count : (b + 1) * count, start:]
+            assert torch.equal(together[:, : tokens.shape[1]], tokens)
+            assert (together[:, tokens.shape[1] :] == PAD).all()
+            for logits, wanted in zip(batch.logits, alone.logits, strict=False):
+                torch.testing.assert_close(logits[b * beams : (b + 1) * beams], wanted, rtol=0, atol=1e-5)
+            lengths.append(tokens.shape[1])
+        ends_differ |= min(lengths) < max(lengths)
+    assert ends_differ or count > 1
+
+
+@pytest.mark.parametrize("option", ["greedy", "beam search", "sampling"])
+def test_more_heads_than_tokens(name, option, target):
+    model, ids = model_of(name, ngram_size=12, ngram_target=target), prompt(2, 1)
+    inputs, options = text_inputs(model, ids), {**STRATEGIES[option], **NO_END, "max_new_tokens": 4}
+    cached = generate(model, inputs, ensemble_lambda=0.4, **options)
+    for other in ({"use_cache": False}, {"cache_implementation": "static"}):
+        assert_same_generation(generate(model, inputs, ensemble_lambda=0.4, **options, **other), cached)
+    assert differ(generate(model, inputs, **options), cached)
+    if option == "greedy":
+        assert_greedy(model, cached, ids)
+
+
+@pytest.mark.parametrize("option", ["greedy", "sampling", "beam search"])
+@pytest.mark.parametrize("cache", ["static", "chunked", "chunked static", "compiled static"])
+def test_caches(name, cache, option):
+    is_compiled = "compiled" in cache
+    if is_compiled and (name == "t5" or option != "greedy"):
+        return  # compiling takes long
+    model = model_of(
+        name, ensemble_lambda=0.4, **({"n_layer" if name == "gpt2" else "decoder_layers": 1} if is_compiled else {})
+    )
+    inputs = {**prompts(2, name, seed=1), **NO_END, **STRATEGIES[option]}
+    if name != "gpt2":
+        inputs["decoder_input_ids"] = prompt(2, 6)
+        if "chunked" in cache:
+            # For chunks, Transformers uses the source's mask as that of the prompt.
+            inputs |= {"input_ids": random_ids(2, 6), "attention_mask": None}
+    expected = generate(model, inputs, use_cache=False)
+    with lengths_read(model) as lengths:
+        actual = generate(model, inputs, **cache_options(cache))
+    if not is_compiled:
+        assert lengths[:3] == ([3, 3, 1] if "chunked" in cache else [6, 1, 1])
+    used = getattr(actual.past_key_values, "self_attention_cache", actual.past_key_values)
+    assert isinstance(used, StaticCache if "static" in cache else DynamicCache)
+    assert_same_generation(actual, expected)
+
+
+def continue_from(model, ids, cache, **options):
+    """The length of the mask tells `generate` how many tokens the cache has."""
+    inputs = text_inputs(model, ids, attention_mask=torch.ones_like(ids))
+    return generate(model, inputs, past_key_values=cache, **NO_END, **options)
+
+
+def test_continued_from_a_returned_cache(name):
+    model, ids = model_of(name, ensemble_lambda=0.4), prompt(2, 2)
+    output = generate(model, text_inputs(model, ids), max_new_tokens=4, **NO_END)
+    # Directly after the text, then after other tokens.
+    for added in (0, 3):
+        ids = torch.cat([output.sequences, random_ids(2, added, seed=9)], dim=1)
+        anew = generate(model, text_inputs(model, ids), max_new_tokens=5, **NO_END)
+        with lengths_read(model) as lengths:
+            output = continue_from(model, ids, output.past_key_values, max_new_tokens=5)
+        assert lengths == [1 + added, 1, 1, 1, 1]
+        assert_same_generation(output, anew)
+
+
+def test_generation_from_a_cache_filled_by_hand(name):
+    model, ids = model_of(name, ensemble_lambda=0.4), prompt(1, 9)
+    cache = cache_of(model)
+    with torch.no_grad():
+        cached_logits(model, ids[:, :6], [4, 2], cache)
+    assert_same_generation(continue_from(model, ids, cache), generate(model, text_inputs(model, ids), **NO_END))
+
+
+@pytest.mark.parametrize("option", ["greedy", "beam search"])
+@torch.no_grad()
+def test_generation_after_left_padded_prompts(name, option):
+    model = model_of(name, ensemble_lambda=0.4)
+    rows = [prompt(1, length, seed=length)[0] for length in (5, 2)]
     ids, mask = left_pad(rows)
-    batch = model.generate(ids, attention_mask=mask, max_new_tokens=8, **options)
-    count = options.get("num_return_sequences", 1)
-    for b, row in enumerate(rows):
-        alone = model.generate(row[None], max_new_tokens=8, **options)[:, len(row) :]
-        assert torch.equal(batch[b * count : (b + 1) * count, 6 : 6 + alone.shape[1]], alone)
-
-
-@pytest.mark.parametrize("name", ["greedy", "sampling", "beam search"])
-@pytest.mark.parametrize("cache", ["dynamic", "static", "chunked", "chunked static", "compiled static"])
-def test_caches(cache, name):
-    model = tiny_model(ensemble_lambda=0.4)
-    ids, mask = left_pad([random_ids(1, 7)[0], random_ids(1, 3, seed=1)[0]])
-    options = {"attention_mask": mask, **STRATEGIES[name]}
-    expected = generate(model, ids, **options, use_cache=False)
-    options |= {"cache_implementation": "dynamic", **cache_options(cache)}
-    assert_same_generation(generate(model, ids, **options), expected)
-
-
-def test_continued_from_a_returned_cache():
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    ids = random_ids(1, 5)
-    first = generate(model, ids, max_new_tokens=4, **NO_END)
-    options = {**NO_END, "max_new_tokens": 5}
-    anew = generate(model, first.sequences, **options)
-    continued = generate(model, first.sequences, past_key_values=first.past_key_values, **options)
-    assert_same_generation(continued, anew)
-    # The next turn: the generated text, then new tokens of the user.
-    second_turn = torch.cat([continued.sequences, random_ids(1, 3, seed=9)], dim=1)
-    anew = generate(model, second_turn, **options)
-    continued = generate(model, second_turn, past_key_values=continued.past_key_values, **options)
-    assert_same_generation(continued, anew)
+    inputs, options = text_inputs(model, ids, attention_mask=mask), {**STRATEGIES[option], **NO_END}
+    cached = generate(model, inputs, **options)
+    assert_same_generation(cached, generate(model, inputs, use_cache=False, **options))
+    if option == "greedy":
+        whole = torch.cat([mask, mask.new_ones(2, len(cached.logits) - 1)], dim=1)
+        positions = {"position_ids": (whole.cumsum(1) - 1).clamp(min=0)} if name == "gpt2" else {}
+        assert_greedy(model, cached, ids, attention_mask=whole, **positions)
+    if name != "marian":
+        for b, row in enumerate(rows):
+            alone = generate(model, text_inputs(model, row[None], torch.tensor([b])), **options)
+            assert torch.equal(cached.sequences[b, 5:], alone.sequences[0, len(row) :])
 
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
 def test_prompt_of_embeddings(target):
     """Simple heads use the whole prompt. For WDR heads, the ensemble starts with the first generated token."""
-    model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
-    ids = random_ids(2, 5)
-    output = generate(model, None, inputs_embeds=model.transformer.wte(ids), **NO_END)
-    tokens = torch.cat([ids, output.sequences], dim=1)
+    model, ids = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4), random_ids(2, 5)
+    output = generate(model, {"inputs_embeds": model.transformer.wte(ids)}, **NO_END)
+    tokens = torch.cat([ids, output.sequences[:, :-1]], dim=1)
     # The prompt's last hidden state is known, and all tokens after it.
-    first_known = 4 if target == "wdr" else 0
-    for step in range(8):
-        logits = reference.ensembled_logits(model, tokens[:, : 5 + step], 0.4, first_known=first_known)[:, -1]
-        torch.testing.assert_close(output.logits[step], logits.float())
+    logits = reference.ensembled_logits(model, tokens, 0.4, first_known=4 if target == "wdr" else 0)[:, 4:]
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float())
 
 
-@pytest.mark.parametrize("by", ["configuration", "argument", "processor"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_mtp": True}], ids=["greedy", "beams", "drafts"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_prompts_of_embeddings_equal_ids(batch_size, options):
+    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(batch_size, seed=1)
+    expected = generate(model, inputs, **NO_END, **options)
+    inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
+    actual = generate(model, inputs, **NO_END, **options)
+    expected["sequences"] = expected.sequences[:, -actual.sequences.shape[1] :]
+    assert_same_generation(actual, expected)
+
+
 @pytest.mark.parametrize("drafts", ["prompt", "plain model", "model with heads"])
 @pytest.mark.parametrize("do_sample", [False, True])
-def test_assisted_generation(drafts, by, do_sample):
+def test_assisted_generation(name, drafts, do_sample, monkeypatch):
     """Drafts are rejected and the cache is cropped. The text equals that of plain decoding with the ensemble."""
-    model = tiny_model()
-    ids = random_ids(1, 4).repeat(1, 4)
-    options = {"max_new_tokens": 16, "do_sample": do_sample, **NO_END}
-    expected = generate(model, ids, ensemble_lambda=0.4, **options)
+    cropped, crop = [], NgramHistory.crop
+    monkeypatch.setattr(NgramHistory, "crop", lambda history, count: cropped.append(count) or crop(history, count))
+    model = model_of(name)
+    inputs = text_inputs(model, prompt(1, 4).repeat(1, 3))
+    options = {"max_new_tokens": 12, "do_sample": do_sample, **NO_END}
+    expected = generate(model, inputs, ensemble_lambda=0.4, use_cache=False, **options)
+    assert do_sample or differ(generate(model, inputs, **options), expected)
     if drafts == "prompt":
         options["prompt_lookup_num_tokens"] = 3
     else:
-        options["assistant_model"] = plain_model(seed=3) if drafts == "plain model" else tiny_model(seed=3)
-    if by == "configuration":
-        model.config.ensemble_lambda = 0.4
-    elif by == "argument":
-        options["ensemble_lambda"] = 0.4
-    else:
-        options["logits_processor"] = [NgramEnsembleLogitsProcessor(model, 0.4)]
-    assisted = generate(model, ids, **options)
-    if do_sample:
-        assert assisted.sequences.shape == (1, 32)
-    else:
-        assert_same_generation(assisted, expected)
+        build = make_stock if drafts == "plain model" else make
+        options["assistant_model"] = build(name, torch.float64, seed=3)
+    outputs = [generate(model, inputs, ensemble_lambda=0.4, **options)]
+    assert any(count < 0 for count in cropped)
+    processor = NgramEnsembleLogitsProcessor(model, 0.4)
+    outputs.append(generate(model, inputs, logits_processor=[processor], **options))
+    model.config.ensemble_lambda = 0.4
+    outputs.append(generate(model, inputs, **options))
+    for output in outputs:
+        assert output.sequences.shape == expected.sequences.shape
+        if not do_sample:
+            assert_same_generation(output, expected)
 
 
-def test_assistant_with_heads_for_a_plain_model():
-    plain, assistant = plain_model(), tiny_model(ensemble_lambda=0.4)
-    ids = random_ids(1, 6)
-    assisted = plain.generate(ids, assistant_model=assistant, max_new_tokens=12, do_sample=False)
-    assert torch.equal(assisted, plain.generate(ids, max_new_tokens=12, do_sample=False))
+def test_assistant_with_heads_for_a_plain_model(name):
+    plain, assistant = make_stock(name, torch.float64), model_of(name, ensemble_lambda=0.4)
+    inputs = text_inputs(plain, prompt(1, 6))
+    assisted = generate(plain, inputs, assistant_model=assistant, **NO_END)
+    assert_same_generation(assisted, generate(plain, inputs, **NO_END))
 
 
-def test_transition_scores_add_up():
-    model = tiny_model(ensemble_lambda=0.4)
-    output = generate(model, random_ids(2, 5), num_beams=3, length_penalty=0.0, **NO_END)
+def test_transition_scores_add_up(name):
+    model = model_of(name, ensemble_lambda=0.4)
+    output = generate(model, prompts(2, name, seed=1), num_beams=3, length_penalty=0.0, **NO_END)
     scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
     torch.testing.assert_close(scores.sum(1), output.sequences_scores)
 
 
-def test_logit_layer_runs_once_for_each_new_token():
-    model = tiny_model(ensemble_lambda=0.4)
-    rows = []
-    handle = model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[:2]))
-    model.generate(random_ids(3, 7), max_new_tokens=5, do_sample=False, **NO_END)
-    handle.remove()
+def test_logit_layer_runs_once_for_each_new_token(name):
+    model, rows = model_of(name, ensemble_lambda=0.4), []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[:2]))
+    generate(model, prompts(3, name, seed=1), max_new_tokens=5, **NO_END)
     assert rows == [(3, 1)] * 5
+
+
+@torch.no_grad()
+def test_processor_called_by_hand(name):
+    model, ids = model_of(name), prompt(2, 7)
+    # One row per source, then three beams per source.
+    for rows in (torch.arange(2), torch.arange(2).repeat_interleave(3)):
+        inputs = text_inputs(model, ids[rows], rows)
+        source = {key: value[:: len(rows) // 2] for key, value in inputs.items() if not key.startswith("decoder_")}
+        processor = NgramEnsembleLogitsProcessor(model, 0.4, encoder_inputs=None if name == "gpt2" else source)
+        logits, refined = (model(**inputs, ensemble_lambda=value).logits[:, -1] for value in (0.0, 0.4))
+        assert not torch.allclose(logits, refined, atol=0.01)
+        torch.testing.assert_close(processor(ids[rows], logits), refined)
+        torch.testing.assert_close(processor(ids[rows], logits.log_softmax(-1)), refined.log_softmax(-1))
+        forbidden = logits.clone()
+        forbidden[:, 3] = -torch.inf
+        assert (processor(ids[rows], forbidden)[:, 3] == -torch.inf).all()
+
+
+def test_several_threads_equal_one(name):
+    assert_threads_change_nothing(make(name), 8, max_new_tokens=10)
 
 
 def test_stop_strings_and_streamer(capsys):
@@ -235,8 +396,8 @@ def test_pipeline(tmp_path):
     model = tiny_model(ensemble_lambda=0.4)
     generator = pipeline("text-generation", model=model, tokenizer=tokenizer)
     texts = generator(["hello", "dj"], max_new_tokens=5, do_sample=False, batch_size=2, return_full_text=False)
-    for text, prompt in zip(texts, ["hello", "dj"], strict=True):
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
+    for text, start in zip(texts, ["hello", "dj"], strict=True):
+        ids = tokenizer(start, return_tensors="pt").input_ids
         alone = model.generate(ids, max_new_tokens=5, do_sample=False)[0, ids.shape[1] :]
         assert text[0]["generated_text"] == tokenizer.decode(alone, skip_special_tokens=True)
 
@@ -244,60 +405,17 @@ def test_pipeline(tmp_path):
 def test_continuous_batching():
     """Continuous batching works without the ensemble and is rejected with it."""
     model = tiny_model()
-    prompts = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
+    rows = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
     settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
     # By default, the cache takes most of the memory.
     small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
-    outputs = model.generate_batch(prompts, generation_config=settings, continuous_batching_config=small)
-    for prompt, output in zip(prompts, outputs.values(), strict=True):
-        alone = model.generate(torch.tensor([prompt]), generation_config=settings)[0, len(prompt) :]
+    outputs = model.generate_batch(rows, generation_config=settings, continuous_batching_config=small)
+    for row, output in zip(rows, outputs.values(), strict=True):
+        alone = model.generate(torch.tensor([row]), generation_config=settings)[0, len(row) :]
         assert output.generated_tokens == alone.tolist()
     with raises_naming(ValueError, "ensemble_lambda"):
-        tiny_model(ensemble_lambda=0.4).generate_batch(prompts, generation_config=settings)
+        tiny_model(ensemble_lambda=0.4).generate_batch(rows, generation_config=settings)
     with raises_naming(ValueError, "ensemble_lambda"):
         tiny_model(ensemble_lambda=0.4).init_continuous_batching()
     with raises_naming(ValueError, "ensemble_lambda"):
-        tiny_model().generate_batch(prompts, generation_config=settings, ensemble_lambda=0.4)
-
-
-@pytest.mark.parametrize("name", [*STRATEGIES, *FEATURES])
-@pytest.mark.parametrize("prompts", ["even", "left-padded"])
-def test_processor_equals_argument(name, prompts):
-    options = {**STRATEGIES, **FEATURES}[name]
-    model = tiny_model()
-    if "output_attentions" in options:
-        model.set_attn_implementation("eager")
-    ids, mask = left_pad([random_ids(1, 6)[0], random_ids(1, 6 if prompts == "even" else 2, seed=1)[0]])
-    processor = NgramEnsembleLogitsProcessor(model, ensemble_lambda=0.4)
-    by_processor = generate(
-        model, ids, attention_mask=mask, logits_processor=LogitsProcessorList([processor]), **options
-    )
-    assert_same_generation(
-        by_processor, generate(model, ids, attention_mask=mask, ensemble_lambda=0.4, **options), 0.0
-    )
-
-
-def test_processor_called_by_hand():
-    model = tiny_model(torch.float64)
-    ids = random_ids(2, 7)
-    with torch.no_grad():
-        logits, refined = model(ids).logits[:, -1], model(ids, ensemble_lambda=0.4).logits[:, -1]
-    processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    torch.testing.assert_close(processor(ids, logits), refined)
-    torch.testing.assert_close(processor(ids, logits.log_softmax(-1)), refined.log_softmax(-1))
-    forbidden = logits.clone()
-    forbidden[:, 3] = -torch.inf
-    assert (processor(ids, forbidden)[:, 3] == -torch.inf).all()
-
-
-def test_several_threads_equal_one():
-    assert_threads_change_nothing(tiny_model(), 8, max_new_tokens=20)
-
-
-def test_generation_with_the_users_cache():
-    """`generate` continues from a cache that the caller filled."""
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    ids, cache = random_ids(1, 9), DynamicCache()
-    with torch.no_grad():
-        model(ids[:, :6], past_key_values=cache)
-    assert_same_generation(generate(model, ids, past_key_values=cache), generate(model, ids))
+        tiny_model().generate_batch(rows, generation_config=settings, ensemble_lambda=0.4)

@@ -1,41 +1,108 @@
-"""Functions to run `generate`, compare its outputs, and read a text with a cache."""
+"""Functions to read a text and to run `generate` for every kind of model, and to compare outputs."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
-from tests.support.encoder_decoder import STEPS
 from tests.support.options import EVERYTHING
-from tests.support.tiny import random_ids
+from tests.support.tiny import prompts, random_ids
+
+# The start token of a translation, and the number of generated tokens.
+START, STEPS = 1, 6
+# Sources of different lengths, for encoder-decoder models.
+SOURCES = prompts(4, "marian")
 
 
-def cached_logits(model, ids, chunks, cache=None, attention_mask=None, position_ids=None, **kwargs):
+def prompt(batch_size: int, length: int, seed: int = 7) -> torch.Tensor:
+    """Return a text that begins with the start token, which `generate` would add to a translation otherwise."""
+    ids = random_ids(batch_size, length, seed=seed)
+    ids[:, 0] = START
+    return ids
+
+
+def sources(model, rows: int | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return as many sources as there are rows, or those of the given rows; nothing for a decoder-only model."""
+    rows = slice(rows) if isinstance(rows, int) else rows
+    return {key: value[rows] for key, value in SOURCES.items()} if model.config.is_encoder_decoder else {}
+
+
+def text_inputs(
+    model, ids: torch.Tensor, rows: torch.Tensor | None = None, **text: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """
+    Return the arguments of `forward` and `generate` for a text, which an encoder-decoder model reads in its decoder,
+    after the sources of `rows`. `text` is its mask and its positions.
+    """
+    prefix = "decoder_" if model.config.is_encoder_decoder else ""
+    text = {f"{prefix}{name}": value for name, value in {"input_ids": ids, **text}.items() if value is not None}
+    return text | sources(model, len(ids) if rows is None else rows)
+
+
+def reference_inputs(model, ids: torch.Tensor, **text: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the arguments of the slow reference for the same text."""
+    source = sources(model, len(ids))
+    encoder = {"encoder_ids": source["input_ids"], "encoder_mask": source["attention_mask"]} if source else {}
+    return {"input_ids": ids, **text, **encoder}
+
+
+def cache_of(model, kind: str = "dynamic", length: int = 20) -> DynamicCache | StaticCache | EncoderDecoderCache:
+    """Return an empty cache."""
+
+    def layers(length: int) -> DynamicCache | StaticCache:
+        if kind == "static":
+            return StaticCache(config=model.config, max_cache_len=length)
+        return DynamicCache(config=model.config) if kind == "dynamic with config" else DynamicCache()
+
+    if not model.config.is_encoder_decoder:
+        return layers(length)
+    return EncoderDecoderCache(layers(length), layers(SOURCES["input_ids"].shape[1]))
+
+
+def cached_logits(
+    model, ids, chunks, cache=None, attention_mask=None, position_ids=None, rows=None, **kwargs
+) -> torch.Tensor:
     """Return the logits of every position, read with a cache in chunks of the given lengths."""
-    cache = DynamicCache() if cache is None else cache
+    cache = cache_of(model) if cache is None else cache
     logits, start = [], 0
     for length in chunks:
         end = start + length
-        output = model(
-            ids[:, start:end],
-            past_key_values=cache,
-            attention_mask=None if attention_mask is None else attention_mask[:, :end],
-            position_ids=None if position_ids is None else position_ids[:, start:end],
-            use_cache=True,
-            **kwargs,
-        )
-        logits.append(output.logits)
+        text = {
+            "attention_mask": None if attention_mask is None else attention_mask[:, :end],
+            "position_ids": None if position_ids is None else position_ids[:, start:end],
+        }
+        inputs = text_inputs(model, ids[:, start:end], rows, **text)
+        logits.append(model(**inputs, past_key_values=cache, use_cache=True, **kwargs).logits)
         start = end
     assert start == ids.shape[1]
     return torch.cat(logits, dim=1)
 
 
-def generate(model, ids, seed=0, **options):
+def generate(model, inputs: dict[str, Any], seed: int = 0, **options):
     """Generate eight tokens (six for a translation), with scores and logits."""
     torch.manual_seed(seed)
-    options = {"max_new_tokens": STEPS if model.config.is_encoder_decoder else 8, "do_sample": False, **options}
-    return model.generate(ids, **EVERYTHING, **options)
+    is_translation = model.config.is_encoder_decoder
+    # Without a mask, `generate` takes the start token for padding.
+    default = (
+        {} if is_translation or "input_ids" not in inputs else {"attention_mask": torch.ones_like(inputs["input_ids"])}
+    )
+    default |= {"max_new_tokens": STEPS if is_translation else 8, "do_sample": False}
+    return model.generate(**{**default, **inputs, **EVERYTHING, **options})
+
+
+@contextmanager
+def lengths_read(model) -> Iterator[list[int]]:
+    """Record the number of tokens in each call of the decoder."""
+    lengths = []
+    handle = model.get_decoder().register_forward_hook(lambda _, args, output: lengths.append(output[0].shape[1]))
+    try:
+        yield lengths
+    finally:
+        handle.remove()
 
 
 def assert_same_generation(actual, expected, tolerance=1e-5):

@@ -1,60 +1,14 @@
-"""Tiny masked language models, batches for them, and a slow reference of their loss."""
+"""A slow reference of the loss of masked language models, and token streams for them."""
 
 from math import comb
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import BertForMaskedLM, ModernBertForMaskedLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ngram_wdr_hf import WDRNgramBertForMaskedLM, WDRNgramModernBertForMaskedLM
 from ngram_wdr_hf.data.token_stream import TokenStream
 from tests.support.reference import documents
-from tests.support.tiny import VOCAB_SIZE, random_ids
-
-MASK, PAD = 0, 1
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": PAD,
-}
-OWN_SIZES = {
-    "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "modernbert": dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
-}
-OURS = {"bert": WDRNgramBertForMaskedLM, "modernbert": WDRNgramModernBertForMaskedLM}
-STOCK = {"bert": BertForMaskedLM, "modernbert": ModernBertForMaskedLM}
-
-
-def tiny_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
-    """Build one of our masked language models, with non-zero biases, so that a forgotten bias shows."""
-    torch.manual_seed(0)
-    model_class = OURS[name]
-    model = model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields}))
-    for parameter_name, parameter in model.named_parameters():
-        if parameter_name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.to(dtype).eval()
-
-
-def plain_masked(name: str, dtype: torch.dtype = torch.float32, **fields) -> PreTrainedModel:
-    """Build the stock model of the same size."""
-    torch.manual_seed(0)
-    model_class = STOCK[name]
-    return model_class(model_class.config_class(**{**SIZES, **OWN_SIZES[name], **fields})).to(dtype).eval()
-
-
-def masked_batch(batch_size: int, length: int, share: float = 0.7, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids with masked tokens, and labels. Some targets keep their token in the input."""
-    ids = random_ids(batch_size, length, seed)
-    chances = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed + 1))
-    labels = ids.masked_fill(chances >= share, -100)
-    return ids.masked_fill(chances < 0.8 * share, MASK), labels
 
 
 def transformed(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:

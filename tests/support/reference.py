@@ -174,16 +174,16 @@ def next_word_nll(logits, labels, attention_mask=None, position_ids=None):
     return torch.stack(nlls).mean() if nlls else logits.new_zeros(())
 
 
-def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, encoder_ids=None):
+def beam_search(model, input_ids, ensemble_lambda, num_beams, max_new_tokens, **inputs):
     """Run beam search without a cache or an end token."""
     results = []
     for b, row in enumerate(input_ids):
-        inputs = {} if encoder_ids is None else {"encoder_ids": encoder_ids[b : b + 1]}
+        row_inputs = {name: value[b : b + 1] for name, value in inputs.items()}
         beams = [(0.0, row)]
         for _ in range(max_new_tokens):
             candidates = []
             for score, tokens in beams:
-                logits = ensembled_logits(model, tokens[None], ensemble_lambda, **inputs)[0, -1]
+                logits = ensembled_logits(model, tokens[None], ensemble_lambda, **row_inputs)[0, -1]
                 for token, log_probability in enumerate(logits.log_softmax(-1).tolist()):
                     candidates.append((score + log_probability, torch.cat([tokens, tokens.new_tensor([token])])))
             beams = sorted(candidates, key=lambda candidate: -candidate[0])[:num_beams]

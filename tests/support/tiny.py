@@ -1,26 +1,29 @@
-"""Tiny models and batches. Weights are large, so that a wrong term changes every result."""
+"""The table of kinds: tiny models, with large weights, so that a wrong term changes every result, and their texts."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from transformers import (
-    BartConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     BartForConditionalGeneration,
-    GPT2Config,
+    BertForMaskedLM,
     GPT2LMHeadModel,
-    MarianConfig,
     MarianMTModel,
+    ModernBertForMaskedLM,
     PreTrainedModel,
-    T5Config,
     T5ForConditionalGeneration,
 )
 
 from ngram_wdr_hf import (
-    WDRNgramBartConfig,
     WDRNgramBartForConditionalGeneration,
-    WDRNgramConfig,
+    WDRNgramBertForMaskedLM,
     WDRNgramGPT2LMHeadModel,
-    WDRNgramMarianConfig,
     WDRNgramMarianMTModel,
-    WDRNgramT5Config,
+    WDRNgramModernBertForMaskedLM,
     WDRNgramT5ForConditionalGeneration,
 )
 
@@ -78,24 +81,50 @@ T5_SIZES = {
     "pad_token_id": 1,
     "decoder_start_token_id": 1,
 }
-SEQ2SEQ = {
-    "marian": (WDRNgramMarianMTModel, WDRNgramMarianConfig, MarianMTModel, MarianConfig, TRANSLATION_SIZES),
-    "bart": (
-        WDRNgramBartForConditionalGeneration,
-        WDRNgramBartConfig,
-        BartForConditionalGeneration,
-        BartConfig,
-        TRANSLATION_SIZES,
-    ),
-    "t5": (WDRNgramT5ForConditionalGeneration, WDRNgramT5Config, T5ForConditionalGeneration, T5Config, T5_SIZES),
+MASKED_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 1,
 }
+BERT_SIZES = {**MASKED_SIZES, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+MODERNBERT_SIZES = MASKED_SIZES | dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2)
 
 
-def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
-    """Build one of our encoder-decoder models by its name in `SEQ2SEQ`."""
-    model_class, config_class, _, _, sizes = SEQ2SEQ[name]
+@dataclass(frozen=True)
+class Kind:
+    """Our class, the stock class, the Auto class that loads both, and configuration fields of a tiny model."""
+
+    ours: type[PreTrainedModel]
+    stock: type[PreTrainedModel]
+    auto: type
+    sizes: dict[str, Any]
+
+
+KINDS = {
+    "gpt2": Kind(WDRNgramGPT2LMHeadModel, GPT2LMHeadModel, AutoModelForCausalLM, SIZES),
+    "marian": Kind(WDRNgramMarianMTModel, MarianMTModel, AutoModelForSeq2SeqLM, TRANSLATION_SIZES),
+    "bart": Kind(
+        WDRNgramBartForConditionalGeneration, BartForConditionalGeneration, AutoModelForSeq2SeqLM, TRANSLATION_SIZES
+    ),
+    "t5": Kind(WDRNgramT5ForConditionalGeneration, T5ForConditionalGeneration, AutoModelForSeq2SeqLM, T5_SIZES),
+    "bert": Kind(WDRNgramBertForMaskedLM, BertForMaskedLM, AutoModelForMaskedLM, BERT_SIZES),
+    "modernbert": Kind(WDRNgramModernBertForMaskedLM, ModernBertForMaskedLM, AutoModelForMaskedLM, MODERNBERT_SIZES),
+}
+SEQ2SEQ = {name: kind for name, kind in KINDS.items() if kind.auto is AutoModelForSeq2SeqLM}
+MASKED = [name for name, kind in KINDS.items() if kind.auto is AutoModelForMaskedLM]
+
+
+def make(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> Any:
+    """Build our model by its name in `KINDS`."""
+    kind = KINDS[name]
     torch.manual_seed(seed)
-    model = model_class(config_class(**{**sizes, **fields}))
+    model = kind.ours(kind.ours.config_class(**{**kind.sizes, **fields}))
+    # Zero biases would hide a forgotten one.
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3)
@@ -109,11 +138,11 @@ def tiny_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, *
     return model.to(dtype).eval()
 
 
-def plain_seq2seq(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> PreTrainedModel:
+def make_stock(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> Any:
     """Build the stock model of the same size."""
-    _, _, model_class, config_class, sizes = SEQ2SEQ[name]
+    kind = KINDS[name]
     torch.manual_seed(seed)
-    return model_class(config_class(**{**sizes, **fields})).to(dtype).eval()
+    return kind.stock(kind.stock.config_class(**{**kind.sizes, **fields})).to(dtype).eval()
 
 
 def stock_twin(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:
@@ -123,19 +152,12 @@ def stock_twin(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedMode
     return plain
 
 
-def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> WDRNgramGPT2LMHeadModel:
-    torch.manual_seed(seed)
-    model = WDRNgramGPT2LMHeadModel(WDRNgramConfig(**{**SIZES, **fields}))
-    # Zero biases would hide a forgotten one.
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.to(dtype).eval()
+tiny_model, plain_model = partial(make, "gpt2"), partial(make_stock, "gpt2")
+tiny_seq2seq, plain_seq2seq = make, make_stock
 
 
-def plain_model(dtype: torch.dtype = torch.float32, seed: int = 0, **fields) -> GPT2LMHeadModel:
-    torch.manual_seed(seed)
-    return GPT2LMHeadModel(GPT2Config(**{**SIZES, **fields})).to(dtype).eval()
+def model_of(name: str, **fields) -> PreTrainedModel:
+    return make(name, torch.float64, **fields)
 
 
 def random_ids(batch_size: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -157,12 +179,8 @@ def right_pad(rows: list[torch.Tensor], pad_token_id: int = 1) -> tuple[torch.Te
     return ids.flip(1), mask.flip(1)
 
 
-def prompts(batch_size: int, name: str = "gpt2") -> dict[str, torch.Tensor]:
+def prompts(batch_size: int, name: str = "gpt2", seed: int = 0) -> dict[str, torch.Tensor]:
     """Return a batch of prompts of different lengths, padded on the side that the model expects."""
     pad = right_pad if name in SEQ2SEQ else left_pad
-    ids, mask = pad([random_ids(1, length, seed=length)[0] for length in (6, 3, 1, 4)[:batch_size]])
+    ids, mask = pad([random_ids(1, length, seed=length + seed)[0] for length in (6, 3, 1, 4)[:batch_size]])
     return {"input_ids": ids, "attention_mask": mask}
-
-
-def model_of(name: str, **fields) -> PreTrainedModel:
-    return tiny_seq2seq(name, torch.float64, **fields) if name in SEQ2SEQ else tiny_model(torch.float64, **fields)

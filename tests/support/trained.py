@@ -106,10 +106,10 @@ SEQ2SEQ_FIELDS = {
 @cache
 def trained_seq2seq(name: str, ngram_target: str) -> PreTrainedModel:
     """Train an encoder-decoder model, by its name in `SEQ2SEQ`, on pairs of a `Language`."""
-    model_class, config_class, _, _, sizes = SEQ2SEQ[name]
+    kind = SEQ2SEQ[name]
     torch.manual_seed(0)
-    fields = {**sizes, **SEQ2SEQ_FIELDS[name], "ngram_target": ngram_target, "d_model": WIDTH}
-    model = model_class(config_class(**fields))
+    fields = {**kind.sizes, **SEQ2SEQ_FIELDS[name], "ngram_target": ngram_target, "d_model": WIDTH}
+    model = kind.ours(kind.ours.config_class(**fields))
     if name == "t5":
         # With T5's large initial embeddings, WDR heads would learn slowly.
         model.get_input_embeddings().weight.data *= 0.2

@@ -14,7 +14,7 @@ from ngram_wdr_hf.data.masking import MaskedText, Masking
 from ngram_wdr_hf.training.new_models import BACKBONES
 from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
 from tests.support import scripts
-from tests.support.masked import plain_masked
+from tests.support.tiny import make_stock
 from tests.support.scripts import EVALUATE, card_code, metrics_of
 from tests.support.texts import stream_of
 
@@ -92,13 +92,13 @@ def test_scores_are_those_of_the_masked_words(finished, texts):
 def test_from_a_plain_checkpoint(finished, files, tmp_path, mode):
     tokenizer = AutoTokenizer.from_pretrained(finished["mlm"].folder)
     tokenizer.save_pretrained(tmp_path / "plain")
-    plain_masked("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
+    make_stock("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "plain")
     result = run(*files, *QUICK, "--model_name_or_path", str(tmp_path / "plain"), "--train_mode", mode,
                  "--output_dir", str(tmp_path / "run"))  # fmt: skip
     assert result.name == "wdr N=3"
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
     assert type(model).__name__ == "WDRNgramBertForMaskedLM" and len(model.ngram_heads) == 2
-    stock = plain_masked("bert", vocab_size=len(tokenizer)).state_dict()
+    stock = make_stock("bert", vocab_size=len(tokenizer)).state_dict()
     same = all(torch.equal(stock[name], tensor) for name, tensor in model.state_dict().items() if name in stock)
     assert same == (mode == "heads")
 
