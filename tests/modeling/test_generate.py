@@ -38,7 +38,6 @@ from tests.support.tiny import (
     make,
     make_stock,
     model_of,
-    plain_model,
     prompts,
     random_ids,
     stock_twin,
@@ -135,8 +134,8 @@ CASES += [(name, option) for name in ("marian", "t5") for option in [*STRATEGIES
 
 @pytest.mark.parametrize(("name", "option"), CASES)
 def test_cached_equals_recomputed_and_off_equals_stock(name, option):
-    """Without a cache, `generate` reads the whole text at every step. λ may be given anywhere; 0 is the stock model."""
-    model, inputs = model_of(name), {**prompts(2, name, seed=1), **OPTIONS[option]}
+    """Without a cache, `generate` reads the whole text at every step. λ may be given anywhere; 0 is stock."""
+    model, inputs = model_of(name), {**prompts(2, name, seed=2), **OPTIONS[option]}
     if option == "guidance":
         # Transformers' guidance reads no attention mask.
         inputs |= {"input_ids": random_ids(2, 6), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
@@ -165,7 +164,7 @@ def test_cached_equals_recomputed_and_off_equals_stock(name, option):
 
 @pytest.mark.parametrize("option", STRATEGIES)
 def test_one_gram_equals_the_stock_model(name, option):
-    model, inputs = make(name, ngram_size=1, ensemble_lambda=0.4), prompts(2, name, seed=1)
+    model, inputs = make(name, ngram_size=1, ensemble_lambda=0.4), prompts(2, name, seed=2)
     stock = stock_twin(model, make_stock(name))
     assert_same_generation(*(generate(each, inputs, **STRATEGIES[option]) for each in (model, stock)), 0.0)
 
@@ -173,7 +172,7 @@ def test_one_gram_equals_the_stock_model(name, option):
 @pytest.mark.parametrize("option", ["greedy", "beam search", "several beams", "early stopping beams"])
 def test_batch_equals_single_rows(name, option):
     """A finished row is padded until the others are finished; their tokens do not change."""
-    model, inputs = model_of(name, ensemble_lambda=0.4), prompts(4, name, seed=1)
+    model, inputs = model_of(name, ensemble_lambda=0.4), prompts(4, name, seed=2)
     start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     ends_differ = False
     free = generate(model, inputs, **STRATEGIES[option], **NO_END).sequences[:, start:]
@@ -217,7 +216,7 @@ def test_caches(name, cache, option):
     model = model_of(
         name, ensemble_lambda=0.4, **({"n_layer" if name == "gpt2" else "decoder_layers": 1} if is_compiled else {})
     )
-    inputs = {**prompts(2, name, seed=1), **NO_END, **STRATEGIES[option]}
+    inputs = {**prompts(2, name, seed=2), **NO_END, **STRATEGIES[option]}
     if name != "gpt2":
         inputs["decoder_input_ids"] = prompt(2, 6)
         if "chunked" in cache:
@@ -293,7 +292,7 @@ def test_prompt_of_embeddings(target):
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_mtp": True}], ids=["greedy", "beams", "drafts"])
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_prompts_of_embeddings_equal_ids(batch_size, options):
-    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(batch_size, seed=1)
+    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(batch_size, seed=2)
     expected = generate(model, inputs, **NO_END, **options)
     inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
     actual = generate(model, inputs, **NO_END, **options)
@@ -338,7 +337,7 @@ def test_assistant_with_heads_for_a_plain_model(name):
 
 def test_transition_scores_add_up(name):
     model = model_of(name, ensemble_lambda=0.4)
-    output = generate(model, prompts(2, name, seed=1), num_beams=3, length_penalty=0.0, **NO_END)
+    output = generate(model, prompts(2, name, seed=2), num_beams=3, length_penalty=0.0, **NO_END)
     scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
     torch.testing.assert_close(scores.sum(1), output.sequences_scores)
 
@@ -346,7 +345,7 @@ def test_transition_scores_add_up(name):
 def test_logit_layer_runs_once_for_each_new_token(name):
     model, rows = model_of(name, ensemble_lambda=0.4), []
     model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[:2]))
-    generate(model, prompts(3, name, seed=1), max_new_tokens=5, **NO_END)
+    generate(model, prompts(3, name, seed=2), max_new_tokens=5, **NO_END)
     assert rows == [(3, 1)] * 5
 
 
@@ -405,7 +404,7 @@ def test_pipeline(tmp_path):
 def test_continuous_batching():
     """Continuous batching works without the ensemble and is rejected with it."""
     model = tiny_model()
-    rows = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
+    rows = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=2)[0].tolist()]
     settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
     # By default, the cache takes most of the memory.
     small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
