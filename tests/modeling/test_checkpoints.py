@@ -1,160 +1,181 @@
-"""Checkpoints: saving and loading, new heads, and heads that do not match."""
-
-import re
+"""Checkpoints: saving and loading, new heads, missing heads, and fields that decide what weights mean."""
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel, Olmo2Config, Olmo2ForCausalLM
 
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-from tests.support.checkpoints import assert_same_state, rewrite_config, rewrite_weights
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_heads
+from ngram_wdr_hf.evaluation.models import load_checkpoint
+from tests.support.backbones import DECODER_SIZES
+from tests.support.batches import VARIANTS, fit, padded
+from tests.support.checkpoints import (
+    assert_same_state,
+    rewrite_config,
+    rewrite_weights,
+    save_checkpoint,
+    tokenizer_of_words,
+)
 from tests.support.errors import raises_naming
-from tests.support.processes import run_without_package
-from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
+from tests.support.tiny import KINDS, MASKED, SIZES, VOCAB_SIZE, make, make_stock, plain_model, tiny_model
+
+NAMES = ["gpt2", "marian", "t5", "bert"]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("target", ["wdr", "simple"])
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_round_trip(tmp_path, size, target, tied):
-    model = tiny_model(ngram_size=size, ngram_target=target, tie_word_embeddings=tied, ensemble_lambda=0.3)
+@pytest.fixture(params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+def loss_and_logits(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        output = model.eval()(**batch)
+    return output.loss, output.logits
+
+
+def assert_same_output(model, other, batch) -> None:
+    for actual, expected in zip(loss_and_logits(model, batch), loss_and_logits(other, batch), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def tied_names(model) -> list[str]:
+    weight = model.get_output_embeddings().weight
+    return [key for key, value in model.named_parameters(remove_duplicate=False) if value is weight]
+
+
+@pytest.mark.parametrize(("name", "fields"), VARIANTS)
+def test_round_trip(tmp_path, name, fields):
+    model = make(name, **({} if name in MASKED else {"ensemble_lambda": 0.3}), **fields)
     model.save_pretrained(tmp_path)
-    assert (tmp_path / "model.safetensors").exists()
-    ids = random_ids(2, 7)
-    for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
+    for load in (KINDS[name].ours, KINDS[name].auto):
         loaded = load.from_pretrained(tmp_path)
-        assert type(loaded) is WDRNgramGPT2LMHeadModel
+        assert type(loaded) is KINDS[name].ours and not loaded.training
+        # Marian's sinusoidal positions, which are not in the file, and its logit bias are among these.
         assert_same_state(loaded, model)
-        assert torch.equal(loaded(ids).logits, model(ids).logits)
-        assert (loaded.lm_head.weight is loaded.transformer.wte.weight) is tied
-    assert type(AutoConfig.from_pretrained(tmp_path)) is WDRNgramConfig
+        assert_same_output(loaded, model, fit(padded(name), fields))
+        assert tied_names(loaded) == tied_names(model)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is type(model.config)
 
 
-def test_round_trip_in_shards(tmp_path):
-    model = tiny_model()
+@pytest.mark.parametrize("fields", [{"ngram_size": 1}, {"ngram_size": 2}, {"ngram_target": "simple"}], ids=str)
+def test_round_trip_of_the_heads(tmp_path, name, fields):
+    fields = {"wdr_compose": "masked"} if name == "bert" and "ngram_target" in fields else fields
+    model = make(name, **fields)
     model.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path), model)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_resized_embeddings(tmp_path, tied):
-    model = tiny_model(tie_word_embeddings=tied, ensemble_lambda=0.4)
-    ids = random_ids(2, 7)
-    with torch.no_grad():
-        before = model(ids).logits
-    model.resize_token_embeddings(VOCAB_SIZE + 8)
-    torch.testing.assert_close(model(ids).logits[..., :VOCAB_SIZE], before)
-    model.train()(ids, labels=torch.full_like(ids, VOCAB_SIZE + 7)).loss.backward()
-    model.save_pretrained(tmp_path)
-    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
-    assert loaded.config.vocab_size == VOCAB_SIZE + 8
+    loaded = KINDS[name].auto.from_pretrained(tmp_path, device_map="cpu")
     assert_same_state(loaded, model)
+    assert {field: getattr(loaded.config, field) for field in fields} == fields
+
+
+def test_shared_weights_are_saved_once(tmp_path, name):
+    model = make(name)
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    assert len([key for key, value in state.items() if value.shape == (VOCAB_SIZE, 16)]) == 1
+    assert len([key for key in state if key.startswith("ngram_heads.")]) == 12
+    assert ("final_logits_bias" in state) is (name == "marian")
+    assert not any("embed_positions" in key for key in state)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_dtype(tmp_path, dtype):
-    model = tiny_model().to(dtype)
+def test_dtype(tmp_path, name, dtype):
+    model = make(name).to(dtype)
     model.save_pretrained(tmp_path)
-    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path), model)
-    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float32)
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
-    assert_same_state(loaded, model.float())
+    if name != "t5" or dtype != torch.float16:  # stock T5 keeps some layers in float32
+        assert_same_state(KINDS[name].ours.from_pretrained(tmp_path), model)
+    loaded = KINDS[name].ours.from_pretrained(tmp_path, dtype=torch.float32)
+    assert {value.dtype for value in loaded.parameters()} == {torch.float32}
+    for key, value in model.ngram_heads.named_parameters("ngram_heads"):
+        assert torch.equal(loaded.get_parameter(key), value.float())
 
 
-def test_device_map(tmp_path):
-    model = tiny_model(ensemble_lambda=0.4)
+@pytest.mark.parametrize(("name", "tied"), [*((name, True) for name in NAMES), ("gpt2", False)])
+def test_resized_embeddings(tmp_path, name, tied):
+    model, batch = make(name, tie_word_embeddings=tied), padded(name)
+    before = loss_and_logits(model, batch)[1]
+    model.resize_token_embeddings(VOCAB_SIZE + 8)
+    torch.testing.assert_close(loss_and_logits(model, batch)[1][..., :VOCAB_SIZE], before)
+    batch["labels"] = torch.where(batch["labels"] == -100, -100, VOCAB_SIZE + 7)
+    loss = model.train()(**batch).loss
+    loss.backward()
+    assert model.get_output_embeddings().weight.grad[VOCAB_SIZE + 7].any()
     model.save_pretrained(tmp_path)
-    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, device_map="cpu")
+    loaded = KINDS[name].ours.from_pretrained(tmp_path)
+    assert loaded.config.vocab_size == VOCAB_SIZE + 8
     assert_same_state(loaded, model)
-    ids = random_ids(1, 6)
-    assert torch.equal(loaded.generate(ids, max_new_tokens=5), model.generate(ids, max_new_tokens=5))
+    assert torch.equal(loaded.train()(**batch).loss, loss)
 
 
-def test_settings_can_change_on_loading(tmp_path):
-    tiny_model().save_pretrained(tmp_path)
-    loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ensemble_lambda=0.5, label_smoothing=0.1)
-    assert (loaded.config.ensemble_lambda, loaded.config.label_smoothing) == (0.5, 0.1)
+def initial_std(config) -> float:
+    """Return the initial standard deviation of the backbone's linear layers."""
+    if config.model_type.endswith("t5"):
+        return config.initializer_factor * config.d_model**-0.5
+    return getattr(config, "initializer_range", None) or config.init_std
 
 
-def test_plain_checkpoint_gets_new_heads(tmp_path, transformers_log):
-    plain = plain_model(n_embd=64, initializer_range=0.02)
+WIDTHS = {"gpt2": {"n_embd": 64}, "bert": {"hidden_size": 64}, "marian": {"d_model": 64}, "t5": {"d_model": 64}}
+
+
+def test_plain_checkpoint_gets_new_heads(tmp_path, transformers_log, name):
+    """Transformers reports them as missing weights."""
+    plain = make_stock(name, **WIDTHS[name])
     plain.save_pretrained(tmp_path)
-    model, info = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ngram_size=4, output_loading_info=True)
-    warnings = [record.message for record in transformers_log.records if "ngram_size=4" in record.message]
-    assert len(warnings) == 1 and re.search(r"\b3 .*heads", warnings[0])
-    assert len(info["missing_keys"]) == 12
+    model, info = KINDS[name].ours.from_pretrained(tmp_path, ngram_size=4, output_loading_info=True)
+    heads = {key for key in model.state_dict() if key.startswith("ngram_heads.")}
+    assert len(heads) == 12 and info["missing_keys"] == heads and not info["unexpected_keys"]
+    assert "ngram_heads.{0, 1, 2}.fc_in.weight" in transformers_log.text and "MISSING" in transformers_log.text
     state = model.state_dict()
-    assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
-    for head in model.ngram_heads:
-        for layer in (head.fc_in, head.fc_out):
-            assert 0.018 < layer.weight.std() < 0.022 and not layer.bias.any()
-    assert not torch.equal(model.ngram_heads[0].fc_in.weight, model.ngram_heads[1].fc_in.weight)
+    assert all(torch.equal(state[key], value) for key, value in plain.state_dict().items())
+    # A model made from a configuration initializes its heads in the same way.
+    for each in (model, KINDS[name].ours(model.config)):
+        for head in each.ngram_heads:
+            for layer in (head.fc_in, head.fc_out):
+                assert layer.weight.std().item() == pytest.approx(initial_std(model.config), rel=0.1)
+                assert not layer.bias.any()
+        assert not torch.equal(each.ngram_heads[0].fc_in.weight, each.ngram_heads[1].fc_in.weight)
     model.save_pretrained(tmp_path / "ours")
     transformers_log.clear()
-    assert_same_state(AutoModelForCausalLM.from_pretrained(tmp_path / "ours"), model)
-    assert "ngram_size=" not in transformers_log.text
+    assert_same_state(KINDS[name].auto.from_pretrained(tmp_path / "ours"), model)
+    assert_same_state(KINDS[name].ours.from_pretrained(tmp_path, ngram_size=1), plain)
+    assert "ngram_heads" not in transformers_log.text
 
 
-def test_plain_checkpoint_without_heads(tmp_path, transformers_log):
-    plain = plain_model()
-    plain.save_pretrained(tmp_path)
-    assert_same_state(WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, ngram_size=1), plain)
-    assert "ngram_size=" not in transformers_log.text
-
-
-def test_stock_class_loads_the_trunk(tmp_path):
-    model = tiny_model()
-    model.save_pretrained(tmp_path)
-    plain = GPT2LMHeadModel.from_pretrained(tmp_path)
-    state = model.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
-    ids = random_ids(2, 7)
-    assert torch.equal(plain(ids).logits, model(ids).logits)
-
-
-def assert_rejected(folder, *names, **kwargs):
-    for load in (WDRNgramGPT2LMHeadModel, AutoModelForCausalLM):
-        with raises_naming(ValueError, folder.name, *names):
-            load.from_pretrained(folder, **kwargs)
-
-
-def test_missing_heads_are_rejected(tmp_path):
-    tiny_model().save_pretrained(tmp_path)
-    rewrite_weights(tmp_path, lambda name: not name.startswith("ngram_heads.1."))
-    assert_rejected(tmp_path, "`ngram_size=4`", "head 2.")
-    rewrite_weights(tmp_path, lambda name: not name.startswith("ngram_heads."))
-    assert_rejected(tmp_path, "`ngram_size=4`", "head 1, 2, 3.")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_another_number_of_heads_is_rejected(tmp_path, size):
-    tiny_model(ngram_size=4).save_pretrained(tmp_path)
-    assert_rejected(tmp_path, "`ngram_size=4`", f"`ngram_size={size}`", ngram_size=size)
-    rewrite_config(tmp_path, ngram_size=size)
-    assert_rejected(tmp_path, f"`ngram_size={size}`", " head ")
-
-
-def test_heads_of_another_shape_are_rejected(tmp_path):
-    """Also with `ignore_mismatched_sizes`, which would replace a trained head by a new one."""
-    tiny_model().save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    state = load_file(path)
-    state["ngram_heads.1.fc_in.weight"] = torch.zeros(16, 8)
-    save_file(state, path, metadata={"format": "pt"})
-    assert_rejected(tmp_path, "`ngram_size=4`", "head 2.", ignore_mismatched_sizes=True)
-
-
-def test_another_ngram_size_on_a_saved_trunk(tmp_path):
-    """The stock class saves the N-gram fields but no heads, so that new heads can be added."""
-    model = tiny_model(ngram_size=4)
+@pytest.mark.parametrize(("name", "fields"), VARIANTS)
+def test_stock_class_loads_the_trunk(tmp_path, name, fields):
+    """It saves the N-gram fields but no heads, so that new heads can be added."""
+    model, batch = make(name, **fields), fit(padded(name), fields)
     model.save_pretrained(tmp_path / "ours")
-    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "trunk")
-    other = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path / "trunk", ngram_size=3)
+    plain = KINDS[name].stock.from_pretrained(tmp_path / "ours")
+    state = model.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in plain.state_dict().items())
+    assert_same_logits(plain, model, batch)
+    plain.save_pretrained(tmp_path / "trunk")
+    other = KINDS[name].ours.from_pretrained(tmp_path / "trunk", ngram_size=3)
     assert len(other.ngram_heads) == 2
-    ids = random_ids(1, 5)
-    assert torch.equal(other(ids).logits, model(ids).logits)
+    assert_same_logits(other, model, batch)
+
+
+def assert_same_logits(model, other, batch) -> None:
+    assert torch.equal(loss_and_logits(model, batch)[1], loss_and_logits(other, batch)[1])
+
+
+def test_missing_heads_are_new(tmp_path, name):
+    """Transformers' own report names them, and those that the configuration does not have."""
+    kind, model = KINDS[name], make(name)
+    model.save_pretrained(tmp_path)
+    rewrite_weights(tmp_path, lambda key: not key.startswith("ngram_heads.1."))
+    loaded, info = kind.auto.from_pretrained(tmp_path, output_loading_info=True)
+    assert len(info["missing_keys"]) == 4
+    assert all(key.startswith("ngram_heads.1.") for key in info["missing_keys"])
+    new, saved = loaded.state_dict(), model.state_dict()
+    assert all(torch.equal(new[key], saved[key]) for key in saved if key not in info["missing_keys"])
+    assert new["ngram_heads.1.fc_in.weight"].any() and not new["ngram_heads.1.fc_in.bias"].any()
+    rewrite_config(tmp_path, ngram_size=2)
+    loaded, info = kind.auto.from_pretrained(tmp_path, output_loading_info=True)
+    assert len(loaded.ngram_heads) == 1 and not info["missing_keys"]
+    assert all(key.startswith("ngram_heads.2.") for key in info["unexpected_keys"])
 
 
 def test_weights_without_a_configuration(tmp_path):
@@ -164,41 +185,144 @@ def test_weights_without_a_configuration(tmp_path):
     assert len(model.ngram_heads) == 2
 
 
-def test_damaged_weights(tmp_path):
-    tiny_model().save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:500])
-    with raises_naming(OSError, str(tmp_path)):
-        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
+# Fields that change what weights mean: as saved, and another value.
+OTHER_MEANINGS = [
+    ("gpt2", {"ngram_size": 4}, 3),
+    ("gpt2", {"ngram_size": 1}, 2),
+    ("gpt2", {"ngram_target": "wdr"}, "simple"),
+    ("gpt2", {"ngram_target": "simple"}, "wdr"),
+    ("gpt2", {"ngram_head_activation": "relu"}, "gelu"),
+    ("gpt2", {"ngram_head_expansion": 1}, 2),
+    ("gpt2", {"ngram_head_reads": "hidden"}, "hidden+tokens"),
+    ("gpt2", {"draft_vocab_size": 5}, 6),
+    ("marian", {"ngram_target": "wdr"}, "simple"),
+    ("t5", {"ngram_size": 4}, 5),
+    ("bert", {"ngram_head_activation": "relu"}, "gelu"),
+    ("bert", {"ngram_size": 3}, 4),
+]
 
 
-ELSEWHERE = """
-import sys
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
-folder, again = sys.argv[1:]
-for path in (folder, again):
-    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
-    model = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True)
-    assert type(model).__module__.startswith("transformers_modules."), type(model)
-    ids = torch.tensor([[5, 6, 7, 8]])
-    print(model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist())
-    print(model.generate(ids, max_new_tokens=12, do_sample=False, ensemble_lambda=0.0)[0].tolist())
-    print(round(model.train()(ids, labels=ids).loss.item(), 5))
-    model.save_pretrained(again)
-"""
+@pytest.mark.parametrize(("name", "saved", "other"), OTHER_MEANINGS)
+def test_fields_that_change_what_weights_mean(tmp_path, name, saved, other):
+    model = make(name, **saved)
+    model.save_pretrained(tmp_path)
+    ((field, value),) = saved.items()
+    names = (f"`{field}={other}`", f"`{field}={value}`", tmp_path.name)
+    changed = type(model.config).from_pretrained(tmp_path, **{field: other})
+    changed.save_pretrained(tmp_path / "config")
+    for load in (KINDS[name].ours, KINDS[name].auto):
+        for arguments in ({field: other}, {"config": changed}):
+            with raises_naming(ValueError, *names):
+                load.from_pretrained(tmp_path, **arguments)
+        load.from_pretrained(tmp_path, **saved)
+    with raises_naming(ValueError, *names):
+        KINDS[name].ours.from_pretrained(tmp_path, config=tmp_path / "config")
 
 
-def test_loads_where_the_package_is_not_installed(tmp_path):
-    model = tiny_model(ensemble_lambda=0.4)
-    model.save_pretrained(tmp_path / "ours")
-    printed = run_without_package(ELSEWHERE, tmp_path, str(tmp_path / "ours"), str(tmp_path / "again"))
-    ids = torch.tensor([[5, 6, 7, 8]])
-    expected = [model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist()]
-    expected.append(model.generate(ids, max_new_tokens=12, do_sample=False, ensemble_lambda=0.0)[0].tolist())
-    assert expected[0] != expected[1]
-    expected.append(round(model.train()(ids, labels=ids).loss.item(), 5))
-    # Once for the checkpoint, and once for the one that its own code saved.
-    assert printed == [str(line) for line in expected] * 2
+def test_field_of_a_class_made_on_the_spot(tmp_path):
+    model = with_ngram_heads(Olmo2ForCausalLM(Olmo2Config(**DECODER_SIZES)))
+    model.save_pretrained(tmp_path)
+    for load in (type(model), AutoModelForCausalLM):
+        with raises_naming(ValueError, "`ngram_target=simple`", "`ngram_target=wdr`"):
+            load.from_pretrained(tmp_path, ngram_target="simple")
+
+
+MAY_CHANGE = [
+    ("gpt2", {}, {"ensemble_lambda": 0.3, "label_smoothing": 0.1}),
+    ("marian", {}, {"bow_loss_weight": 1.0}),
+    ("bert", {}, {"wdr_compose": "masked"}),
+    # Without heads there is nothing that could mean something else.
+    ("gpt2", {"ngram_size": 1}, {"ngram_target": "simple", "ngram_head_activation": "gelu"}),
+]
+
+
+@pytest.mark.parametrize(("name", "saved", "fields"), MAY_CHANGE)
+def test_fields_that_may_change(tmp_path, name, saved, fields):
+    make(name, **saved).save_pretrained(tmp_path)
+    loaded = KINDS[name].ours.from_pretrained(tmp_path, **fields)
+    assert {field: getattr(loaded.config, field) for field in fields} == fields
+
+
+def test_fields_of_new_heads(tmp_path):
+    """Plain checkpoints have no heads yet: neither the backbone's own, nor the trunk that a stock class saved."""
+    plain_model().save_pretrained(tmp_path / "plain")
+    tiny_model().save_pretrained(tmp_path / "ours")
+    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "trunk")
+    fields = {"ngram_size": 3, "ngram_target": "simple", "ngram_head_activation": "gelu", "draft_vocab_size": 5}
+    for folder in ("plain", "trunk"):
+        for load in (WDRNgramGPT2LMHeadModel.from_pretrained, with_ngram_heads):
+            loaded = load(tmp_path / folder, **fields)
+            assert {field: getattr(loaded.config, field) for field in fields} == fields
+
+
+def test_training_on_drops_the_ensemble(tmp_path):
+    """The saved ensemble, in either file, does not suit weights that are trained further. Targets do not change."""
+    tokenizer, weights = tokenizer_of_words(), [0.8, 0.3, -0.1, 0.05]
+    model = save_checkpoint(tmp_path, tokenizer)
+    with raises_naming(ValueError, "`ngram_target=simple`", "`ngram_target=wdr`"):
+        load_checkpoint(str(tmp_path), "causal", tokenizer, ngram_target="simple")
+    model.generation_config.ensemble_lambda = 0.9
+    model.save_pretrained(tmp_path)
+    for fields, expected in (({}, 0.9), ({"ensemble_lambda": 0.0}, None)):
+        loaded = load_checkpoint(str(tmp_path), "causal", tokenizer, **fields)
+        assert loaded.generation_config.to_dict().get("ensemble_lambda") == expected
+    del model.generation_config.ensemble_lambda
+    model.config.ensemble_weights = model.generation_config.ensemble_weights = weights
+    model.save_pretrained(tmp_path)
+    assert load_checkpoint(str(tmp_path), "causal", tokenizer).ngram_ensemble() == tuple(weights)
+    loaded = load_checkpoint(str(tmp_path), "causal", tokenizer, ensemble_lambda=0.0, ensemble_weights=None)
+    assert loaded.ngram_ensemble() == 0 and "ensemble_weights" not in vars(loaded.generation_config)
+
+
+def test_another_model_type_is_still_warned_about(tmp_path, transformers_log):
+    make_stock("bart").save_pretrained(tmp_path)
+    WDRNgramConfig.from_pretrained(tmp_path)
+    assert any("`bart`" in message for message in transformers_log.messages)
+
+
+LORA_TARGETS = {"gpt2": ["c_attn"], "marian": ["q_proj", "v_proj"], "t5": ["q", "v"]}
+TASKS = {"gpt2": "CAUSAL_LM", "marian": "SEQ_2_SEQ_LM", "t5": "SEQ_2_SEQ_LM"}
+
+
+@pytest.mark.parametrize("name", LORA_TARGETS)
+def test_adapters_train_with_the_heads(tmp_path, name):
+    """PEFT wraps the model: LoRA on the trunk, the heads trained in full, and the ensemble through the wrapper."""
+    start, wrapped, batch = make(name), make(name), padded(name)
+    config = LoraConfig(
+        task_type=TASKS[name],
+        target_modules=LORA_TARGETS[name],
+        modules_to_save=[f"ngram_heads.{n}" for n in range(3)],
+        init_lora_weights=False,
+        fan_in_fan_out=name == "gpt2",
+    )
+    model = get_peft_model(wrapped, config).train()
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
+    model(**batch).loss.backward()
+    optimizer.step()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(make(name), tmp_path)
+    processor = NgramEnsembleLogitsProcessor(model, 0.4)
+    options = {"input_ids": batch["input_ids"][:, :2], "max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    by_argument = model.eval().generate(ensemble_lambda=0.4, **options)
+    assert torch.equal(model.generate(logits_processor=[processor], **options), by_argument)
+    assert torch.equal(loaded.generate(ensemble_lambda=0.4, **options), by_argument)
+    merged = model.merge_and_unload()
+    assert torch.equal(merged.generate(ensemble_lambda=0.4, **options), by_argument)
+    before, adapted = dict(start.named_parameters()), tuple(f".{target}.weight" for target in LORA_TARGETS[name])
+    for key, value in merged.named_parameters():
+        assert torch.equal(value, before[key]) is not (key.endswith(adapted) or "ngram_heads" in key), key
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize("name", LORA_TARGETS)
+def test_adapter_on_the_output_embedding(name):
+    config = LoraConfig(target_modules=[*LORA_TARGETS[name], "lm_head"], fan_in_fan_out=name == "gpt2")
+    with raises_naming(ValueError, "`target_modules`", "`modules_to_save`"):
+        get_peft_model(make(name).train(), config)(**padded(name))
+
+
+def test_trainable_tokens_of_a_tied_embedding():
+    config = LoraConfig(target_modules=["c_attn"], trainable_token_indices={"wte": [1, 2]}, fan_in_fan_out=True)
+    model = get_peft_model(tiny_model().train(), config)
+    with raises_naming(ValueError, "`trainable_token_indices`", "`modules_to_save`"):
+        model(**padded("gpt2"))
