@@ -1,4 +1,4 @@
-"""N = 1 equals the stock model bit for bit, heads do not change the trunk, and inputs and outputs are the backbone's."""
+"""N = 1 equals the stock model bit for bit, heads do not change the trunk, inputs and outputs are the backbone's."""
 
 import inspect
 

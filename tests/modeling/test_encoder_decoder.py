@@ -1,0 +1,296 @@
+"""What only encoder-decoder models have: labels that are not shifted, a source, its encoder, two vocabularies."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, pipeline
+
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor
+from ngram_wdr_hf.method import loss as loss_module
+from tests.support import reference
+from tests.support.batches import TOLERANCE, VARIANTS, expected_loss, expected_nll, fit, shift_right, text_of
+from tests.support.batches import TRANSLATIONS as BATCHES
+from tests.support.checkpoints import assert_same_state
+from tests.support.errors import raises_naming
+from tests.support.generation import STEPS, assert_same_generation, differ, generate, prompt, sources
+from tests.support.options import EVERYTHING, STRATEGIES
+from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, make, make_stock, model_of, random_ids, stock_twin
+from tests.support.tokenizers import word_tokenizer
+from tests.support.training import ONE_STEP, LargestTensor, assert_same_gradients, change, gradients
+
+
+@pytest.fixture(params=["marian", "t5"])
+def name(request) -> str:
+    return request.param
+
+
+def assert_loss_matches(name, batch, num_items=None, **fields) -> None:
+    model = model_of(name, **fields).train()
+    output = model(**batch, num_items_in_batch=num_items)
+    expected, expected_nlls = expected_loss(name, model, batch, num_items=num_items)
+    assert output.logits is None and output.past_key_values is None
+    torch.testing.assert_close(output.loss, expected, **TOLERANCE[name])
+    torch.testing.assert_close(output.head_losses, expected_nlls, **TOLERANCE[name])
+    assert output.head_losses.shape == (model.config.ngram_size,) and not output.head_losses.requires_grad
+    # Without targets, the expected loss is a constant without gradients.
+    expected = expected + 0 * model.lm_head.weight.sum()
+    assert_same_gradients(gradients(model, output.loss), gradients(model, expected), **TOLERANCE[name])
+
+
+# With N = 1 there are no heads, so the kind of target has no effect.
+SETTINGS = [(1, "wdr", 0.2), (2, "wdr", 0.0), (3, "wdr", 0.2), (4, "wdr", 0.0), (3, "simple", 0.0)]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(("size", "target", "smoothing"), SETTINGS)
+def test_loss_and_gradients(name, size, target, smoothing, batch):
+    assert_loss_matches(name, BATCHES[batch], ngram_size=size, ngram_target=target, label_smoothing=smoothing)
+
+
+def test_references_agree():
+    """A target sentence is a row of a language model with one more token, of any id."""
+    model, batch = model_of("marian"), BATCHES["left-padded decoder"]
+    row = F.pad(batch["decoder_input_ids"], (0, 1), value=5)
+    causal = reference.training_loss(
+        model,
+        row,
+        F.pad(batch["labels"], (1, 0), value=-100),
+        attention_mask=F.pad(batch["decoder_attention_mask"], (0, 1), value=1),
+        encoder_ids=batch["input_ids"],
+    )
+    torch.testing.assert_close(expected_loss("marian", model, batch), causal)
+
+
+@pytest.mark.parametrize("num_items", [7, torch.tensor(11)])
+def test_trainers_count_divides_every_head(name, num_items):
+    assert_loss_matches(name, BATCHES["holes"], num_items, label_smoothing=0.1)
+
+
+def test_shift_labels_equal_labels(name):
+    """Labels are at the positions where the decoder predicts them, so neither argument is shifted."""
+    batch = dict(BATCHES["ragged"])
+    model = model_of(name).train()
+    by_labels = model(**batch)
+    labels = batch.pop("labels")
+    by_shift = model(**batch, labels=torch.full_like(labels, 3), shift_labels=labels)
+    assert torch.equal(by_shift.loss, by_labels.loss) and torch.equal(by_shift.head_losses, by_labels.head_losses)
+
+
+def test_padded_batch_equals_single_rows(name):
+    """A batch of sentences of different lengths gives the loss of the single sentences."""
+    model, batch = model_of(name).train(), BATCHES["ragged"]
+    (long, short), (target, short_target) = batch["input_ids"], batch["labels"]
+    rows = [(long[None], target[None]), (short[None, :4], short_target[None, :4])]
+    apart = sum(model(input_ids=source, labels=labels, num_items_in_batch=1).loss for source, labels in rows)
+    torch.testing.assert_close(model(**batch, num_items_in_batch=1).loss, apart, **TOLERANCE[name])
+
+
+def test_trainer(tmp_path, name):
+    """Training and evaluation of the stock Trainer equal the reference, which counts every label."""
+    batch = BATCHES["ragged"]
+    rows = [{key: value[i] for key, value in batch.items()} for i in range(2)]
+    start, model = model_of(name), model_of(name, ensemble_lambda=0.4)
+    arguments = Seq2SeqTrainingArguments(
+        tmp_path,
+        **{**ONE_STEP, "per_device_train_batch_size": 1},
+        gradient_accumulation_steps=2,
+        per_device_eval_batch_size=2,
+    )
+    trainer = Seq2SeqTrainer(model, arguments, train_dataset=rows, eval_dataset=rows)
+    with torch.no_grad():
+        logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **text_of(name, batch))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected_nll(name, logits, batch).item())
+    trainer.train()
+    wanted = gradients(start, expected_loss(name, start, batch, num_items=(batch["labels"] != -100).sum())[0])
+    assert_same_gradients(change(start, model), wanted, **TOLERANCE[name])
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_logits_are_computed_in_chunks(monkeypatch, name, label_smoothing):
+    monkeypatch.setattr(loss_module, "LARGEST_CHUNK", 8)
+    vocab_size, ids = 5000, random_ids(4, 24)
+    model = make(name, vocab_size=vocab_size, label_smoothing=label_smoothing).train()
+    with LargestTensor() as seen:
+        model(ids, labels=ids).loss.backward()
+    assert seen.largest <= vocab_size * model.config.d_model < ids.numel() * vocab_size / 5
+
+
+def test_stop_gradient_matters(name):
+    """Without the stop-gradient, the reference has the same loss but other gradients, so the tests above check it."""
+    model, batch = model_of(name).train(), BATCHES["plain"]
+    loss, (attached, _) = model(**batch).loss, expected_loss(name, model, batch, detach=False)
+    torch.testing.assert_close(loss, attached, **TOLERANCE[name])
+    weight = model.lm_head.weight
+    grad, attached_grad = torch.autograd.grad(loss, weight)[0], torch.autograd.grad(attached, weight)[0]
+    assert (grad - attached_grad).abs().max() > 1e-2
+
+
+def test_gradient_checkpointing_changes_nothing(name):
+    model, batch = model_of(name).train(), BATCHES["ragged"]
+    loss = model(**batch).loss
+    wanted = gradients(model, loss)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    layer = model.decoder.block[0].layer[0] if name == "t5" else model.model.decoder.layers[0].self_attn
+    calls = []
+    layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    again = model(**batch).loss
+    # On some machines the last bit differs, as for the stock T5, because of another memory layout.
+    torch.testing.assert_close(again, loss, rtol=1e-13, atol=0)
+    assert_same_gradients(gradients(model, again), wanted)
+    # The layer ran again in the backward pass.
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("num_items", [None, 0, torch.tensor(0)])
+@pytest.mark.parametrize("size", [1, 4])
+def test_no_labels_at_all_gives_zero_and_finite_gradients(name, size, num_items):
+    model, batch = make(name, ngram_size=size, label_smoothing=0.1).train(), BATCHES["no labels at all"]
+    output = model(**batch, num_items_in_batch=num_items)
+    assert output.loss.item() == 0.0
+    output.loss.backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in trained)
+    assert model.eval()(**batch, ensemble_lambda=0.4, num_items_in_batch=num_items).loss.item() == 0.0
+
+
+@pytest.mark.parametrize(("name", "fields"), [variant for variant in VARIANTS if variant[0] in SEQ2SEQ])
+def test_variants_match_the_reference(name, fields):
+    fields = {"ngram_size": 3, "label_smoothing": 0.1, **fields}
+    batch = fit(BATCHES["holes"], fields)
+    assert_loss_matches(name, batch, **fields)
+    model = model_of(name, **fields)
+    with torch.no_grad():
+        output = model(**batch, ensemble_lambda=0.4)
+        logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **text_of(name, batch))
+    torch.testing.assert_close(output.logits, logits, **TOLERANCE[name])
+    torch.testing.assert_close(output.loss, expected_nll(name, logits, batch), **TOLERANCE[name])
+
+
+def test_logit_bias_is_used():
+    """The bias is in the training loss of every depth, in the logits, and in the loss for several λ."""
+    model, batch = model_of("marian"), BATCHES["plain"]
+    other = copy.deepcopy(model)
+    other.final_logits_bias.zero_()
+    with torch.no_grad():
+        shift = model(**batch, ensemble_lambda=0.4).logits - other(**batch, ensemble_lambda=0.4).logits
+        torch.testing.assert_close(shift, model.final_logits_bias.expand_as(shift))
+        grids = [either(**batch, ensemble_lambda=[0.0, 0.4]).loss for either in (model, other)]
+        losses = [either.train()(**batch) for either in (model, other)]
+    assert ((grids[0] - grids[1]).abs() > 1e-3).all()
+    assert abs(losses[0].loss - losses[1].loss) > 1e-3
+    assert ((losses[0].head_losses - losses[1].head_losses).abs() > 1e-3).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encoder_outputs_in_place_of_the_source(name, training):
+    model, batch = model_of(name).train(training), dict(BATCHES["ragged"])
+    expected = model(**batch, ensemble_lambda=0.4)
+    source = batch.pop("input_ids")
+    encoded = model.get_encoder()(source, attention_mask=batch["attention_mask"])
+    for outputs in (encoded, (encoded.last_hidden_state,)):
+        again = model(**batch, encoder_outputs=outputs, ensemble_lambda=0.4)
+        assert torch.equal(again.loss, expected.loss) and torch.equal(again.head_losses, expected.head_losses)
+
+
+@torch.no_grad()
+def test_bart_makes_decoder_ids_from_its_input():
+    ours, source = make("bart", ngram_size=1), random_ids(2, 6)
+    plain = stock_twin(ours, make_stock("bart"))
+    assert torch.equal(ours(source).logits, plain(source).logits)
+    model = model_of("bart")
+    expected = reference.ensembled_logits(model, shift_right(source), 0.4, encoder_ids=source)
+    torch.testing.assert_close(model(source, ensemble_lambda=0.4).logits, expected)
+
+
+def test_t5_scales_its_hidden_states_or_not():
+    scales = [make(name, **fields).config.scale_decoder_outputs for name, fields in VARIANTS if name == "t5"]
+    assert scales == [True, False]
+
+
+def test_processor_needs_encoder_inputs(name):
+    processor = NgramEnsembleLogitsProcessor(make(name), 0.4)
+    with raises_naming(ValueError, "`encoder_inputs`"):
+        processor(prompt(1, 4), torch.zeros(1, VOCAB_SIZE))
+
+
+@pytest.mark.parametrize("option", ["greedy", "beam search"])
+def test_lambda_is_not_passed_to_the_encoder(name, option):
+    model, source = make(name), random_ids(2, 5)
+    encoder_kwargs, options = [], {"max_new_tokens": 4, **STRATEGIES[option]}
+    model.get_encoder().register_forward_pre_hook(
+        lambda _, args, kwargs: encoder_kwargs.append(kwargs), with_kwargs=True
+    )
+    model.generate(source, ensemble_lambda=0.4, **options)
+    model.generate(source, logits_processor=[NgramEnsembleLogitsProcessor(model, 0.4)], **options)
+    assert len(encoder_kwargs) == 2
+    model(source, decoder_input_ids=prompt(2, 4), ensemble_lambda=0.4)
+    assert len(encoder_kwargs) == 3
+    assert all("input_ids" in kwargs and "ensemble_lambda" not in kwargs for kwargs in encoder_kwargs)
+
+
+def test_encoder_outputs_and_embeddings_instead_of_a_source(name):
+    model = model_of(name)
+    source = sources(model, 3)
+    ids, options = source.pop("input_ids"), {"ensemble_lambda": 0.4, "num_beams": 3}
+    expected = generate(model, source | {"input_ids": ids}, **options)
+    with torch.no_grad():
+        encoded = model.get_encoder()(ids, **source)
+    assert_same_generation(generate(model, source | {"encoder_outputs": encoded}, **options), expected)
+    embeddings = model.get_encoder().get_input_embeddings()(ids)
+    assert_same_generation(generate(model, source | {"inputs_embeds": embeddings}, **options), expected)
+
+
+def test_settings_of_a_saved_model(name, tmp_path):
+    model, inputs = model_of(name, ensemble_lambda=0.4), {"input_ids": random_ids(2, 6, seed=2)}
+    expected = generate(model, inputs, num_beams=3)
+    model.generation_config.update(num_beams=3, max_new_tokens=STEPS)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)
+    output = loaded.generate(**inputs, **EVERYTHING)
+    assert_same_generation(output, expected)
+    assert torch.equal(output.beam_indices, expected.beam_indices)
+    assert differ(generate(model, inputs, num_beams=1), expected)
+
+
+TEXTS = ["w19 w30 w9", "w9 w26", "w5 w35 w8 w9"]
+
+
+def test_pipeline(name, tmp_path):
+    """
+    Of the pipelines, "text-generation" takes an encoder-decoder model, stock or ours, as an object. It leaves out as
+    many tokens of the decoder's text as the source has; the whole is in `generated_token_ids`.
+    """
+    model, tokenizer = model_of(name), word_tokenizer()
+    stock_model = stock_twin(model, make_stock(name, torch.float64))
+    ours, stock = (pipeline("text-generation", model=each, tokenizer=tokenizer) for each in (model, stock_model))
+    options = {"max_new_tokens": STEPS, "do_sample": False}
+    assert ours(TEXTS, **options) == stock(TEXTS, **options)
+    assert ours(TEXTS, **options, num_beams=3, batch_size=3) == stock(TEXTS, **options, num_beams=3, batch_size=3)
+    for beams in ({}, {"num_beams": 3}):
+        arguments = {**options, **beams, "ensemble_lambda": 0.4}
+        ids, texts = (
+            ours(TEXTS, **arguments, **{key: key == "return_tensors"})
+            for key in ("return_tensors", "return_full_text")
+        )
+        for i, text in enumerate(TEXTS):
+            source = tokenizer(text, return_tensors="pt").input_ids
+            expected = model.generate(source, **arguments)[0]
+            assert ids[i][0]["generated_token_ids"] == expected.tolist()
+            after_prompt = tokenizer.decode(expected[source.shape[1] :], skip_special_tokens=True)
+            assert texts[i][0]["generated_text"] == after_prompt
+        # With beam search, T5's text is the same with and without the ensemble.
+        assert beams or ids != ours(TEXTS, **options, return_tensors=True)
+
+
+def test_resized_decoder_embeddings(tmp_path):
+    """Resize only the target vocabulary of a Marian model with separate vocabularies."""
+    model = make("marian", share_encoder_decoder_embeddings=False, ensemble_lambda=0.4)
+    source, target = random_ids(2, 6, seed=5), random_ids(2, 7, seed=6)
+    before = model(source, decoder_input_ids=target).logits
+    model.resize_decoder_token_embeddings(VOCAB_SIZE + 8)
+    torch.testing.assert_close(model(source, decoder_input_ids=target).logits[..., :VOCAB_SIZE], before)
+    assert model.train()(source, labels=torch.full_like(target, VOCAB_SIZE + 7)).loss.isfinite()
+    model.save_pretrained(tmp_path)
+    assert_same_state(type(model).from_pretrained(tmp_path), model)
