@@ -33,21 +33,19 @@ def on_two_devices(monkeypatch):
     return spread
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"labels": random_ids(2, 9)}, {"ensemble_lambda": 0.4}, {"labels": random_ids(2, 9), "ensemble_lambda": 0.4}],
-)
+@pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
+@pytest.mark.parametrize("labels", [None, random_ids(2, 9)], ids=["no labels", "labels"])
 @pytest.mark.parametrize("target, reads", [("wdr", "hidden"), ("simple", "hidden+tokens")])
-def test_evaluation(on_two_devices, target, reads, options):
+def test_evaluation(on_two_devices, target, reads, labels, ensemble_lambda):
     fields = {"tie_word_embeddings": False, "ngram_target": target, "ngram_head_reads": reads}
     model, ids = on_two_devices(tiny_model(**fields)), random_ids(2, 9)
-    output = model(ids, attention_mask=torch.ones_like(ids), use_cache=True, **options)
+    options = {"use_cache": True, "ensemble_lambda": ensemble_lambda}
+    output = model(ids, attention_mask=torch.ones_like(ids), labels=labels, **options)
     assert output.logits.shape == (2, 9, model.config.vocab_size) and output.logits.device.type == SECOND
-    if "labels" in options:
+    if labels is not None:
         assert output.loss.device == output.head_losses.device == output.logits.device
     # A cache continues where it is.
-    step = {name: value for name, value in options.items() if name != "labels"}
-    assert model(ids[:, :1], past_key_values=output.past_key_values, **step).logits.shape[1] == 1
+    assert model(ids[:, :1], past_key_values=output.past_key_values, **options).logits.shape[1] == 1
 
 
 @pytest.mark.parametrize("fields", [{}, {"head_gradient": 0.0}, {"ngram_size": 1}])
