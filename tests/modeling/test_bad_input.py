@@ -1,125 +1,103 @@
-"""Invalid fields, arguments and batches: the error names the field or the argument."""
+"""Invalid or misspelt fields, arguments and batches: the error names the field or the argument."""
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel
+import ngram_wdr_hf
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_heads
+from tests.support.batches import padded
 from tests.support.errors import raises_naming
-from tests.support.tiny import SIZES, VOCAB_SIZE, plain_model, random_ids, tiny_model
+from tests.support.generation import text_inputs
+from tests.support.tiny import KINDS, SIZES, make, make_stock, plain_model, random_ids, tiny_model
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.0, "4", None, True])
-def test_ngram_size(size):
-    with raises_naming(ValueError, "`ngram_size`", repr(size)):
-        WDRNgramConfig(ngram_size=size)
+@pytest.fixture(params=["gpt2", "marian", "t5"])
+def name(request) -> str:
+    return request.param
 
 
-@pytest.mark.parametrize("name", ["ensemble_lambda", "label_smoothing"])
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "0.4", None, True])
-def test_fields_from_0_to_1(name, value):
-    with raises_naming(ValueError, f"`{name}`", repr(value)):
-        WDRNgramConfig(**{name: value})
+BAD_FIELDS = {
+    "ngram_size": [0, -1, 2.0, "4", None, True],
+    "ensemble_lambda": [-0.1, 1.1, float("nan"), "0.4", None, True],
+    "label_smoothing": [-0.1, 5],
+    "ngram_target": ["difference"],
+    "ngram_head_activation": ["reluu"],
+    "ngram_head_expansion": [0],
+    "ngram_head_reads": ["tokens"],
+    "draft_vocab_size": [0, 2.5],
+    "head_loss_weight": [0, -1.0, "1"],
+    "head_loss_decay": [0.0, 1.5],
+    "head_sample_rate": [0.0, 1.5],
+}
 
 
-def test_unknown_target_and_activation():
-    with raises_naming(ValueError, "`ngram_target`", "wdr", "simple", "'difference'"):
-        WDRNgramConfig(ngram_target="difference")
-    with raises_naming(ValueError, "`ngram_head_activation`", "'reluu'"):
-        WDRNgramConfig(ngram_head_activation="reluu")
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD_FIELDS for value in BAD_FIELDS[field]])
+def test_fields(field, value):
+    with raises_naming(ValueError, f"`{field}`", repr(value)):
+        WDRNgramConfig(**{field: value})
 
 
-BAD_FIELDS = [
-    ("ngram_size", 0),
-    ("ngram_size", True),
-    ("ngram_size", 2.0),
-    ("ngram_size", "4"),
-    ("ngram_target", "difference"),
-    ("ngram_head_activation", "reluu"),
-    ("ensemble_lambda", 3),
-    ("label_smoothing", 5),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD_FIELDS)
-def test_fields_given_on_loading(tmp_path, name, value):
+@pytest.mark.parametrize("field", ["ngram_size", "ngram_target", "ensemble_lambda", "label_smoothing"])
+def test_fields_given_on_loading(tmp_path, field):
     plain_model().save_pretrained(tmp_path)
-    with raises_naming(ValueError, f"`{name}`", repr(value)):
-        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, **{name: value})
-
-
-def test_label_smoothing_set_later():
-    model, ids = tiny_model().train(), random_ids(1, 5)
-    model.config.label_smoothing = 5
-    with raises_naming(ValueError, "`label_smoothing`", "5"):
-        model(ids, labels=ids)
-
-
-def test_adapter_on_the_output_embedding():
-    model = get_peft_model(tiny_model().train(), LoraConfig(target_modules=["c_attn", "lm_head"], fan_in_fan_out=True))
-    with raises_naming(ValueError, "`target_modules`", "`modules_to_save`"):
-        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
-
-
-def test_trainable_tokens_of_a_tied_embedding():
-    config = LoraConfig(target_modules=["c_attn"], trainable_token_indices={"wte": [1, 2]}, fan_in_fan_out=True)
-    model = get_peft_model(tiny_model().train(), config)
-    with raises_naming(ValueError, "`trainable_token_indices`", "`modules_to_save`"):
-        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
+    value = BAD_FIELDS[field][0]
+    with raises_naming(ValueError, f"`{field}`", repr(value)):
+        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, **{field: value})
 
 
 @pytest.mark.parametrize("value", [-0.1, 2, "much"])
-def test_lambda_of_a_call(value):
-    model, ids = tiny_model(), random_ids(1, 5)
-    names = ("`ensemble_lambda`", repr(value))
-    with raises_naming(ValueError, *names):
-        model(ids, ensemble_lambda=value)
-    with raises_naming(ValueError, *names):
-        model.generate(ids, ensemble_lambda=value, max_new_tokens=2)
-    with raises_naming(ValueError, *names):
-        NgramEnsembleLogitsProcessor(model, value)
-    with raises_naming(ValueError, *names):
-        model(ids, labels=ids, ensemble_lambda=[0.1, value])
-
-
-def test_several_lambdas_are_for_evaluation():
-    model, ids = tiny_model(), random_ids(1, 5)
-    names = ("`ensemble_lambda`", "`labels`")
+def test_lambda_of_a_call(name, value):
+    model, inputs = make(name), text_inputs(make(name), random_ids(1, 5))
     for call in (
-        lambda: model(ids, ensemble_lambda=[0.0, 0.1]),
-        lambda: model(ids, labels=ids, ensemble_lambda=[]),
-        lambda: model.train()(ids, labels=ids, ensemble_lambda=[0.0, 0.1]),
+        lambda: model(**inputs, ensemble_lambda=value),
+        lambda: model(**inputs, labels=random_ids(1, 5), ensemble_lambda=[0.1, value]),
+        lambda: model.generate(**inputs, ensemble_lambda=value, max_new_tokens=2),
+        lambda: NgramEnsembleLogitsProcessor(model, value),
+        lambda: KINDS[name].ours.config_class(ensemble_lambda=value),
     ):
-        with raises_naming(ValueError, *names):
+        with raises_naming(ValueError, "`ensemble_lambda`", repr(value)):
+            call()
+
+
+def test_several_lambdas_are_for_evaluation(name):
+    model, inputs, labels = make(name), text_inputs(make(name), random_ids(1, 5)), random_ids(1, 5)
+    for call in (
+        lambda: model(**inputs, ensemble_lambda=[0.0, 0.1]),
+        lambda: model(**inputs, labels=labels, ensemble_lambda=[]),
+        lambda: model.train()(**inputs, labels=labels, ensemble_lambda=[0.0, 0.1]),
+    ):
+        with raises_naming(ValueError, "`ensemble_lambda`", "`labels`"):
             call()
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_labels_of_another_shape(training):
-    model, ids = tiny_model().train(training), random_ids(2, 5)
+def test_labels_of_another_shape(name, training):
+    model, ids = make(name).train(training), random_ids(2, 5)
+    inputs = text_inputs(model, ids)
     for labels in (ids[:, :4], ids[:1], ids[0]):
         with raises_naming(ValueError, "`labels`", "(2, 5)", str(tuple(labels.shape))):
-            model(ids, labels=labels)
+            model(**inputs, labels=labels)
     with raises_naming(ValueError, "`labels`", "(2, 5)", "(2, 4)"):
-        model(ids, shift_labels=ids[:, 1:])
+        model(**inputs, shift_labels=ids[:, 1:])
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("token", [VOCAB_SIZE, VOCAB_SIZE + 100, -1, -100])
-def test_tokens_outside_the_vocabulary(token, training):
-    model, ids = tiny_model().train(training), random_ids(2, 5)
-    wrong = ids.clone()
-    wrong[1, 3] = token
-    with raises_naming(ValueError, "`input_ids`", str(token)):
-        model(wrong, labels=ids)
-    if token != -100:
-        with raises_naming(ValueError, "`labels`", str(token)):
-            model(ids, labels=wrong)
-
-
-def test_tokens_outside_the_vocabulary_in_generate():
-    with raises_naming(ValueError, "`input_ids`", str(VOCAB_SIZE)):
-        tiny_model().generate(torch.tensor([[3, VOCAB_SIZE]]), max_new_tokens=2)
+def test_embeddings_without_ids(name):
+    """The losses of WDR heads need the token ids; simple heads can be trained without."""
+    prefix = "" if name == "gpt2" else "decoder_"
+    for target in ("wdr", "simple"):
+        model, ids = make(name, ngram_target=target), random_ids(2, 6)
+        inputs = text_inputs(model, ids)
+        embedded = {**inputs, f"{prefix}inputs_embeds": model.get_decoder().get_input_embeddings()(ids)}
+        del embedded[f"{prefix}input_ids"]
+        for training in (True, False):
+            model.train(training)
+            if target == "simple":
+                expected = model(**inputs, labels=ids).loss
+                torch.testing.assert_close(model(**embedded, labels=ids).loss, expected)
+            else:
+                with raises_naming(ValueError, f"`{prefix}input_ids`", f"`{prefix}inputs_embeds`", "`labels`"):
+                    model(**embedded, labels=ids)
 
 
 @pytest.mark.parametrize("model", [plain_model, lambda: tiny_model(ngram_size=1)], ids=["stock", "N = 1"])
@@ -131,10 +109,9 @@ def test_processor_for_a_model_without_heads(model):
 def test_processor_misused():
     model, other, ids = tiny_model(), tiny_model(seed=1), random_ids(1, 5)
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor(model=...)`"):
-        other.generate(ids, logits_processor=[processor], max_new_tokens=2)
-    with raises_naming(ValueError, "`logits_processor`", "`NgramEnsembleLogitsProcessor`"):
-        model.generate(ids, logits_processor=[processor, processor], max_new_tokens=2)
+    for each, processors in ((other, [processor]), (model, [processor, processor])):
+        with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`logits_processor`"):
+            each.generate(ids, logits_processor=processors, max_new_tokens=2)
     twice = ("`NgramEnsembleLogitsProcessor`", "`ensemble_lambda=0` to `generate`")
     with raises_naming(ValueError, *twice):
         model.generate(ids, logits_processor=[processor], ensemble_lambda=0.2, max_new_tokens=2)
@@ -144,28 +121,65 @@ def test_processor_misused():
     model.generate(ids, logits_processor=[processor], ensemble_lambda=0, max_new_tokens=2)
 
 
-def test_embeddings_without_ids():
-    """The losses of WDR heads need the token ids; simple heads can be trained without."""
-    ids, model = random_ids(2, 6), tiny_model()
-    for training in (True, False):
-        with raises_naming(ValueError, "`input_ids`", "`inputs_embeds`", "`labels`"):
-            model.train(training)(inputs_embeds=model.transformer.wte(ids), labels=ids)
-    model = tiny_model(ngram_target="simple").train()
-    by_embeddings = model(inputs_embeds=model.transformer.wte(ids), attention_mask=torch.ones_like(ids), labels=ids)
-    torch.testing.assert_close(by_embeddings.loss, model(ids, labels=ids).loss)
+def test_misspelt_arguments(name):
+    model, ids = make(name), random_ids(1, 5)
+    inputs = text_inputs(model, ids)
+    for call in (
+        lambda **options: model(**inputs, **options),
+        lambda **options: model.generate(**inputs, max_new_tokens=2, **options),
+        lambda **options: model.generate(**inputs, generation_config=GenerationConfig(max_new_tokens=2, **options)),
+    ):
+        with raises_naming(TypeError, "`ensemble_lamda`", "`ensemble_lambda`"):
+            call(ensemble_lamda=0.4)
+        call(ensemble_lambda=0.4)
+    for wrong, right in {"draft_vocab_sise": "draft_vocab_size", "use_mpt": "use_mtp"}.items():
+        with raises_naming(TypeError, f"`{wrong}`", f"`{right}`"):
+            model.generate(**inputs, max_new_tokens=2, **{wrong: 1})
 
 
-def test_no_input():
-    with raises_naming(ValueError, "`input_ids`", "`inputs_embeds`"):
-        tiny_model()(labels=random_ids(1, 4))
+@pytest.mark.parametrize("name", ["gpt2", "marian", "bert"])
+def test_unknown_arguments_are_left_to_the_stock_class(name):
+    """Stock forwards ignore them, and stock `generate` refuses them."""
+    batch = padded(name)
+    for model in (make_stock(name), make(name)):
+        assert torch.equal(model(**batch, something=1).logits, model(**batch).logits)
+        if name != "bert":
+            with raises_naming(ValueError, "something"):
+                model.generate(batch["input_ids"], something=1)
 
 
-def test_fields_reach_the_configuration():
+def test_masked_models_have_no_ensemble():
+    with raises_naming(TypeError, "`ensemble_lambda`"):
+        make("bert")(random_ids(1, 5), ensemble_lambda=0.4)
+
+
+def test_misspelt_fields(tmp_path):
+    for config_class, wrong, right in (
+        (WDRNgramConfig, "ngram_targets", "ngram_target"),
+        (KINDS["marian"].ours.config_class, "bow_loss_weigth", "bow_loss_weight"),
+    ):
+        with raises_naming(TypeError, f"`{wrong}`", f"`{right}`"):
+            config_class(**{wrong: 4})
+    assert WDRNgramConfig(**SIZES, something=4).something == 4
+    tiny_model().save_pretrained(tmp_path / "ours")
+    plain_model().save_pretrained(tmp_path / "plain")
+    for load, source in (
+        (WDRNgramGPT2LMHeadModel.from_pretrained, tmp_path / "ours"),
+        (WDRNgramGPT2LMHeadModel.from_pretrained, tmp_path / "plain"),
+        (AutoModelForCausalLM.from_pretrained, tmp_path / "ours"),
+        (AutoConfig.from_pretrained, tmp_path / "ours"),
+        (with_ngram_heads, tmp_path / "plain"),
+        (with_ngram_heads, plain_model()),
+    ):
+        with raises_naming(TypeError, "`ngram_sise`", "`ngram_size`"):
+            load(source, ngram_sise=4)
+
+
+def test_fields_are_kept():
+    """No stock field is taken for ours: configurations can be created again from what they save."""
     config = WDRNgramConfig(**SIZES, ngram_size=3, ngram_target="simple", ensemble_lambda=0.2, label_smoothing=0.1)
-    again = WDRNgramConfig.from_dict(config.to_dict())
-    assert (again.ngram_size, again.ngram_target, again.ensemble_lambda, again.label_smoothing) == (
-        3,
-        "simple",
-        0.2,
-        0.1,
-    )
+    assert WDRNgramConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    for name in ngram_wdr_hf.__all__:
+        if name.startswith("WDRNgram") and name.endswith("Config"):
+            config = getattr(ngram_wdr_hf, name)()
+            assert type(config).from_dict(config.to_dict()).to_dict() == config.to_dict()

@@ -116,7 +116,6 @@ OF_GPT2 = {
     "sequence bias": {"sequence_bias": [[[7], 4.0]]},
     "suppressed tokens": {"suppress_tokens": [2, 3], "begin_suppress_tokens": [4]},
     "length decay": {"exponential_decay_length_penalty": (3, 1.5)},
-    "guidance": {"guidance_scale": 1.7},
     "watermark": {"do_sample": True, "watermarking_config": WatermarkingConfig()},
     "several ends": {"eos_token_id": [0, 5, 9]},
     "maximal time": {"stopping_criteria": [MaxTimeCriteria(1e6)]},  # it counts from its making
@@ -136,9 +135,6 @@ CASES += [(name, option) for name in ("marian", "t5") for option in [*STRATEGIES
 def test_cached_equals_recomputed_and_off_equals_stock(name, option):
     """Without a cache, `generate` reads the whole text at every step. λ may be given anywhere; 0 is stock."""
     model, inputs = model_of(name), {**prompts(2, name, seed=2), **OPTIONS[option]}
-    if option == "guidance":
-        # Transformers' guidance reads no attention mask.
-        inputs |= {"input_ids": random_ids(2, 6), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
     stock = stock_twin(model, make_stock(name, torch.float64))
     if "output_attentions" in inputs:
         model.set_attn_implementation("eager"), stock.set_attn_implementation("eager")
@@ -146,11 +142,11 @@ def test_cached_equals_recomputed_and_off_equals_stock(name, option):
     first = first if name == "gpt2" or "decoder_input_ids" in inputs else 1
     with lengths_read(model) as lengths:
         cached = generate(model, inputs, ensemble_lambda=0.4)
-    assert option == "guidance" or lengths == [first] + [1] * (len(cached.logits) - 1)
+    assert lengths == [first] + [1] * (len(cached.logits) - 1)
     assert isinstance(layers_and_history(cached.past_key_values)[-1], NgramHistory)
     with lengths_read(model) as lengths:
         recomputed = generate(model, inputs, ensemble_lambda=0.4, use_cache=False)
-    assert option == "guidance" or lengths == [first + step for step in range(len(recomputed.logits))]
+    assert lengths == [first + step for step in range(len(recomputed.logits))]
     assert recomputed.past_key_values is None
     assert_same_generation(cached, recomputed)
     plain = generate(model, inputs)
@@ -316,16 +312,33 @@ def test_assisted_generation(name, drafts, do_sample, monkeypatch):
     else:
         build = make_stock if drafts == "plain model" else make
         options["assistant_model"] = build(name, torch.float64, seed=3)
-    outputs = [generate(model, inputs, ensemble_lambda=0.4, **options)]
-    assert any(count < 0 for count in cropped)
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    outputs.append(generate(model, inputs, logits_processor=[processor], **options))
+    outputs = []
+    for ensemble in ({"ensemble_lambda": 0.4}, {"logits_processor": [processor]}):
+        if drafts == "prompt":
+            outputs.append(generate(model, inputs, **ensemble, **options))
+        else:
+            with raises_naming(ValueError, "`assistant_model`", "`model.config.ensemble_lambda`"):
+                generate(model, inputs, **ensemble, **options)
     model.config.ensemble_lambda = 0.4
     outputs.append(generate(model, inputs, **options))
+    assert any(count < 0 for count in cropped)
     for output in outputs:
         assert output.sequences.shape == expected.sequences.shape
         if not do_sample:
             assert_same_generation(output, expected)
+
+
+def test_guidance():
+    """Transformers' guidance runs the model itself, with the ensemble of its configuration."""
+    model, options = model_of("gpt2", ensemble_lambda=0.4), {"guidance_scale": 1.7, "max_new_tokens": 8}
+    inputs = {"input_ids": random_ids(2, 6)}
+    cached = generate(model, inputs, **options)
+    assert_same_generation(cached, generate(model, inputs, **options, use_cache=False))
+    model.config.ensemble_lambda = 0.0
+    assert differ(generate(model, inputs, **options), cached)
+    with raises_naming(ValueError, "`guidance_scale`", "`model.config.ensemble_lambda`"):
+        generate(model, inputs, ensemble_lambda=0.4, **options)
 
 
 def test_assistant_with_heads_for_a_plain_model(name):
@@ -359,7 +372,8 @@ def test_processor_called_by_hand(name):
         processor = NgramEnsembleLogitsProcessor(model, 0.4, encoder_inputs=None if name == "gpt2" else source)
         logits, refined = (model(**inputs, ensemble_lambda=value).logits[:, -1] for value in (0.0, 0.4))
         assert not torch.allclose(logits, refined, atol=0.01)
-        torch.testing.assert_close(processor(ids[rows], logits), refined)
+        for scores in (logits, logits.log_softmax(-1)):
+            torch.testing.assert_close(processor(ids[rows], scores).log_softmax(-1), refined.log_softmax(-1))
         torch.testing.assert_close(processor(ids[rows], logits.log_softmax(-1)), refined.log_softmax(-1))
         forbidden = logits.clone()
         forbidden[:, 3] = -torch.inf
