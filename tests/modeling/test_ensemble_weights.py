@@ -8,6 +8,8 @@ from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from tests.support import reference
 from tests.support.batches import BATCHES
 from tests.support.errors import raises_naming
+from tests.support.generation import cached_logits
+from tests.support.options import NO_END
 from tests.support.tiny import model_of, random_ids
 
 WEIGHTS = [0.8, 0.3, -0.1, 0.05]
@@ -15,37 +17,17 @@ LAMBDA = 0.4
 SAME_AS_LAMBDA = [1 - LAMBDA] + [LAMBDA / 3] * 3
 
 
-def reference_logits(model, ids, weights):
-    """The ensemble's logits position by position; where a head has no past, its weight goes to the next token."""
-    hidden = reference.hidden_states(model, ids)
-    rows = []
-    for b in range(ids.shape[0]):
-        for t in range(ids.shape[1]):
-            mixed = weights[0] * hidden[b, t]
-            for n in range(1, len(weights)):
-                past = hidden[b, t] if t < n else reference.head_prediction(model, hidden, ids, b, t - n, n)
-                mixed = mixed + weights[n] * past
-            rows.append(reference.logits_of(model, mixed))
-    return torch.stack(rows).view(*ids.shape, -1)
-
-
 @pytest.mark.parametrize("reads", ["hidden", "hidden+tokens"])
 @torch.no_grad()
 def test_logits(target, reads):
     model, ids = model_of("gpt2", ngram_target=target, ngram_head_reads=reads), random_ids(2, 7)
-    expected = reference_logits(model, ids, WEIGHTS)
+    expected = reference.ensembled_logits(model, ids, WEIGHTS)
     torch.testing.assert_close(model(ids, ensemble_weights=WEIGHTS).logits, expected)
+    torch.testing.assert_close(cached_logits(model, ids, [3, 1, 2, 1], ensemble_weights=WEIGHTS), expected)
     model.config.ensemble_weights = WEIGHTS
     torch.testing.assert_close(model(ids).logits, expected)
     # An argument overrides the configuration.
     assert torch.equal(model(ids, ensemble_lambda=0.0).logits, model(ids, ensemble_weights=[1.0, 0, 0, 0]).logits)
-    # With a cache, token by token and in pieces.
-    cache, logits = None, []
-    for piece in ids.split([3, 1, 2, 1], dim=1):
-        output = model(piece, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        logits.append(output.logits)
-    torch.testing.assert_close(torch.cat(logits, dim=1), expected)
 
 
 @torch.no_grad()
@@ -66,20 +48,21 @@ def test_several_ensembles_in_one_pass():
 def test_generate(name, options):
     """Weights give the tokens of the λ that they are; in the call, either configuration, and a processor."""
     model, ids = model_of(name), random_ids(2, 6)
-    options = {**options, "max_new_tokens": 8, "eos_token_id": None}
+    options = {**options, **NO_END, "max_new_tokens": 8, "attention_mask": torch.ones_like(ids)}
 
     def generate(**ensemble):
         torch.manual_seed(0)
-        return model.generate(ids, attention_mask=torch.ones_like(ids), **options, **ensemble)
+        return model.generate(ids, **options, **ensemble)
 
     expected, plain = generate(ensemble_lambda=LAMBDA), generate()
     assert not torch.equal(expected, plain)
-    assert torch.equal(generate(ensemble_weights=SAME_AS_LAMBDA), expected)
-    assert torch.equal(
-        generate(generation_config=GenerationConfig(ensemble_weights=SAME_AS_LAMBDA, **options)), expected
-    )
     processor = NgramEnsembleLogitsProcessor(model, ensemble_weights=SAME_AS_LAMBDA)
-    assert torch.equal(generate(logits_processor=[processor]), expected)
+    for ensemble in (
+        {"ensemble_weights": SAME_AS_LAMBDA},
+        {"generation_config": GenerationConfig(ensemble_weights=SAME_AS_LAMBDA)},
+        {"logits_processor": [processor]},
+    ):
+        assert torch.equal(generate(**ensemble), expected)
     model.config.ensemble_weights = SAME_AS_LAMBDA
     assert torch.equal(generate(), expected)
     assert torch.equal(generate(ensemble_lambda=0.0), plain)
@@ -90,9 +73,8 @@ def test_generate(name, options):
 def test_processor_called_directly():
     model, ids = model_of("gpt2"), random_ids(2, 6)
     processor = NgramEnsembleLogitsProcessor(model, ensemble_weights=WEIGHTS)
-    scores = processor(ids, model(ids).logits[:, -1])
-    expected = model(ids, ensemble_weights=WEIGHTS).logits[:, -1]
-    torch.testing.assert_close(scores.log_softmax(-1), expected.log_softmax(-1))
+    plain, expected = (model(ids, ensemble_weights=weights).logits[:, -1] for weights in (None, WEIGHTS))
+    torch.testing.assert_close(processor(ids, plain).log_softmax(-1), expected.log_softmax(-1))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
@@ -117,7 +99,6 @@ BAD = {
     "too few": {"ensemble_weights": WEIGHTS[:2]},
     "not finite": {"ensemble_weights": [float("nan"), 0.0, 0.0, 0.0]},
     "texts": {"ensemble_weights": ["0.6", "0.4", "0.0", "0.0"]},
-    "nothing": {"ensemble_weights": [None, 1.0, 0.0, 0.0]},
     "truth": {"ensemble_weights": [True, 0.0, 0.0, 0.0]},
     "tensor": {"ensemble_weights": torch.tensor(WEIGHTS)},
 }
@@ -126,16 +107,14 @@ BAD = {
 @pytest.mark.parametrize("ensemble", BAD.values(), ids=BAD)
 def test_bad_weights(ensemble):
     model, ids = model_of("gpt2"), random_ids(1, 5)
-    for call in (
-        lambda: model(ids, **ensemble),
-        lambda: model(ids, labels=ids, **ensemble),
-        lambda: model.generate(ids, **ensemble),
-        lambda: NgramEnsembleLogitsProcessor(model, **ensemble),
-    ):
+    for call in (model, model.generate, lambda _, **ensemble: NgramEnsembleLogitsProcessor(model, **ensemble)):
         with raises_naming(ValueError, "`ensemble_weights`"):
-            call()
+            call(ids, **ensemble)
+
+
+def test_weights_that_do_not_suit_the_model():
+    model, ids = model_of("gpt2", ensemble_weights=WEIGHTS), random_ids(1, 5)
     with raises_naming(ValueError, "`ensemble_weights`", "`ngram_size`"):
         model_of("gpt2", ngram_size=1)(ids, ensemble_weights=[0.9])
-    model.config.ensemble_weights = WEIGHTS
     with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`ensemble_weights`"):
         model.generate(ids, logits_processor=[NgramEnsembleLogitsProcessor(model, 0.3)])

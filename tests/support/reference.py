@@ -139,24 +139,29 @@ def training_loss(
 def ensembled_logits(
     model, input_ids, ensemble_lambda, attention_mask=None, position_ids=None, first_known=0, **inputs
 ):
-    """Return the ensemble's logits at every position; tokens before `first_known` count as unknown."""
+    """
+    Return the ensemble's logits at every position, by λ or by a list of weights; tokens before `first_known` count as
+    unknown.
+    """
     batch_size, length = input_ids.shape
     hidden = hidden_states(model, input_ids, attention_mask, position_ids, **inputs)
     numbers = documents(batch_size, length, attention_mask, position_ids)
-    size = model.config.ngram_size
+    size, weights = model.config.ngram_size, ensemble_lambda
+    if size == 1:
+        weights = [1.0]
+    elif not isinstance(weights, list):
+        weights = [1 - ensemble_lambda] + [ensemble_lambda / (size - 1)] * (size - 1)
     logits = []
     for b in range(batch_size):
         for t in range(length):
-            mixed = hidden[b, t]
-            if size > 1:
-                mixed = (1 - ensemble_lambda) * mixed
-                for n in range(1, size):
-                    past = range(t - n, t + 1)
-                    has_prediction = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
-                    prediction = hidden[b, t]
-                    if has_prediction:
-                        prediction = head_prediction(model, hidden, input_ids, b, t - n, n)
-                    mixed = mixed + ensemble_lambda / (size - 1) * prediction
+            mixed = weights[0] * hidden[b, t]
+            for n in range(1, size):
+                past = range(t - n, t + 1)
+                has_prediction = past[0] >= first_known and all(numbers[b][i] == numbers[b][t] != -1 for i in past)
+                prediction = hidden[b, t]
+                if has_prediction:
+                    prediction = head_prediction(model, hidden, input_ids, b, t - n, n)
+                mixed = mixed + weights[n] * prediction
             logits.append(logits_of(model, mixed))
     return torch.stack(logits).view(batch_size, length, -1)
 
