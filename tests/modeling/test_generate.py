@@ -3,14 +3,11 @@
 import pytest
 import torch
 from transformers import (
-    AutoTokenizer,
     ContinuousBatchingConfig,
     DynamicCache,
     GenerationConfig,
     MaxTimeCriteria,
     StaticCache,
-    TextStreamer,
-    pipeline,
 )
 from transformers.generation import WatermarkingConfig
 
@@ -43,7 +40,6 @@ from tests.support.tiny import (
     stock_twin,
     tiny_model,
 )
-from tests.support.tokenizers import letter_tokenizer
 
 
 @pytest.fixture(params=["gpt2", "marian", "t5"])
@@ -55,8 +51,7 @@ def assert_greedy(model, output, ids, **text):
     """Check the logits and the tokens after the prompt `ids` against the slow reference."""
     inputs = reference_inputs(model, output.sequences[:, :-1], **text)
     logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **inputs)[:, ids.shape[1] - 1 :]
-    close = TOLERANCE["t5"]
-    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float(), **close)
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float(), **TOLERANCE["t5"])
     assert torch.equal(output.sequences[:, ids.shape[1] :], logits.argmax(-1))
     return logits - reference.ensembled_logits(model, ensemble_lambda=0.0, **inputs)[:, ids.shape[1] - 1 :]
 
@@ -203,15 +198,17 @@ def test_more_heads_than_tokens(name, option, target):
         assert_greedy(model, cached, ids)
 
 
-@pytest.mark.parametrize("option", ["greedy", "sampling", "beam search"])
-@pytest.mark.parametrize("cache", ["static", "chunked", "chunked static", "compiled static"])
+CACHES = [(cache, option) for cache in ("static", "chunked", "chunked static") for option in list(STRATEGIES)[:3]]
+ONE_LAYER = {"gpt2": {"n_layer": 1}, "marian": {"decoder_layers": 1}, "t5": {"num_decoder_layers": 1}}
+# Compiling takes long.
+COMPILED = [("gpt2", "compiled static", "greedy"), ("marian", "compiled static", "greedy")]
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "option"), [(name, *case) for name in ONE_LAYER for case in CACHES] + COMPILED
+)
 def test_caches(name, cache, option):
-    is_compiled = "compiled" in cache
-    if is_compiled and (name == "t5" or option != "greedy"):
-        return  # compiling takes long
-    model = model_of(
-        name, ensemble_lambda=0.4, **({"n_layer" if name == "gpt2" else "decoder_layers": 1} if is_compiled else {})
-    )
+    model = model_of(name, ensemble_lambda=0.4, **ONE_LAYER[name])
     inputs = {**prompts(2, name, seed=2), **NO_END, **STRATEGIES[option]}
     if name != "gpt2":
         inputs["decoder_input_ids"] = prompt(2, 6)
@@ -221,8 +218,7 @@ def test_caches(name, cache, option):
     expected = generate(model, inputs, use_cache=False)
     with lengths_read(model) as lengths:
         actual = generate(model, inputs, **cache_options(cache))
-    if not is_compiled:
-        assert lengths[:3] == ([3, 3, 1] if "chunked" in cache else [6, 1, 1])
+    assert "compiled" in cache or lengths[:3] == ([3, 3, 1] if "chunked" in cache else [6, 1, 1])
     used = getattr(actual.past_key_values, "self_attention_cache", actual.past_key_values)
     assert isinstance(used, StaticCache if "static" in cache else DynamicCache)
     assert_same_generation(actual, expected)
@@ -274,7 +270,6 @@ def test_generation_after_left_padded_prompts(name, option):
             assert torch.equal(cached.sequences[b, 5:], alone.sequences[0, len(row) :])
 
 
-@pytest.mark.parametrize("target", ["wdr", "simple"])
 def test_prompt_of_embeddings(target):
     """Simple heads use the whole prompt. For WDR heads, the ensemble starts with the first generated token."""
     model, ids = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4), random_ids(2, 5)
@@ -285,10 +280,9 @@ def test_prompt_of_embeddings(target):
     torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float())
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_mtp": True}], ids=["greedy", "beams", "drafts"])
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_prompts_of_embeddings_equal_ids(batch_size, options):
-    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(batch_size, seed=2)
+@pytest.mark.parametrize("options", [{"num_beams": 3}, {"use_mtp": True}], ids=["beams", "drafts"])
+def test_padded_prompts_of_embeddings_equal_ids(options):
+    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(3, seed=2)
     expected = generate(model, inputs, **NO_END, **options)
     inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
     actual = generate(model, inputs, **NO_END, **options)
@@ -384,41 +378,9 @@ def test_several_threads_equal_one(name):
     assert_threads_change_nothing(make(name), 8, max_new_tokens=10)
 
 
-def test_stop_strings_and_streamer(capsys):
-    tokenizer = letter_tokenizer()
-    model = tiny_model(ensemble_lambda=0.4)
-    ids = random_ids(1, 5)
-    free = model.generate(ids, max_new_tokens=8, do_sample=False, **NO_END)
-    word = tokenizer.decode(free[0, 8])
-    stopped = model.generate(
-        ids,
-        max_new_tokens=8,
-        do_sample=False,
-        stop_strings=[word],
-        tokenizer=tokenizer,
-        streamer=TextStreamer(tokenizer),
-        **NO_END,
-    )
-    assert stopped.shape[1] <= 9 and torch.equal(stopped, free[:, : stopped.shape[1]])
-    assert word in capsys.readouterr().out
-
-
-def test_pipeline(tmp_path):
-    letter_tokenizer().save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    model = tiny_model(ensemble_lambda=0.4)
-    generator = pipeline("text-generation", model=model, tokenizer=tokenizer)
-    texts = generator(["hello", "dj"], max_new_tokens=5, do_sample=False, batch_size=2, return_full_text=False)
-    for text, start in zip(texts, ["hello", "dj"], strict=True):
-        ids = tokenizer(start, return_tensors="pt").input_ids
-        alone = model.generate(ids, max_new_tokens=5, do_sample=False)[0, ids.shape[1] :]
-        assert text[0]["generated_text"] == tokenizer.decode(alone, skip_special_tokens=True)
-
-
 def test_continuous_batching():
     """Continuous batching works without the ensemble and is rejected with it."""
-    model = tiny_model()
-    rows = [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=2)[0].tolist()]
+    model, rows = tiny_model(), [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
     settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
     # By default, the cache takes most of the memory.
     small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
@@ -426,9 +388,11 @@ def test_continuous_batching():
     for row, output in zip(rows, outputs.values(), strict=True):
         alone = model.generate(torch.tensor([row]), generation_config=settings)[0, len(row) :]
         assert output.generated_tokens == alone.tolist()
-    with raises_naming(ValueError, "ensemble_lambda"):
-        tiny_model(ensemble_lambda=0.4).generate_batch(rows, generation_config=settings)
-    with raises_naming(ValueError, "ensemble_lambda"):
-        tiny_model(ensemble_lambda=0.4).init_continuous_batching()
-    with raises_naming(ValueError, "ensemble_lambda"):
-        tiny_model().generate_batch(rows, generation_config=settings, ensemble_lambda=0.4)
+    ensembled = tiny_model(ensemble_lambda=0.4)
+    for call in (
+        lambda: ensembled.generate_batch(rows, generation_config=settings),
+        lambda: ensembled.init_continuous_batching(),
+        lambda: model.generate_batch(rows, generation_config=settings, ensemble_lambda=0.4),
+    ):
+        with raises_naming(ValueError, "ensemble_lambda"):
+            call()
