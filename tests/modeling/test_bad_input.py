@@ -93,8 +93,9 @@ def test_embeddings_without_ids(name):
         for training in (True, False):
             model.train(training)
             if target == "simple":
-                expected = model(**inputs, labels=ids).loss
-                torch.testing.assert_close(model(**embedded, labels=ids).loss, expected)
+                actual, expected = model(**embedded, labels=ids), model(**inputs, labels=ids)
+                torch.testing.assert_close(actual.loss, expected.loss)
+                torch.testing.assert_close(actual.head_losses, expected.head_losses)
             else:
                 with raises_naming(ValueError, f"`{prefix}input_ids`", f"`{prefix}inputs_embeds`", "`labels`"):
                     model(**embedded, labels=ids)

@@ -296,14 +296,11 @@ def test_adapters_train_with_the_heads(tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 @pytest.mark.parametrize("name", LORA_TARGETS)
-def test_adapter_on_the_output_embedding(name):
-    config = LoraConfig(target_modules=[*LORA_TARGETS[name], "lm_head"], fan_in_fan_out=name == "gpt2")
-    with raises_naming(ValueError, "`target_modules`", "`modules_to_save`"):
-        get_peft_model(make(name).train(), config)(**padded(name))
-
-
-def test_trainable_tokens_of_a_tied_embedding():
-    config = LoraConfig(target_modules=["c_attn"], trainable_token_indices={"wte": [1, 2]}, fan_in_fan_out=True)
-    model = get_peft_model(tiny_model().train(), config)
-    with raises_naming(ValueError, "`trainable_token_indices`", "`modules_to_save`"):
-        model(**padded("gpt2"))
+def test_adapters_of_the_output_embedding(name):
+    choices = [({"target_modules": [*LORA_TARGETS[name], "lm_head"]}, "`target_modules`")]
+    if name == "gpt2":
+        choices.append(({"trainable_token_indices": {"wte": [1, 2]}}, "`trainable_token_indices`"))
+    for options, field in choices:
+        config = LoraConfig(**{"target_modules": LORA_TARGETS[name], "fan_in_fan_out": name == "gpt2", **options})
+        with raises_naming(ValueError, field, "`modules_to_save`"):
+            get_peft_model(make(name).train(), config)(**padded(name))

@@ -59,12 +59,6 @@ def test_gradients_of_the_evaluation_loss(target):
     assert_same_gradients(gradients(model, model(ids, labels=ids).loss), gradients(model, expected))
 
 
-def test_configured_lambda_is_the_default():
-    model, ids = tiny_model(ensemble_lambda=0.4), random_ids(2, 9)
-    assert torch.equal(model(ids).logits, model(ids, ensemble_lambda=0.4).logits)
-    assert not torch.allclose(model(ids).logits, model(ids, ensemble_lambda=0.0).logits, atol=1e-2)
-
-
 @torch.no_grad()
 def test_prediction_does_not_depend_on_its_target(target):
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4)
@@ -87,7 +81,7 @@ def test_number_of_trainer_items_divides_the_evaluation_loss():
 CHUNKS = [[12], [1] * 12, [5, 1, 1, 5], [1, 2, 3, 6], [11, 1]]
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "dynamic with config", "static"])
+@pytest.mark.parametrize("kind", ["the backbone's own", "dynamic", "dynamic with config", "static"])
 @torch.no_grad()
 def test_cached_equals_uncached(name, kind, target):
     model, ids = model_of(name, ngram_target=target, ensemble_lambda=0.4), prompt(2, 12)
@@ -95,17 +89,8 @@ def test_cached_equals_uncached(name, kind, target):
     expected = reference.ensembled_logits(model, ensemble_lambda=0.4, **reference_inputs(model, ids))
     torch.testing.assert_close(uncached, expected, **TOLERANCE[name])
     for chunks in CHUNKS:
-        torch.testing.assert_close(cached_logits(model, ids, chunks, cache_of(model, kind)), uncached)
-
-
-@torch.no_grad()
-def test_cache_that_the_backbone_makes(name):
-    """Without a given cache, the backbone creates one and returns it."""
-    model, ids = model_of(name, ensemble_lambda=0.4), prompt(2, 9)
-    first = model(**text_inputs(model, ids[:, :5]), use_cache=True)
-    rest = cached_logits(model, ids[:, 5:], [1, 3], first.past_key_values)
-    whole = model(**text_inputs(model, ids), use_cache=False).logits
-    torch.testing.assert_close(torch.cat([first.logits, rest], 1), whole)
+        cache = None if kind == "the backbone's own" else cache_of(model, kind)
+        torch.testing.assert_close(cached_logits(model, ids, chunks, cache), uncached)
 
 
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
@@ -275,16 +260,6 @@ def as_embeddings(model, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     inputs = text_inputs(model, ids)
     ids = inputs.pop(f"{model.ngram_text_prefix}input_ids")
     return inputs | {f"{model.ngram_text_prefix}inputs_embeds": model.get_decoder().get_input_embeddings()(ids)}
-
-
-@torch.no_grad()
-def test_simple_heads_need_no_ids(name):
-    model, ids = model_of(name, ngram_target="simple", ensemble_lambda=0.4), random_ids(2, 9)
-    by_ids, by_embeddings = text_inputs(model, ids), as_embeddings(model, ids)
-    torch.testing.assert_close(model(**by_embeddings).logits, model(**by_ids).logits)
-    output, expected = model(**by_embeddings, labels=ids), model(**by_ids, labels=ids)
-    for field in ("loss", "logits", "head_losses"):
-        torch.testing.assert_close(output[field], expected[field])
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])

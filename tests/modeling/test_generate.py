@@ -57,13 +57,16 @@ def assert_greedy(model, output, ids, **text):
 
 
 @pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 12])
 @torch.no_grad()
 def test_greedy_equals_slow_greedy(name, size, target, length):
     """The first token has no history; all steps after it have."""
     model, ids = model_of(name, ngram_size=size, ngram_target=target), prompt(3, length)
     output = generate(model, text_inputs(model, ids), ensemble_lambda=0.4, **NO_END)
     assert torch.equal(output.sequences[:, :length], ids) and len(output.logits) >= STEPS
+    for other in ({"use_cache": False}, {"cache_implementation": "static"}):
+        again = generate(model, text_inputs(model, ids), ensemble_lambda=0.4, **NO_END, **other)
+        assert_same_generation(again, output)
     changes = assert_greedy(model, output, ids).abs().amax(-1)
     assert (changes[:, length == 1 :] > 0.01).all()
     assert length > 1 or (changes[:, 0] < 1e-6).all()
@@ -186,18 +189,6 @@ def test_batch_equals_single_rows(name, option):
     assert ends_differ or count > 1
 
 
-@pytest.mark.parametrize("option", ["greedy", "beam search", "sampling"])
-def test_more_heads_than_tokens(name, option, target):
-    model, ids = model_of(name, ngram_size=12, ngram_target=target), prompt(2, 1)
-    inputs, options = text_inputs(model, ids), {**STRATEGIES[option], **NO_END, "max_new_tokens": 4}
-    cached = generate(model, inputs, ensemble_lambda=0.4, **options)
-    for other in ({"use_cache": False}, {"cache_implementation": "static"}):
-        assert_same_generation(generate(model, inputs, ensemble_lambda=0.4, **options, **other), cached)
-    assert differ(generate(model, inputs, **options), cached)
-    if option == "greedy":
-        assert_greedy(model, cached, ids)
-
-
 CACHES = [(cache, option) for cache in ("static", "chunked", "chunked static") for option in list(STRATEGIES)[:3]]
 ONE_LAYER = {"gpt2": {"n_layer": 1}, "marian": {"decoder_layers": 1}, "t5": {"num_decoder_layers": 1}}
 # Compiling takes long.
@@ -230,44 +221,35 @@ def continue_from(model, ids, cache, **options):
     return generate(model, inputs, past_key_values=cache, **NO_END, **options)
 
 
-def test_continued_from_a_returned_cache(name):
-    model, ids = model_of(name, ensemble_lambda=0.4), prompt(2, 2)
-    output = generate(model, text_inputs(model, ids), max_new_tokens=4, **NO_END)
-    # Directly after the text, then after other tokens.
-    for added in (0, 3):
-        ids = torch.cat([output.sequences, random_ids(2, added, seed=9)], dim=1)
-        anew = generate(model, text_inputs(model, ids), max_new_tokens=5, **NO_END)
-        with lengths_read(model) as lengths:
-            output = continue_from(model, ids, output.past_key_values, max_new_tokens=5)
-        assert lengths == [1 + added, 1, 1, 1, 1]
-        assert_same_generation(output, anew)
-
-
-def test_generation_from_a_cache_filled_by_hand(name):
-    model, ids = model_of(name, ensemble_lambda=0.4), prompt(1, 9)
+def test_continued_from_a_cache(name):
+    """A cache filled by hand, then the one that `generate` returns: directly after the text, then after new tokens."""
+    model, ids = model_of(name, ensemble_lambda=0.4), prompt(2, 7)
     cache = cache_of(model)
     with torch.no_grad():
         cached_logits(model, ids[:, :6], [4, 2], cache)
-    assert_same_generation(continue_from(model, ids, cache), generate(model, text_inputs(model, ids), **NO_END))
+    for added in (0, 0, 3):
+        ids = torch.cat([ids, random_ids(2, added, seed=9)], dim=1)
+        anew = generate(model, text_inputs(model, ids), max_new_tokens=5, **NO_END)
+        # The length of the mask tells `generate` how many tokens the cache has.
+        inputs = text_inputs(model, ids, attention_mask=torch.ones_like(ids))
+        with lengths_read(model) as lengths:
+            output = generate(model, inputs, past_key_values=cache, max_new_tokens=5, **NO_END)
+        assert lengths == [1 + added, 1, 1, 1, 1]
+        assert_same_generation(output, anew)
+        ids, cache = output.sequences, output.past_key_values
 
 
-@pytest.mark.parametrize("option", ["greedy", "beam search"])
 @torch.no_grad()
-def test_generation_after_left_padded_prompts(name, option):
+def test_generation_after_left_padded_prompts(name):
     model = model_of(name, ensemble_lambda=0.4)
-    rows = [prompt(1, length, seed=length)[0] for length in (5, 2)]
-    ids, mask = left_pad(rows)
-    inputs, options = text_inputs(model, ids, attention_mask=mask), {**STRATEGIES[option], **NO_END}
-    cached = generate(model, inputs, **options)
-    assert_same_generation(cached, generate(model, inputs, use_cache=False, **options))
-    if option == "greedy":
-        whole = torch.cat([mask, mask.new_ones(2, len(cached.logits) - 1)], dim=1)
-        positions = {"position_ids": (whole.cumsum(1) - 1).clamp(min=0)} if name == "gpt2" else {}
-        assert_greedy(model, cached, ids, attention_mask=whole, **positions)
-    if name != "marian":
-        for b, row in enumerate(rows):
-            alone = generate(model, text_inputs(model, row[None], torch.tensor([b])), **options)
-            assert torch.equal(cached.sequences[b, 5:], alone.sequences[0, len(row) :])
+    ids, mask = left_pad([prompt(1, length, seed=length)[0] for length in (5, 2)])
+    inputs = text_inputs(model, ids, attention_mask=mask)
+    for option in ("beam search", "greedy"):
+        cached = generate(model, inputs, **STRATEGIES[option], **NO_END)
+        assert_same_generation(cached, generate(model, inputs, use_cache=False, **STRATEGIES[option], **NO_END))
+    whole = torch.cat([mask, mask.new_ones(2, len(cached.logits) - 1)], dim=1)
+    positions = {"position_ids": (whole.cumsum(1) - 1).clamp(min=0)} if name == "gpt2" else {}
+    assert_greedy(model, cached, ids, attention_mask=whole, **positions)
 
 
 def test_prompt_of_embeddings(target):

@@ -117,20 +117,6 @@ def test_forward_takes_the_backbones_arguments(name):
         model(ids, input_ids=ids)
 
 
-@pytest.mark.parametrize("kept", [0, 2])
-@torch.no_grad()
-def test_nothing_to_add(kept):
-    """Without labels and ensemble, a model with heads does what its backbone does."""
-    model = make("gpt2", ngram_size=3)
-    plain, ids = stock_twin(model, make_stock("gpt2")), random_ids(2, 6)
-    output = model(ids, ensemble_lambda=0, logits_to_keep=kept)
-    assert torch.equal(output.logits, plain(ids, logits_to_keep=kept).logits)
-    assert output.past_key_values.get_seq_length() == 6
-    assert isinstance(model(ids, ensemble_lambda=0, return_dict=False), tuple)
-    cache = model.generate(ids, max_new_tokens=5, return_dict_in_generate=True).past_key_values
-    assert len(cache.layers) == model.config.n_layer
-
-
 @pytest.mark.filterwarnings("ignore:This backward pass trains")
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_the_outputs(name, ensemble_lambda):

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 
-from ngram_wdr_hf import WDRNgramGPT2LMHeadModel
 from tests.support.batches import batches_of, padded
 from tests.support.tiny import make, tiny_model
 
@@ -51,13 +50,6 @@ def test_loss_that_bypasses_the_heads(name):
     frozen = make(name).train()
     frozen.ngram_heads.requires_grad_(False)
     assert_silent(frozen(**batch).logits.sum())
-
-
-def test_loop_after_loading(tmp_path):
-    tiny_model().save_pretrained(tmp_path)
-    model = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=UNTRAINED):
-        model(**padded("gpt2")).loss.backward()
 
 
 def test_adapters_trained_in_evaluation_mode():

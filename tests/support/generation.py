@@ -66,8 +66,7 @@ def cache_of(model, kind: str = "dynamic", length: int = 20) -> DynamicCache | S
 def cached_logits(
     model, ids, chunks, cache=None, attention_mask=None, position_ids=None, rows=None, **kwargs
 ) -> torch.Tensor:
-    """Return the logits of every position, read with a cache in chunks of the given lengths."""
-    cache = cache_of(model) if cache is None else cache
+    """Return the logits of every position, read in chunks of the given lengths with a cache, or the backbone's own."""
     logits, start = [], 0
     for length in chunks:
         end = start + length
@@ -76,7 +75,9 @@ def cached_logits(
             "position_ids": None if position_ids is None else position_ids[:, start:end],
         }
         inputs = text_inputs(model, ids[:, start:end], rows, **text)
-        logits.append(model(**inputs, past_key_values=cache, use_cache=True, **kwargs).logits)
+        output = model(**inputs, past_key_values=cache, use_cache=True, **kwargs)
+        cache = output.past_key_values
+        logits.append(output.logits)
         start = end
     assert start == ids.shape[1]
     return torch.cat(logits, dim=1)
