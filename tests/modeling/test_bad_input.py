@@ -11,12 +11,6 @@ from tests.support.errors import raises_naming
 from tests.support.generation import text_inputs
 from tests.support.tiny import KINDS, SIZES, make, make_stock, plain_model, random_ids, tiny_model
 
-
-@pytest.fixture(params=["gpt2", "marian", "t5"])
-def name(request) -> str:
-    return request.param
-
-
 BAD_FIELDS = {
     "ngram_size": [0, -1, 2.0, "4", None, True],
     "ensemble_lambda": [-0.1, 1.1, float("nan"), "0.4", None, True],

@@ -12,9 +12,12 @@ from tests.support.architectures import ARCHITECTURES
 from tests.support.batches import VARIANTS, fit, padded
 from tests.support.checkpoints import (
     assert_same_state,
+    initial_std,
+    loss_and_logits,
     rewrite_config,
     rewrite_weights,
     save_checkpoint,
+    tied_names,
     tokenizer_of_words,
 )
 from tests.support.errors import raises_naming
@@ -26,17 +29,6 @@ NAMES = ["gpt2", "marian", "t5", "bert"]
 @pytest.fixture(params=NAMES)
 def name(request) -> str:
     return request.param
-
-
-def loss_and_logits(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
-    with torch.no_grad():
-        output = model.eval()(**batch)
-    return output.loss, output.logits
-
-
-def tied_names(model) -> list[str]:
-    weight = model.get_output_embeddings().weight
-    return [key for key, value in model.named_parameters(remove_duplicate=False) if value is weight]
 
 
 @pytest.mark.parametrize(("name", "fields"), VARIANTS)
@@ -102,13 +94,6 @@ def test_resized_embeddings(tmp_path, name, tied):
     assert loaded.config.vocab_size == VOCAB_SIZE + 8
     assert_same_state(loaded, model)
     assert torch.equal(loaded.train()(**batch).loss, loss)
-
-
-def initial_std(config) -> float:
-    """Return the initial standard deviation of the backbone's linear layers."""
-    if config.model_type.endswith("t5"):
-        return config.initializer_factor * config.d_model**-0.5
-    return getattr(config, "initializer_range", None) or config.init_std
 
 
 WIDTHS = {"gpt2": {"n_embd": 64}, "bert": {"hidden_size": 64}, "marian": {"d_model": 64}, "t5": {"d_model": 64}}

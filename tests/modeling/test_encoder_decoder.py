@@ -10,7 +10,16 @@ from transformers import pipeline
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from ngram_wdr_hf.method import loss as loss_module
 from tests.support import reference
-from tests.support.batches import TOLERANCE, VARIANTS, expected_loss, expected_nll, fit, shift_right, text_of
+from tests.support.batches import (
+    TOLERANCE,
+    VARIANTS,
+    assert_loss_matches,
+    expected_loss,
+    expected_nll,
+    fit,
+    shift_right,
+    text_of,
+)
 from tests.support.batches import TRANSLATIONS as BATCHES
 from tests.support.checkpoints import assert_same_state
 from tests.support.errors import raises_naming
@@ -18,25 +27,12 @@ from tests.support.generation import STEPS, assert_same_generation, generate, pr
 from tests.support.options import STRATEGIES
 from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, make, make_stock, model_of, random_ids, stock_twin
 from tests.support.tokenizers import word_tokenizer
-from tests.support.training import LargestTensor, assert_same_gradients, gradients
+from tests.support.training import LargestTensor
 
 
 @pytest.fixture(params=["marian", "t5"])
 def name(request) -> str:
     return request.param
-
-
-def assert_loss_matches(name, batch, num_items=None, **fields) -> None:
-    model = model_of(name, **fields).train()
-    output = model(**batch, num_items_in_batch=num_items)
-    expected, expected_nlls = expected_loss(name, model, batch, num_items=num_items)
-    assert output.logits is None and output.past_key_values is None
-    torch.testing.assert_close(output.loss, expected, **TOLERANCE[name])
-    torch.testing.assert_close(output.head_losses, expected_nlls, **TOLERANCE[name])
-    assert output.head_losses.shape == (model.config.ngram_size,) and not output.head_losses.requires_grad
-    # Without targets, the expected loss is a constant without gradients.
-    expected = expected + 0 * model.lm_head.weight.sum()
-    assert_same_gradients(gradients(model, output.loss), gradients(model, expected), **TOLERANCE[name])
 
 
 # With N = 1 there are no heads, so the kind of target has no effect.

@@ -19,11 +19,6 @@ SETTINGS += [
 ]
 
 
-@pytest.fixture(params=["gpt2", "marian", "t5"])
-def name(request) -> str:
-    return request.param
-
-
 @pytest.mark.parametrize(
     ("name", "size", "target", "batch"),
     [(*setting, batch) for setting in SETTINGS for batch in batches_of(setting[0])],
@@ -47,6 +42,8 @@ def test_logits_and_evaluation_loss(name, size, target, batch):
         if size > 1:
             torch.testing.assert_close(output.loss, expected_nll(name, expected, batch), **close)
         torch.testing.assert_close(output.head_losses, nlls, **close)
+    counted = model(**batch, ensemble_lambda=0.4, num_items_in_batch=torch.tensor(4)).loss
+    torch.testing.assert_close(counted, outputs[1].loss * outputs[1].head_counts[0] / 4)
     grid = model(**batch, ensemble_lambda=LAMBDAS)
     torch.testing.assert_close(grid.loss, torch.stack([output.loss for output in outputs]))
     torch.testing.assert_close(grid.head_losses, nlls, **close)
@@ -68,14 +65,6 @@ def test_prediction_does_not_depend_on_its_target(target):
     before, after = model(ids).logits, model(changed).logits
     torch.testing.assert_close(after[:, :7], before[:, :7])
     assert not torch.allclose(after[:, 7], before[:, 7])
-
-
-@torch.no_grad()
-def test_number_of_trainer_items_divides_the_evaluation_loss():
-    model = tiny_model(torch.float64, ensemble_lambda=0.4)
-    ids = random_ids(2, 9)
-    mean = model(ids, labels=ids).loss
-    torch.testing.assert_close(model(ids, labels=ids, num_items_in_batch=torch.tensor(4)).loss, mean * 16 / 4)
 
 
 CHUNKS = [[12], [1] * 12, [5, 1, 1, 5], [1, 2, 3, 6], [11, 1]]

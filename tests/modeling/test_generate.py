@@ -2,22 +2,15 @@
 
 import pytest
 import torch
-from transformers import (
-    ContinuousBatchingConfig,
-    DynamicCache,
-    GenerationConfig,
-    MaxTimeCriteria,
-    StaticCache,
-)
-from transformers.generation import WatermarkingConfig
+from transformers import DynamicCache, StaticCache
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from ngram_wdr_hf.decoding.cache_history import NgramHistory, layers_and_history
 from tests.support import reference
-from tests.support.batches import TOLERANCE
 from tests.support.errors import raises_naming
 from tests.support.generation import (
     STEPS,
+    assert_greedy,
     assert_same_generation,
     assert_threads_change_nothing,
     cache_of,
@@ -29,31 +22,8 @@ from tests.support.generation import (
     reference_inputs,
     text_inputs,
 )
-from tests.support.options import NO_END, PAD, STRATEGIES, cache_options
-from tests.support.tiny import (
-    left_pad,
-    make,
-    make_stock,
-    model_of,
-    prompts,
-    random_ids,
-    stock_twin,
-    tiny_model,
-)
-
-
-@pytest.fixture(params=["gpt2", "marian", "t5"])
-def name(request) -> str:
-    return request.param
-
-
-def assert_greedy(model, output, ids, **text):
-    """Check the logits and the tokens after the prompt `ids` against the slow reference."""
-    inputs = reference_inputs(model, output.sequences[:, :-1], **text)
-    logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **inputs)[:, ids.shape[1] - 1 :]
-    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float(), **TOLERANCE["t5"])
-    assert torch.equal(output.sequences[:, ids.shape[1] :], logits.argmax(-1))
-    return logits - reference.ensembled_logits(model, ensemble_lambda=0.0, **inputs)[:, ids.shape[1] - 1 :]
+from tests.support.options import GPT2_OPTIONS, NO_END, PAD, STRATEGIES, TRANSLATION_OPTIONS, cache_options
+from tests.support.tiny import left_pad, make, make_stock, model_of, prompts, random_ids, stock_twin, tiny_model
 
 
 @pytest.mark.parametrize("length", [1, 5])
@@ -95,44 +65,14 @@ def test_beam_search_equals_slow_beam_search(name, size, num_beams, target):
     assert not torch.allclose(plain.sequences_scores, output.sequences_scores, atol=0.01)
 
 
-FEATURES = {
-    "temperature, top-k, top-p": {"do_sample": True, "temperature": 0.7, "top_k": 10, "top_p": 0.8},
-    "repetition penalty": {"repetition_penalty": 1.5},
-    "no repeated bigrams": {"no_repeat_ngram_size": 2},
-    "bad words": {"bad_words_ids": [[3], [4, 5]]},
-    "minimal length": {"min_new_tokens": 5},
-    "forced tokens": {"forced_bos_token_id": 5, "forced_eos_token_id": 0},
-    "allowed tokens": {"prefix_allowed_tokens_fn": lambda _, ids: list(range(2, 20))},
-    "renormalized": {"num_beams": 2, "renormalize_logits": True, "repetition_penalty": 1.2},
-    "hidden states and attentions": {"output_hidden_states": True, "output_attentions": True},
-}
-OF_GPT2 = {
-    "min-p": {"do_sample": True, "min_p": 0.02},
-    "typical": {"do_sample": True, "typical_p": 0.7},
-    "epsilon and eta": {"do_sample": True, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01},
-    "top-h": {"do_sample": True, "top_h": 0.4},
-    "sequence bias": {"sequence_bias": [[[7], 4.0]]},
-    "suppressed tokens": {"suppress_tokens": [2, 3], "begin_suppress_tokens": [4]},
-    "length decay": {"exponential_decay_length_penalty": (3, 1.5)},
-    "watermark": {"do_sample": True, "watermarking_config": WatermarkingConfig()},
-    "several ends": {"eos_token_id": [0, 5, 9]},
-    "maximal time": {"stopping_criteria": [MaxTimeCriteria(1e6)]},  # it counts from its making
-}
-OF_TRANSLATIONS = {
-    "encoder repetition penalty": {"encoder_repetition_penalty": 1.5},
-    "no bigrams of the source": {"encoder_no_repeat_ngram_size": 2},
-    "a prompt": {"decoder_input_ids": prompt(2, 5)},
-    "a prompt and beams": {"decoder_input_ids": prompt(2, 5), "num_beams": 3},
-}
-OPTIONS = {**STRATEGIES, **FEATURES, **OF_GPT2, **OF_TRANSLATIONS}
-CASES = [("gpt2", option) for option in [*STRATEGIES, *FEATURES, *OF_GPT2]]
-CASES += [(name, option) for name in ("marian", "t5") for option in [*STRATEGIES, *FEATURES, *OF_TRANSLATIONS]]
+CASES = [("gpt2", option) for option in GPT2_OPTIONS]
+CASES += [(name, option) for name in ("marian", "t5") for option in TRANSLATION_OPTIONS]
 
 
 @pytest.mark.parametrize(("name", "option"), CASES)
 def test_cached_equals_recomputed_and_off_equals_stock(name, option):
     """Without a cache, `generate` reads the whole text at every step. λ may be given anywhere; 0 is stock."""
-    model, inputs = model_of(name), {**prompts(2, name, seed=2), **OPTIONS[option]}
+    model, inputs = model_of(name), {**prompts(2, name, seed=2), **(GPT2_OPTIONS | TRANSLATION_OPTIONS)[option]}
     stock = stock_twin(model, make_stock(name, torch.float64))
     if "output_attentions" in inputs:
         model.set_attn_implementation("eager"), stock.set_attn_implementation("eager")
@@ -317,20 +257,6 @@ def test_guidance():
         generate(model, inputs, ensemble_lambda=0.4, **options)
 
 
-def test_assistant_with_heads_for_a_plain_model(name):
-    plain, assistant = make_stock(name, torch.float64), model_of(name, ensemble_lambda=0.4)
-    inputs = text_inputs(plain, prompt(1, 6))
-    assisted = generate(plain, inputs, assistant_model=assistant, **NO_END)
-    assert_same_generation(assisted, generate(plain, inputs, **NO_END))
-
-
-def test_transition_scores_add_up(name):
-    model = model_of(name, ensemble_lambda=0.4)
-    output = generate(model, prompts(2, name, seed=2), num_beams=3, length_penalty=0.0, **NO_END)
-    scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
-    torch.testing.assert_close(scores.sum(1), output.sequences_scores)
-
-
 def test_logit_layer_runs_once_for_each_new_token(name):
     model, rows = model_of(name, ensemble_lambda=0.4), []
     model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[:2]))
@@ -358,23 +284,3 @@ def test_processor_called_by_hand(name):
 
 def test_several_threads_equal_one(name):
     assert_threads_change_nothing(make(name), 8, max_new_tokens=10)
-
-
-def test_continuous_batching():
-    """Continuous batching works without the ensemble and is rejected with it."""
-    model, rows = tiny_model(), [random_ids(1, 5)[0].tolist(), random_ids(1, 3, seed=1)[0].tolist()]
-    settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
-    # By default, the cache takes most of the memory.
-    small = ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)
-    outputs = model.generate_batch(rows, generation_config=settings, continuous_batching_config=small)
-    for row, output in zip(rows, outputs.values(), strict=True):
-        alone = model.generate(torch.tensor([row]), generation_config=settings)[0, len(row) :]
-        assert output.generated_tokens == alone.tolist()
-    ensembled = tiny_model(ensemble_lambda=0.4)
-    for call in (
-        lambda: ensembled.generate_batch(rows, generation_config=settings),
-        lambda: ensembled.init_continuous_batching(),
-        lambda: model.generate_batch(rows, generation_config=settings, ensemble_lambda=0.4),
-    ):
-        with raises_naming(ValueError, "ensemble_lambda"):
-            call()

@@ -3,7 +3,8 @@
 import torch
 
 from tests.support import reference
-from tests.support.tiny import KINDS, MASKED, SEQ2SEQ, VOCAB_SIZE, left_pad, random_ids
+from tests.support.tiny import KINDS, MASKED, SEQ2SEQ, VOCAB_SIZE, left_pad, model_of, random_ids
+from tests.support.training import assert_same_gradients, gradients
 
 
 def _causal_batches() -> dict[str, dict]:
@@ -144,6 +145,20 @@ def expected_loss(name: str, model, batch: dict, **options) -> tuple[torch.Tenso
         return reference.training_loss(model, labels=batch["labels"], **text, **options)
     text["decoder_ids"], text["decoder_mask"] = text.pop("input_ids"), text.pop("attention_mask")
     return reference.translation_loss(model, labels=batch["labels"], **text, **options)
+
+
+def assert_loss_matches(name, batch, num_items=None, **fields) -> None:
+    """Check the training loss of every depth and its gradients against the slow reference."""
+    model = model_of(name, **fields).train()
+    output = model(**batch, num_items_in_batch=num_items)
+    expected, expected_nlls = expected_loss(name, model, batch, num_items=num_items)
+    assert output.logits is None and output.past_key_values is None
+    torch.testing.assert_close(output.loss, expected, **TOLERANCE[name])
+    torch.testing.assert_close(output.head_losses, expected_nlls, **TOLERANCE[name])
+    assert output.head_losses.shape == (model.config.ngram_size,) and not output.head_losses.requires_grad
+    # Without targets, the expected loss is a constant without gradients.
+    expected = expected + 0 * model.lm_head.weight.sum()
+    assert_same_gradients(gradients(model, output.loss), gradients(model, expected), **TOLERANCE[name])
 
 
 def expected_nll(name: str, logits: torch.Tensor, batch: dict) -> torch.Tensor:

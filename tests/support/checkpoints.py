@@ -19,6 +19,24 @@ def assert_same_state(model, other):
         assert state[name].dtype == value.dtype and torch.equal(state[name], value), name
 
 
+def loss_and_logits(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        output = model.eval()(**batch)
+    return output.loss, output.logits
+
+
+def tied_names(model) -> list[str]:
+    weight = model.get_output_embeddings().weight
+    return [key for key, value in model.named_parameters(remove_duplicate=False) if value is weight]
+
+
+def initial_std(config) -> float:
+    """Return the initial standard deviation of the backbone's linear layers."""
+    if config.model_type.endswith("t5"):
+        return config.initializer_factor * config.d_model**-0.5
+    return getattr(config, "initializer_range", None) or config.init_std
+
+
 def rewrite_weights(folder: Path, keep) -> None:
     path = folder / "model.safetensors"
     save_file({name: value for name, value in load_file(path).items() if keep(name)}, path, metadata={"format": "pt"})

@@ -9,6 +9,8 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
+from tests.support import reference
+from tests.support.batches import TOLERANCE
 from tests.support.options import EVERYTHING
 from tests.support.tiny import prompts, random_ids
 
@@ -93,6 +95,18 @@ def generate(model, inputs: dict[str, Any], seed: int = 0, **options):
     )
     default |= {"max_new_tokens": STEPS if is_translation else 8, "do_sample": False}
     return model.generate(**{**default, **inputs, **EVERYTHING, **options})
+
+
+def assert_greedy(model, output, ids, **text):
+    """
+    Check the logits and tokens of a greedy generation with λ = 0.4 after the prompt `ids` against the slow reference.
+    Return what the ensemble changes in the logits.
+    """
+    inputs = reference_inputs(model, output.sequences[:, :-1], **text)
+    logits = reference.ensembled_logits(model, ensemble_lambda=0.4, **inputs)[:, ids.shape[1] - 1 :]
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float(), **TOLERANCE["t5"])
+    assert torch.equal(output.sequences[:, ids.shape[1] :], logits.argmax(-1))
+    return logits - reference.ensembled_logits(model, ensemble_lambda=0.0, **inputs)[:, ids.shape[1] - 1 :]
 
 
 @contextmanager
