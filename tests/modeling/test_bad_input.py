@@ -1,10 +1,11 @@
 """Invalid or misspelt fields, arguments and batches: the error names the field or the argument."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-import ngram_wdr_hf
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_heads
 from tests.support.batches import padded
 from tests.support.errors import raises_naming
@@ -26,18 +27,18 @@ BAD_FIELDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    plain_model().save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD_FIELDS for value in BAD_FIELDS[field]])
-def test_fields(field, value):
-    with raises_naming(ValueError, f"`{field}`", repr(value)):
-        WDRNgramConfig(**{field: value})
-
-
-@pytest.mark.parametrize("field", ["ngram_size", "ngram_target", "ensemble_lambda", "label_smoothing"])
-def test_fields_given_on_loading(tmp_path, field):
-    plain_model().save_pretrained(tmp_path)
-    value = BAD_FIELDS[field][0]
-    with raises_naming(ValueError, f"`{field}`", repr(value)):
-        WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, **{field: value})
+def test_fields(field, value, plain_folder):
+    for load in (WDRNgramConfig, partial(WDRNgramGPT2LMHeadModel.from_pretrained, plain_folder)):
+        with raises_naming(ValueError, f"`{field}`", repr(value)):
+            load(**{field: value})
 
 
 @pytest.mark.parametrize("value", [-0.1, 2, "much"])
@@ -48,21 +49,17 @@ def test_lambda_of_a_call(name, value):
         lambda: model(**inputs, labels=random_ids(1, 5), ensemble_lambda=[0.1, value]),
         lambda: model.generate(**inputs, ensemble_lambda=value, max_new_tokens=2),
         lambda: NgramEnsembleLogitsProcessor(model, value),
-        lambda: KINDS[name].ours.config_class(ensemble_lambda=value),
     ):
         with raises_naming(ValueError, "`ensemble_lambda`", repr(value)):
             call()
 
 
 def test_several_lambdas_are_for_evaluation(name):
-    model, inputs, labels = make(name), text_inputs(make(name), random_ids(1, 5)), random_ids(1, 5)
-    for call in (
-        lambda: model(**inputs, ensemble_lambda=[0.0, 0.1]),
-        lambda: model(**inputs, labels=labels, ensemble_lambda=[]),
-        lambda: model.train()(**inputs, labels=labels, ensemble_lambda=[0.0, 0.1]),
-    ):
+    model, inputs = make(name), text_inputs(make(name), random_ids(1, 5))
+    labelled = {**inputs, "labels": random_ids(1, 5)}
+    for training, batch, lambdas in ((False, inputs, [0.0, 0.1]), (False, labelled, []), (True, labelled, [0.0, 0.1])):
         with raises_naming(ValueError, "`ensemble_lambda`", "`labels`"):
-            call()
+            model.train(training)(**batch, ensemble_lambda=lambdas)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -95,24 +92,19 @@ def test_embeddings_without_ids(name):
                     model(**embedded, labels=ids)
 
 
-@pytest.mark.parametrize("model", [plain_model, lambda: tiny_model(ngram_size=1)], ids=["stock", "N = 1"])
-def test_processor_for_a_model_without_heads(model):
-    with raises_naming(ValueError, "NgramEnsembleLogitsProcessor", "ngram_size"):
-        NgramEnsembleLogitsProcessor(model(), 0.4)
-
-
 def test_processor_misused():
     model, other, ids = tiny_model(), tiny_model(seed=1), random_ids(1, 5)
+    for without_heads in (plain_model(), tiny_model(ngram_size=1)):
+        with raises_naming(ValueError, "NgramEnsembleLogitsProcessor", "ngram_size"):
+            NgramEnsembleLogitsProcessor(without_heads, 0.4)
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
     for each, processors in ((other, [processor]), (model, [processor, processor])):
         with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`logits_processor`"):
             each.generate(ids, logits_processor=processors, max_new_tokens=2)
-    twice = ("`NgramEnsembleLogitsProcessor`", "`ensemble_lambda=0` to `generate`")
-    with raises_naming(ValueError, *twice):
-        model.generate(ids, logits_processor=[processor], ensemble_lambda=0.2, max_new_tokens=2)
+    for options in ({"ensemble_lambda": 0.2}, {"generation_config": GenerationConfig(ensemble_lambda=0.2)}):
+        with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`ensemble_lambda=0` to `generate`"):
+            model.generate(ids, logits_processor=[processor], max_new_tokens=2, **options)
     model.generation_config.ensemble_lambda = 0.2
-    with raises_naming(ValueError, *twice):
-        model.generate(ids, logits_processor=[processor], max_new_tokens=2)
     model.generate(ids, logits_processor=[processor], ensemble_lambda=0, max_new_tokens=2)
 
 
@@ -148,7 +140,7 @@ def test_masked_models_have_no_ensemble():
         make("bert")(random_ids(1, 5), ensemble_lambda=0.4)
 
 
-def test_misspelt_fields(tmp_path):
+def test_misspelt_fields(tmp_path, plain_folder):
     for config_class, wrong, right in (
         (WDRNgramConfig, "ngram_targets", "ngram_target"),
         (KINDS["marian"].ours.config_class, "bow_loss_weigth", "bow_loss_weight"),
@@ -156,25 +148,21 @@ def test_misspelt_fields(tmp_path):
         with raises_naming(TypeError, f"`{wrong}`", f"`{right}`"):
             config_class(**{wrong: 4})
     assert WDRNgramConfig(**SIZES, something=4).something == 4
-    tiny_model().save_pretrained(tmp_path / "ours")
-    plain_model().save_pretrained(tmp_path / "plain")
+    tiny_model().save_pretrained(tmp_path)
     for load, source in (
-        (WDRNgramGPT2LMHeadModel.from_pretrained, tmp_path / "ours"),
-        (WDRNgramGPT2LMHeadModel.from_pretrained, tmp_path / "plain"),
-        (AutoModelForCausalLM.from_pretrained, tmp_path / "ours"),
-        (AutoConfig.from_pretrained, tmp_path / "ours"),
-        (with_ngram_heads, tmp_path / "plain"),
+        (WDRNgramGPT2LMHeadModel.from_pretrained, tmp_path),
+        (WDRNgramGPT2LMHeadModel.from_pretrained, plain_folder),
+        (AutoModelForCausalLM.from_pretrained, tmp_path),
+        (AutoConfig.from_pretrained, tmp_path),
+        (with_ngram_heads, plain_folder),
         (with_ngram_heads, plain_model()),
     ):
         with raises_naming(TypeError, "`ngram_sise`", "`ngram_size`"):
             load(source, ngram_sise=4)
 
 
-def test_fields_are_kept():
-    """No stock field is taken for ours: configurations can be created again from what they save."""
-    config = WDRNgramConfig(**SIZES, ngram_size=3, ngram_target="simple", ensemble_lambda=0.2, label_smoothing=0.1)
-    assert WDRNgramConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
-    for name in ngram_wdr_hf.__all__:
-        if name.startswith("WDRNgram") and name.endswith("Config"):
-            config = getattr(ngram_wdr_hf, name)()
-            assert type(config).from_dict(config.to_dict()).to_dict() == config.to_dict()
+def test_no_stock_field_is_taken_for_ours():
+    """Configurations with all fields of their backbone can be created again from what they save."""
+    for kind in KINDS.values():
+        config = kind.ours.config_class(ngram_size=3, label_smoothing=0.1)
+        assert type(config).from_dict(config.to_dict()).to_dict() == config.to_dict()

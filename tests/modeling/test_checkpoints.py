@@ -3,10 +3,9 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
-from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramConfig, WDRNgramGPT2LMHeadModel, with_ngram_heads
+from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.evaluation.models import load_checkpoint
 from tests.support.architectures import ARCHITECTURES
 from tests.support.batches import VARIANTS, fit, padded
@@ -55,16 +54,6 @@ def test_round_trip_of_the_heads(tmp_path, name, fields):
     loaded = KINDS[name].auto.from_pretrained(tmp_path, device_map="cpu")
     assert_same_state(loaded, model)
     assert {field: getattr(loaded.config, field) for field in fields} == fields
-
-
-def test_shared_weights_are_saved_once(tmp_path, name):
-    model = make(name)
-    model.save_pretrained(tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
-    assert len([key for key, value in state.items() if value.shape == (VOCAB_SIZE, 16)]) == 1
-    assert len([key for key in state if key.startswith("ngram_heads.")]) == 12
-    assert ("final_logits_bias" in state) is (name == "marian")
-    assert not any("embed_positions" in key for key in state)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -238,12 +227,6 @@ def test_training_on_drops_the_ensemble(tmp_path):
         assert loaded.ngram_ensemble() == 0 and "ensemble_lambda" not in vars(loaded.generation_config)
     with raises_naming(ValueError, "`ngram_target=simple`", "`ngram_target=wdr`"):
         load_checkpoint(str(tmp_path), "causal", tokenizer, ngram_target="simple")
-
-
-def test_another_model_type_is_still_warned_about(tmp_path, transformers_log):
-    make_stock("bart").save_pretrained(tmp_path)
-    WDRNgramConfig.from_pretrained(tmp_path)
-    assert any("`bart`" in message for message in transformers_log.messages)
 
 
 LORA_TARGETS = {"gpt2": ["c_attn"], "marian": ["q_proj", "v_proj"], "t5": ["q", "v"]}

@@ -215,19 +215,6 @@ def test_mask_with_biases_has_no_boundaries(target):
 
 
 @torch.no_grad()
-def test_cropping_more_than_the_history(target):
-    """Tokens read with λ = 0 are not in the history. Cropping all of its tokens empties it."""
-    model = tiny_model(torch.float64, ngram_target=target)
-    ids, cache = random_ids(3, 7), DynamicCache()
-    model(ids[:, :5], past_key_values=cache, ensemble_lambda=0.0)
-    model(ids[:, 5:], past_key_values=cache, ensemble_lambda=0.4)
-    cache.crop(-3)
-    cache.batch_select_indices(torch.tensor([0, 1]))
-    actual = cached_logits(model, ids[:2, 4:], [1, 2], cache, ensemble_lambda=0.4)
-    torch.testing.assert_close(actual, reference.ensembled_logits(model, ids[:2], 0.4, first_known=4)[:, 4:])
-
-
-@torch.no_grad()
 def test_lambda_that_changes_between_steps(name, target):
     """A step with λ = 0 is a gap in the history, which no prediction crosses."""
     model, ids = model_of(name, ngram_target=target), prompt(2, 9)
@@ -289,16 +276,6 @@ def test_logits_to_keep(logits_to_keep, target):
     output = model(ids, labels=ids, logits_to_keep=logits_to_keep)
     torch.testing.assert_close(output.logits, expected)
     torch.testing.assert_close(output.loss, model(ids, labels=ids).loss)
-
-
-@torch.no_grad()
-def test_compiled_with_a_static_cache():
-    model = tiny_model(ensemble_lambda=0.4, n_layer=1)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    ids, cache = random_ids(2, 9), cache_of(model, "static")
-    logits = [model(ids[:, :4], past_key_values=cache).logits]
-    logits += [compiled(ids[:, t : t + 1], past_key_values=cache).logits for t in range(4, 9)]
-    torch.testing.assert_close(torch.cat(logits, 1), model(ids).logits, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

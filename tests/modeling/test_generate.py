@@ -228,14 +228,11 @@ def test_assisted_generation(name, drafts, do_sample, monkeypatch):
     else:
         build = make_stock if drafts == "plain model" else make
         options["assistant_model"] = build(name, torch.float64, seed=3)
-    processor = NgramEnsembleLogitsProcessor(model, 0.4)
     outputs = []
-    for ensemble in ({"ensemble_lambda": 0.4}, {"logits_processor": [processor]}):
-        if drafts == "prompt":
-            outputs.append(generate(model, inputs, **ensemble, **options))
-        else:
-            with raises_naming(ValueError, "`assistant_model`", "`model.config.ensemble_lambda`"):
-                generate(model, inputs, **ensemble, **options)
+    if drafts == "prompt":
+        processor = NgramEnsembleLogitsProcessor(model, 0.4)
+        outputs.append(generate(model, inputs, ensemble_lambda=0.4, **options))
+        outputs.append(generate(model, inputs, logits_processor=[processor], **options))
     model.config.ensemble_lambda = 0.4
     outputs.append(generate(model, inputs, **options))
     assert any(count < 0 for count in cropped)
@@ -245,16 +242,18 @@ def test_assisted_generation(name, drafts, do_sample, monkeypatch):
             assert_same_generation(output, expected)
 
 
-def test_guidance():
-    """Transformers' guidance runs the model itself, with the ensemble of its configuration."""
-    model, options = model_of("gpt2", ensemble_lambda=0.4), {"guidance_scale": 1.7, "max_new_tokens": 8}
-    inputs = {"input_ids": random_ids(2, 6)}
-    cached = generate(model, inputs, **options)
-    assert_same_generation(cached, generate(model, inputs, **options, use_cache=False))
-    model.config.ensemble_lambda = 0.0
-    assert differ(generate(model, inputs, **options), cached)
-    with raises_naming(ValueError, "`guidance_scale`", "`model.config.ensemble_lambda`"):
-        generate(model, inputs, ensemble_lambda=0.4, **options)
+def test_models_that_transformers_runs_itself(name):
+    """Guidance and assistants run with the λ of the configuration; that of one call would not reach them."""
+    model, ids = model_of(name, ensemble_lambda=0.4), prompt(1, 6)
+    inputs, guided = text_inputs(model, ids), {"guidance_scale": 1.7}
+    for options in (guided, {"assistant_model": make(name)}):
+        with raises_naming(ValueError, next(iter(options)), "`model.config.ensemble_lambda`"):
+            generate(model, inputs, ensemble_lambda=0.3, **options)
+    if name == "gpt2":
+        cached = generate(model, inputs, **guided)
+        assert_same_generation(cached, generate(model, inputs, **guided, use_cache=False))
+        model.config.ensemble_lambda = 0.0
+        assert differ(generate(model, inputs, **guided), cached)
 
 
 def test_logit_layer_runs_once_for_each_new_token(name):

@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-import weakref
 
 import pytest
 import torch
@@ -75,10 +74,3 @@ def test_losses_that_reach_all_that_is_trained():
         tiny_model()(ids).logits.sum(),
     ):
         assert_silent(loss)
-
-
-def test_kept_loss_does_not_keep_the_logits():
-    output = tiny_model()(**padded("gpt2"))
-    loss, logits = output.loss, weakref.ref(output.logits)
-    del output
-    assert loss.requires_grad and logits() is None
