@@ -135,9 +135,11 @@ def test_unknown_arguments_are_left_to_the_stock_class(name):
                 model.generate(batch["input_ids"], something=1)
 
 
-def test_masked_models_have_no_ensemble():
+def test_models_and_caches_without_an_ensemble():
     with raises_naming(TypeError, "`ensemble_lambda`"):
         make("bert")(random_ids(1, 5), ensemble_lambda=0.4)
+    with raises_naming(ValueError, "continuous batching", "ensemble_lambda"):
+        tiny_model(ensemble_lambda=0.4)(random_ids(1, 5), block_table=torch.zeros(1, 1))
 
 
 def test_misspelt_fields(tmp_path, plain_folder):

@@ -64,12 +64,14 @@ def test_adapters_trained_in_evaluation_mode():
 def test_losses_that_reach_all_that_is_trained():
     """No warning for: the ensemble, which the heads are part of, frozen or free heads, and outputs without labels."""
     batch = padded("gpt2")
-    ids, model = batch["input_ids"], tiny_model()
+    ids, model, unweighted = batch["input_ids"], tiny_model(), tiny_model().train()
     model.ngram_heads.requires_grad_(False)
+    unweighted.ngram_head_factors = [0.0, 0.0, 0.0]
     for loss in (
         tiny_model(ensemble_lambda=0.4)(**batch).loss,
         tiny_model(ngram_size=1)(**batch).loss,
         model(**batch).loss,
+        unweighted(**batch).loss,
         tiny_model(head_gradient=0.0).train()(**batch).loss,
         tiny_model()(ids).logits.sum(),
     ):
