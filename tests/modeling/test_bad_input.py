@@ -97,6 +97,8 @@ def test_processor_misused():
     for without_heads in (plain_model(), tiny_model(ngram_size=1)):
         with raises_naming(ValueError, "NgramEnsembleLogitsProcessor", "ngram_size"):
             NgramEnsembleLogitsProcessor(without_heads, 0.4)
+    with raises_naming(ValueError, "`encoder_inputs`"):
+        NgramEnsembleLogitsProcessor(make("marian"), 0.4)(ids, torch.zeros(1, 37))
     processor = NgramEnsembleLogitsProcessor(model, 0.4)
     for each, processors in ((other, [processor]), (model, [processor, processor])):
         with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`logits_processor`"):

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
+from transformers import AutoConfig, GPT2LMHeadModel
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.evaluation.models import load_checkpoint
-from tests.support.architectures import ARCHITECTURES
 from tests.support.batches import VARIANTS, fit, padded
 from tests.support.checkpoints import (
     assert_same_state,
@@ -176,12 +175,6 @@ def test_fields_that_change_what_weights_mean(tmp_path, name, saved, other):
         load.from_pretrained(tmp_path, **saved)
     with raises_naming(ValueError, *names):
         KINDS[name].ours.from_pretrained(tmp_path, config=tmp_path / "config")
-
-
-def test_field_of_a_class_made_on_the_spot(tmp_path):
-    with_ngram_heads(ARCHITECTURES["Olmo2ForCausalLM"].build()).save_pretrained(tmp_path)
-    with raises_naming(ValueError, "`ngram_target=simple`", "`ngram_target=wdr`"):
-        AutoModelForCausalLM.from_pretrained(tmp_path, ngram_target="simple")
 
 
 MAY_CHANGE = [

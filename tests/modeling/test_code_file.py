@@ -80,17 +80,10 @@ def test_files_of_a_checkpoint(tmp_path):
     }
 
 
-class OwnModel(WDRNgramGPT2LMHeadModel):
-    pass
-
-
-class OwnOlmo2(Olmo2ForCausalLM):
-    pass
-
-
 def test_classes_outside_of_the_package_save_no_code(tmp_path):
-    backbone = OwnOlmo2(ARCHITECTURES["Olmo2ForCausalLM"].build().config)
-    for model in (OwnModel(tiny_model().config), with_ngram_heads(backbone)):
+    own_model, own_olmo2 = (type("Own", (base,), {}) for base in (WDRNgramGPT2LMHeadModel, Olmo2ForCausalLM))
+    backbone = own_olmo2(ARCHITECTURES["Olmo2ForCausalLM"].build().config)
+    for model in (own_model(tiny_model().config), with_ngram_heads(backbone)):
         model.save_pretrained(tmp_path)
         assert not list(tmp_path.glob("*.py"))
         assert "auto_map" not in type(model.config).from_pretrained(tmp_path).to_dict()

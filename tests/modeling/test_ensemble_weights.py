@@ -69,14 +69,6 @@ def test_generate(name, options):
     assert not torch.equal(generate(ensemble_weights=[0.5, 0.9, -0.4, 0.0]), expected)
 
 
-@torch.no_grad()
-def test_processor_called_directly():
-    model, ids = model_of("gpt2"), random_ids(2, 6)
-    processor = NgramEnsembleLogitsProcessor(model, ensemble_weights=WEIGHTS)
-    plain, expected = (model(ids, ensemble_weights=weights).logits[:, -1] for weights in (None, WEIGHTS))
-    torch.testing.assert_close(processor(ids, plain).log_softmax(-1), expected.log_softmax(-1))
-
-
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_saved_with_the_model(tmp_path, name):
     model = model_of(name, ensemble_weights=WEIGHTS)
@@ -84,14 +76,6 @@ def test_saved_with_the_model(tmp_path, name):
     assert type(model).from_pretrained(tmp_path).config.ensemble_weights == WEIGHTS
     with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda=0.4`"):
         type(model).from_pretrained(tmp_path, ensemble_lambda=0.4)
-
-
-def test_no_lambda():
-    """What needs a λ says so, instead of ignoring the weights."""
-    model = model_of("gpt2", ensemble_weights=WEIGHTS)
-    assert model.ngram_lambda(0.3) == 0.3
-    with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda`"):
-        model.ngram_lambda()
 
 
 BAD = {
@@ -112,9 +96,13 @@ def test_bad_weights(ensemble):
             call(ids, **ensemble)
 
 
-def test_weights_that_do_not_suit_the_model():
+def test_weights_that_do_not_suit_the_model_or_the_call():
     model, ids = model_of("gpt2", ensemble_weights=WEIGHTS), random_ids(1, 5)
     with raises_naming(ValueError, "`ensemble_weights`", "`ngram_size`"):
         model_of("gpt2", ngram_size=1)(ids, ensemble_weights=[0.9])
     with raises_naming(ValueError, "`NgramEnsembleLogitsProcessor`", "`ensemble_weights`"):
         model.generate(ids, logits_processor=[NgramEnsembleLogitsProcessor(model, 0.3)])
+    # What needs a λ says so, instead of ignoring the weights.
+    assert model.ngram_lambda(0.3) == 0.3
+    with raises_naming(ValueError, "`ensemble_weights`", "`ensemble_lambda`"):
+        model.ngram_lambda()

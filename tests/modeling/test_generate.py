@@ -201,16 +201,10 @@ def test_prompt_of_embeddings(target):
     # The prompt's last hidden state is known, and all tokens after it.
     logits = reference.ensembled_logits(model, tokens, 0.4, first_known=4 if target == "wdr" else 0)[:, 4:]
     torch.testing.assert_close(torch.stack(output.logits, dim=1), logits.float())
-
-
-@pytest.mark.parametrize("options", [{"num_beams": 3}, {"use_mtp": True}], ids=["beams", "drafts"])
-def test_padded_prompts_of_embeddings_equal_ids(options):
-    model, inputs = model_of("gpt2", ngram_target="simple", ensemble_lambda=0.4), prompts(3, seed=2)
-    expected = generate(model, inputs, **NO_END, **options)
-    inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
-    actual = generate(model, inputs, **NO_END, **options)
-    expected["sequences"] = expected.sequences[:, -actual.sequences.shape[1] :]
-    assert_same_generation(actual, expected)
+    if target == "simple":
+        beams = generate(model, {"inputs_embeds": model.transformer.wte(ids)}, num_beams=3, **NO_END)
+        expected = generate(model, {"input_ids": ids}, num_beams=3, **NO_END)
+        assert torch.equal(beams.sequences, expected.sequences[:, 5:])
 
 
 @pytest.mark.parametrize("drafts", ["prompt", "plain model", "model with heads"])

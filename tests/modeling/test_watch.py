@@ -11,12 +11,8 @@ from peft import LoraConfig, get_peft_model
 from tests.support.batches import batches_of, padded
 from tests.support.tiny import make, tiny_model
 
+NAMES = ["gpt2", "marian", "t5", "bert"]
 UNTRAINED = "trains the backbone but not its N-gram heads"
-
-
-@pytest.fixture(params=["gpt2", "marian", "t5", "bert"])
-def name(request) -> str:
-    return request.param
 
 
 def assert_silent(loss: torch.Tensor) -> None:
@@ -25,6 +21,7 @@ def assert_silent(loss: torch.Tensor) -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_loop_without_model_train(name):
     model, batch = make(name), padded(name)
     for loss in (model(**batch).loss, model(**batch, return_dict=False)[0] / 2, copy.deepcopy(model)(**batch).loss):
@@ -35,6 +32,7 @@ def test_loop_without_model_train(name):
     assert all(parameter.grad is not None for parameter in model.ngram_heads.parameters())
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_loss_that_bypasses_the_heads(name):
     model = make(name).train()
     batch = dict(batches_of(name)["decoder ids of one's own" if name in ("marian", "t5") else "plain"])
