@@ -296,8 +296,7 @@ def test_compiled_steps_are_compiled_once(target):
 
 
 def test_compiled_training_forward():
-    model = tiny_model(n_layer=1).train()
-    ids = random_ids(2, 9)
+    model, ids = tiny_model(n_layer=1, ngram_size=2).train(), random_ids(2, 9)
     loss = torch.compile(model, backend="eager")(ids, labels=ids).loss
     torch.testing.assert_close(loss, model(ids, labels=ids).loss)
     loss.backward()
