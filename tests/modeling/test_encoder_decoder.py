@@ -28,7 +28,6 @@ from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, make, make_stock, model_of, 
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import LargestTensor
 
-# The reference's loss is not the model's.
 pytestmark = pytest.mark.filterwarnings("ignore:This backward pass trains the backbone")
 
 
