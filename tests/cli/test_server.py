@@ -25,9 +25,8 @@ from ngram_wdr_hf import with_ngram_heads
 from ngram_wdr_hf.cli import main, serve
 from ngram_wdr_hf.data.errors import InputError
 from tests.support.errors import raises_naming
-from tests.support.masked import tiny_masked
 from tests.support.processes import ROOT
-from tests.support.tiny import LLAMA_SIZES, tiny_model, tiny_seq2seq
+from tests.support.tiny import LLAMA_SIZES, make, tiny_model, tiny_seq2seq
 from tests.support.tokenizers import word_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -167,7 +166,7 @@ def test_ngram_wdr_serve(models, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("make", "name"), [(lambda: tiny_seq2seq("marian"), "encoder-decoder"), (lambda: tiny_masked("bert"), "masked")]
+    ("make", "name"), [(lambda: tiny_seq2seq("marian"), "encoder-decoder"), (lambda: make("bert"), "masked")]
 )
 def test_models_that_the_server_would_answer_wrongly_for(make, name, tmp_path):
     make().save_pretrained(tmp_path)

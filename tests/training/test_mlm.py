@@ -14,9 +14,9 @@ from ngram_wdr_hf.data.masking import MaskedText, Masking
 from ngram_wdr_hf.training.new_models import BACKBONES
 from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
 from tests.support import scripts
-from tests.support.tiny import make_stock
 from tests.support.scripts import EVALUATE, card_code, metrics_of
 from tests.support.texts import stream_of
+from tests.support.tiny import make_stock
 
 QUICK = scripts.QUICK["mlm"]
 run = partial(scripts.run, "mlm")
