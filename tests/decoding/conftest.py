@@ -2,9 +2,9 @@
 
 import pytest
 
-from ngram_wdr_hf.decoding import few_tokens
+from ngram_wdr_hf.decoding import speculative_decoding
 
 
 @pytest.fixture(autouse=True)
 def products_of_large_models(monkeypatch):
-    monkeypatch.setattr(few_tokens, "CACHE_BYTES", 0)
+    monkeypatch.setattr(speculative_decoding, "CACHE_BYTES", 0)
