@@ -185,7 +185,16 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             options = {name: value for name, value in options.items() if name in unset | arguments.keys()}
         return {**arguments, "generation_config": config, **options}
 
-    def prepare_inputs_for_generation(self, *args, ngram_ensemble: Mapping[str, Any] | None = None, **kwargs):
+    def prepare_inputs_for_generation(
+        self,
+        *args,
+        # Named, as Transformers asks this signature whether the model takes it.
+        inputs_embeds: torch.Tensor | None = None,
+        ngram_ensemble: Mapping[str, Any] | None = None,
+        **kwargs,
+    ):
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
         return {**super().prepare_inputs_for_generation(*args, **kwargs), **(ngram_ensemble or {})}
 
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
