@@ -6,13 +6,10 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
-    DynamicLayer,
     EncoderDecoderCache,
     Gemma2Config,
-    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
-    StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
 )
@@ -22,18 +19,14 @@ from transformers.generation import (
     MaxTimeCriteria,
     MinLengthLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
 
 from ngram_wdr_hf.decoding.cache_history import history_of, layers_and_history
-from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_crop
-from ngram_wdr_hf.decoding.rows import TextRows
-from tests.support.errors import raises_naming
-from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model
+from ngram_wdr_hf.decoding.ragged_cache import RaggedCache
+from ngram_wdr_hf.decoding.row_texts import RowTexts
 
 WINDOW = 6
 CPU = torch.device("cpu")
@@ -165,75 +158,39 @@ def test_cache_is_left_as_it_was_found():
     assert not cache.layers[0].record_past
 
 
-def test_caches_that_cannot_be_cropped():
-    model = tiny_model()
-    with raises_naming(ValueError, "use_mtp", "`use_cache`"):
-        check_can_crop(None, 1)
-    with raises_naming(ValueError, "use_mtp", "StaticLayer"):
-        check_can_crop(StaticCache(config=model.config, max_cache_len=8), 1)
-
-    class OtherLayer(DynamicLayer):
-        pass
-
-    cache = DynamicCache()
-    cache.layers.append(OtherLayer())
-    check_can_crop(cache, 1)
-    with raises_naming(ValueError, "use_mtp", "OtherLayer"):
-        check_can_crop(cache, 2)
-    for make in CACHES.values():
-        check_can_crop(make(), 2)
-
-
-def allowed_tokens(row, text):
-    """Depends on the row, its length and its last token."""
-    return [(row + len(text) + int(text[-1]) + i) % 11 for i in range(4)]
-
-
-class AddLength(LogitsProcessor):
-    """Writes on what it is given."""
+class AddLengthAndRow(LogitsProcessor):
+    """Writes on what it is given; depends on the length, the row and the last token."""
 
     def __call__(self, input_ids, scores):
         scores[:, 0] += input_ids.shape[1]
+        scores[:, 1] += torch.arange(len(scores)) * input_ids[:, -1]
         return scores
 
 
 PROCESSORS = {
     "none": [],
     "pointwise": [TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)],
-    "length": [MinLengthLogitsProcessor(9, 0), AddLength()],
-    "row": [PrefixConstrainedLogitsProcessor(allowed_tokens, 1)],
-    "text": [RepetitionPenaltyLogitsProcessor(1.7)],
-    "text and text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
-    "everything": [
-        RepetitionPenaltyLogitsProcessor(1.7),
-        MinLengthLogitsProcessor(9, 0),
-        PrefixConstrainedLogitsProcessor(allowed_tokens, 1),
-        TemperatureLogitsWarper(0.5),
-    ],
+    "length and row": [MinLengthLogitsProcessor(9, 0), AddLengthAndRow()],
+    "text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
+    "everything": [RepetitionPenaltyLogitsProcessor(1.7), AddLengthAndRow(), TemperatureLogitsWarper(0.5)],
 }
 
 
-def uneven_rows(processors=(), criteria=(), max_length=14):
+def uneven_rows(processors=(), criteria=(), max_length=14, records=None):
     """Return four rows of 6, 8, 7 and 6 tokens, the last of them not active."""
     prompts = torch.randint(0, 11, (4, 6))
-    text = TextRows(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
+    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria), records)
     for row, count in ((1, 2), (2, 1)):
         text.tokens[row] += torch.randint(2, 11, (count,)).tolist()
     text.rows = [0, 1, 2]
-    assert text.lengths == [6, 8, 7, 6] and text.longest == 8
+    assert text.longest == 8
     return text
 
 
 @pytest.mark.parametrize("num_scores", [1, 2, 4])
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processors_see_what_plain_decoding_shows(name, num_scores):
-    text = uneven_rows(PROCESSORS[name])
-    longer = [list(text.tokens[row]) for row in text.rows]
-    for _ in range(3):
-        for row, tokens in zip(text.rows, longer, strict=True):
-            # Plain decoding never comes to a forbidden token.
-            tokens.append(allowed_tokens(row, tokens)[len(tokens) % 4])
-    drafts = torch.tensor([tokens[-3:] for tokens in longer])
+    text, drafts = uneven_rows(PROCESSORS[name]), torch.randint(0, 11, (3, 3))
     scores = torch.randn(3, num_scores, 11)
     before = scores.clone()
     processed = text.process(scores, drafts)
@@ -242,40 +199,8 @@ def test_processors_see_what_plain_decoding_shows(name, num_scores):
             known = text.tokens[row] + drafts[i, : 3 - num_scores + 1 + step].tolist()
             # The text is repeated for all rows, so that the row keeps its index.
             ids, batch_scores = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
-            expected = text.processors(ids, batch_scores)[row]
-            torch.testing.assert_close(processed[i, step], expected)
+            torch.testing.assert_close(processed[i, step], text.processors(ids, batch_scores)[row])
     assert name == "none" or not torch.equal(processed, before)
-
-
-@pytest.mark.parametrize("draft_vocab_size", [None, 9])
-@torch.no_grad()
-def test_processors_of_drafts(draft_vocab_size):
-    """Heads' scores are processed like the model's; if all tokens are forbidden, they stay unprocessed."""
-    model = tiny_model()
-    config = GenerationConfig(do_sample=True, prompt_lookup_num_tokens=0)
-    config.draft_threshold, config.draft_vocab_size = 0.0, draft_vocab_size
-    ids = random_ids(3, 6)
-    allowed = {0: [3, 5, 20], 1: [20, 30], 2: list(range(VOCAB_SIZE))}
-    processors = [
-        RepetitionPenaltyLogitsProcessor(1.5),
-        PrefixConstrainedLogitsProcessor(lambda row, _: allowed[row], 1),
-    ]
-    text = TextRows(ids, 40, 1, LogitsProcessorList(processors), StoppingCriteriaList())
-    states = torch.randn(3, model.config.hidden_size)
-    drafts = Drafter(model, config).draft(text, states, ids[:, -1])
-    assert drafts.depth == 3
-    size = draft_vocab_size or VOCAB_SIZE
-    # The first head's scores, by hand.
-    logits = model.lm_head(model.ngram_heads[0](states) + model.lm_head.weight[ids[:, -1]])
-    for row in range(3):
-        scores = RepetitionPenaltyLogitsProcessor(1.5)(ids[row : row + 1], logits[row : row + 1].clone())[0]
-        kept = [token for token in allowed[row] if token < size]
-        if not kept:
-            scores, kept = logits[row], list(range(size))
-        expected = torch.zeros(VOCAB_SIZE)
-        expected[kept] = scores[kept].softmax(-1)
-        torch.testing.assert_close(drafts.probabilities[0][row], expected)
-        assert int(drafts.tokens[row, 0]) in kept
 
 
 class EndsWith(StoppingCriteria):
@@ -321,45 +246,44 @@ def test_where_rows_end(name):
         if seed % 3 == 0:
             new[:, :2] = torch.tensor([5, 6])
         kept, finished, rows = slow_ends(text, criteria, new, counts)
-        assert text.add(new, counts, None) == kept
+        assert text.add(new, counts) == kept
         assert text.finished == [*finished, False]
         assert text.unfinished() == [i for i, end in enumerate(finished) if not end]
         assert [text.tokens[row] for row in text.rows] == rows
         all_rows = [*rows, text.tokens[3]]
         longest = max(map(len, all_rows))
         assert text.sequences().tolist() == [tokens + [1] * (longest - len(tokens)) for tokens in all_rows]
-        assert text.tokens_left() == [
-            0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)
-        ]
-        for count, keeps, end in zip(counts, kept, finished, strict=True):
-            seen.add((keeps < count, end))
+        left = [0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)]
+        assert text.tokens_left() == left
+        seen |= {(keeps < count, end) for count, keeps, end in zip(counts, kept, finished, strict=True)}
     # Ends in the middle and at the last of the tokens, and none.
     assert seen == {(True, True), (False, True), (False, False)}
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", [[], [EndsWith()]])
 def test_length_and_time_end_rows(own):
-    criteria = [MaxLengthCriteria(9), *([EndsWith()] if own else [])]
+    criteria = [MaxLengthCriteria(9), *own]
     text = uneven_rows(criteria=criteria, max_length=9)
     # Drafts may exceed the maximum length.
-    assert text.add(torch.full((3, 4), 7), [4, 4, 1], None) == [3, 1, 1]
-    assert text.lengths == [9, 9, 8, 6] and text.finished == [True, True, False, False]
+    assert text.add(torch.full((3, 4), 7), [4, 4, 1]) == [3, 1, 1]
+    assert [*map(len, text.tokens)] == [9, 9, 8, 6] and text.finished == [True, True, False, False]
     # A row that waits gets nothing.
-    assert text.add(torch.full((3, 4), 7), [0, 3, 1], None) == [0, 0, 1]
-    assert text.lengths == [9, 9, 9, 6] and text.unfinished() == []
+    assert text.add(torch.full((3, 4), 7), [0, 3, 1]) == [0, 0, 1]
+    assert [*map(len, text.tokens)] == [9, 9, 9, 6] and text.unfinished() == []
     text = uneven_rows(criteria=[*criteria, MaxTimeCriteria(-1.0)], max_length=9)
-    assert text.add(torch.full((3, 2), 7), [1, 1, 1], None) == [1, 1, 1]
+    assert text.add(torch.full((3, 2), 7), [1, 1, 1]) == [1, 1, 1]
     assert text.unfinished() == []
 
 
 def test_criteria_get_the_scores_so_far():
-    lengths = []
+    seen = []
 
     class Looks(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
-            lengths.append((input_ids.shape[1], len(scores)))
+            seen.append((input_ids.shape[1], len(scores), scores[-1][:, 0].tolist()))
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
-    text = uneven_rows(criteria=[Looks()])
-    text.add(torch.full((3, 2), 7), [2, 1, 2], [torch.zeros(4, 11)] * 3)
-    assert lengths == [(7, 1), (8, 2), (9, 3)]
+    text = uneven_rows(criteria=[Looks()], records={"scores": [torch.zeros(4, 11), torch.zeros(4, 11)]})
+    text.add(torch.full((3, 2), 7), [2, 1, 2], scores=torch.ones(3, 2, 11))
+    # The rows had 6, 8 and 7 tokens.
+    assert seen == [(7, 1, [1, 0, 0, 0]), (8, 2, [1, 0, 1, 0]), (9, 3, [0, 1, 1, 0])]
