@@ -1,6 +1,7 @@
-"""The parts of speculative decoding, each against a slow version or a count by hand."""
+"""Drafts and their acceptance, each against a slow version or a count by hand."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -8,45 +9,31 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from ngram_wdr_hf.decoding import prompt_lookup
 from ngram_wdr_hf.decoding.acceptance import accept_by_sampling, accept_greedily
-from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.pace import DraftKind
-from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup, PromptMatch
-from ngram_wdr_hf.decoding.rows import TextRows
-from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
+from ngram_wdr_hf.decoding.draft_depth import DraftKind
+from ngram_wdr_hf.decoding.drafter import Drafter, DraftOptions
+from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup
+from ngram_wdr_hf.decoding.row_texts import RowTexts
 from ngram_wdr_hf.method.differences import conjugate, conjugate_of
 from ngram_wdr_hf.method.heads import NgramHead, NgramPredictions
 from ngram_wdr_hf.method.logits import logits_of, target_embeddings
 from tests.support.chance import LEAST_P, WRONG_P, p_value
-from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model, tiny_seq2seq
+from tests.support.tiny import VOCAB_SIZE, model_of, random_ids, tiny_model
+from transformers.generation import RepetitionPenaltyLogitsProcessor, SuppressTokensLogitsProcessor
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_greedy_acceptance(depth):
-    scores = torch.randn(50, depth + 1, 3)
-    drafts = torch.randint(0, 3, (50, depth))
+    scores, drafts = torch.randn(50, depth + 1, 3), torch.randint(0, 3, (50, depth))
     # Some rows are right to the end.
     drafts[:10] = scores[:10, :-1].argmax(-1)
     tokens, num_accepted = accept_greedily(scores, drafts)
     expected = []
-    for row, draft in zip(scores, drafts.tolist(), strict=True):
+    for row, draft, accepted in zip(scores, drafts.tolist(), tokens.tolist(), strict=True):
         best = [max(range(3), key=step.__getitem__) for step in row.tolist()]
         expected.append(next((i for i in range(depth) if best[i] != draft[i]), depth))
-        assert tokens[len(expected) - 1].tolist() == best
+        assert accepted == best
     assert num_accepted.tolist() == expected
     assert depth == 0 or set(expected) >= {0, depth}
-
-
-def sampled_texts(q_of_last, tables, num_rows, accept=accept_by_sampling):
-    """Sample three tokens per row, two of them drafted, from a Markov chain with one table per step."""
-    first, second = (table.expand(num_rows, -1) for table in q_of_last)
-    drafts = torch.cat([torch.multinomial(first, 1), torch.multinomial(second, 1)], dim=1)
-    scores = torch.stack([tables[0][0].expand(num_rows, -1), tables[1][drafts[:, 0]], tables[2][drafts[:, 1]]], dim=1)
-    tokens, num_accepted = accept(scores.log(), drafts, [first, second])
-    # The rest is sampled without drafts.
-    for step in (1, 2):
-        sampled = torch.multinomial(tables[step][tokens[:, step - 1]], 1)[:, 0]
-        tokens[:, step] = torch.where(num_accepted < step, sampled, tokens[:, step])
-    return tokens, num_accepted
 
 
 def accept_without_residual(scores, drafts, draft_probabilities):
@@ -57,34 +44,36 @@ def accept_without_residual(scores, drafts, draft_probabilities):
 
 
 def p_of_acceptance(proposal, accept):
+    """Sample three tokens per row, two of them drafted, from a Markov chain with one table per step."""
     torch.manual_seed(1)
     tables = [torch.randn(4, 4).mul(1.5).softmax(-1) for _ in range(3)]
-    copy = torch.eye(4)[2]
-    head = torch.randn(4).softmax(-1)
-    first, second = {"heads": (head, head), "copies": (copy, copy), "both": (head, copy), "p": (tables[0][0], head)}[
-        proposal
-    ]
+    head, copy = torch.randn(4).softmax(-1), torch.eye(4)[2]
+    pairs = {"heads": (head, head), "copies": (copy, copy), "both": (head, copy), "p": (tables[0][0], head)}
+    first, second = pairs[proposal]
     if proposal == "heads":
         # Tokens that are never proposed, or never accepted.
         second = torch.tensor([0.0, 0.7, 0.0, 0.3])
         tables[1][:, 1] = 0.0
         tables[1] /= tables[1].sum(1, keepdim=True)
-    tokens, num_accepted = sampled_texts((first, second), tables, 6000, accept)
+    first, second = (q.expand(6000, -1) for q in (first, second))
+    drafts = torch.cat([torch.multinomial(first, 1), torch.multinomial(second, 1)], dim=1)
+    scores = torch.stack([tables[0][0].expand(6000, -1), tables[1][drafts[:, 0]], tables[2][drafts[:, 1]]], dim=1)
+    tokens, num_accepted = accept(scores.log(), drafts, [first, second])
     assert set(num_accepted.tolist()) == ({1, 2} if proposal == "p" else {0, 1, 2})
+    # The rest is sampled without drafts.
+    for step in (1, 2):
+        sampled = torch.multinomial(tables[step][tokens[:, step - 1]], 1)[:, 0]
+        tokens[:, step] = torch.where(num_accepted < step, sampled, tokens[:, step])
     texts = list(itertools.product(range(4), repeat=3))
     probabilities = torch.stack([tables[0][0, a] * tables[1][a, b] * tables[2][b, c] for a, b, c in texts])
-    counts = (tokens * torch.tensor([16, 4, 1])).sum(1).bincount(minlength=64)
-    return p_value(counts, probabilities)
+    return p_value((tokens * torch.tensor([16, 4, 1])).sum(1).bincount(minlength=64), probabilities)
 
 
 @pytest.mark.parametrize("proposal", ["heads", "copies", "both", "p"])
 def test_acceptance_by_sampling(proposal):
     assert p_of_acceptance(proposal, accept_by_sampling) > LEAST_P
-
-
-@pytest.mark.parametrize("proposal", ["heads", "copies", "both"])
-def test_the_test_of_acceptance_has_power(proposal):
-    assert p_of_acceptance(proposal, accept_without_residual) < WRONG_P
+    # The check has power.
+    assert proposal == "p" or p_of_acceptance(proposal, accept_without_residual) < WRONG_P
 
 
 def test_sampling_without_drafts():
@@ -118,36 +107,28 @@ def test_conjugate_of_tokens_as_they_come():
                 torch.testing.assert_close(term, from_past[n - 1][:, start - 1])
 
 
-def drafter_for(model, **options):
-    config = GenerationConfig(do_sample=False, prompt_lookup_num_tokens=0)
-    for name, value in {"draft_threshold": 0.0, **options}.items():
-        setattr(config, name, value)
-    return Drafter(model, config)
+@torch.no_grad()
+def draft(model, ids, states, do_sample=False, max_length=60, processors=(), max_drafts=math.inf, **options):
+    """Draft after prompts, whose last tokens were predicted from the given states."""
+    options = DraftOptions(**{"draft_threshold": 0.0, "prompt_lookup_num_tokens": 0, **options})
+    drafter = Drafter(model, GenerationConfig(do_sample=do_sample), options)
+    text = RowTexts(ids, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList())
+    return drafter.draft(text, states, ids[:, -1], max_drafts)
 
 
-def text_of(ids, max_length=60, processors=()):
-    return TextRows(ids, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList())
-
-
-@pytest.mark.parametrize("draft_vocab_size", [None, 9])
+@pytest.mark.parametrize("draft_vocab_size", [VOCAB_SIZE, 9])
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-@pytest.mark.parametrize("target", ["wdr", "simple"])
 @torch.no_grad()
 def test_drafts_are_predictions_given_earlier_drafts(target, name, draft_vocab_size):
-    make = tiny_model if name == "gpt2" else lambda *args, **fields: tiny_seq2seq("bart", *args, **fields)
-    model = make(torch.float64, ngram_size=5, ngram_target=target)
+    model, ids = model_of(name, ngram_size=5, ngram_target=target), random_ids(3, 6)
     model.ngram_set_draft_tokens(torch.randperm(VOCAB_SIZE)[:20])
-    ids = random_ids(3, 6)
     # Random hidden states; drafts use the one at position 4, before the last token.
     hidden_states = torch.randn(3, 6 + 4, model.config.hidden_size, dtype=torch.float64)
-    drafts = drafter_for(model, draft_vocab_size=draft_vocab_size or VOCAB_SIZE).draft(
-        text_of(ids), hidden_states[:, 4], ids[:, -1]
-    )
+    drafts = draft(model, ids, hidden_states[:, 4], draft_vocab_size=draft_vocab_size)
     assert drafts.tokens.shape == (3, 4) and not drafts.probabilities
-    predictions = predicted_from_past(
-        model.ngram_heads, hidden_states, target_embeddings(model, torch.cat([ids, drafts.tokens], dim=1))
-    )
-    allowed = torch.arange(VOCAB_SIZE) if draft_vocab_size is None else model.draft_token_ids[:draft_vocab_size]
+    embeddings = target_embeddings(model, torch.cat([ids, drafts.tokens], dim=1))
+    predictions = predicted_from_past(model.ngram_heads, hidden_states, embeddings)
+    allowed = torch.arange(VOCAB_SIZE) if draft_vocab_size == VOCAB_SIZE else model.draft_token_ids[:draft_vocab_size]
     for n in range(1, 5):
         # Head n's prediction at position 4, of the token at position 5 + n; its predictions begin at position n.
         logits = logits_of(model, predictions[n - 1][:, 4])[:, allowed]
@@ -157,28 +138,42 @@ def test_drafts_are_predictions_given_earlier_drafts(target, name, draft_vocab_s
     assert len(drafts.tokens.unique()) > 3
 
 
+@pytest.mark.parametrize("draft_vocab_size", [None, 9])
+@torch.no_grad()
+def test_processors_of_drafts(draft_vocab_size):
+    """Heads' scores are processed like the model's; if all tokens are forbidden, they stay unprocessed."""
+    model, ids, states = tiny_model(), random_ids(3, 6), torch.randn(3, 16)
+    logits = model.lm_head(model.ngram_heads[0](states) + model.lm_head.weight[ids[:, -1]])
+    size, penalty = draft_vocab_size or VOCAB_SIZE, RepetitionPenaltyLogitsProcessor(1.5)
+    for forbidden in ([3, 5, 20], list(range(9))):
+        processors = [penalty, SuppressTokensLogitsProcessor(forbidden)]
+        drafts = draft(model, ids, states, do_sample=True, processors=processors, draft_vocab_size=draft_vocab_size)
+        assert len(drafts.probabilities) == 3
+        kept = sorted(set(range(size)) - set(forbidden))
+        expected = torch.zeros(3, VOCAB_SIZE)
+        scores, kept = (penalty(ids, logits.clone()), kept) if kept else (logits, list(range(size)))
+        expected[:, kept] = scores[:, kept].softmax(-1)
+        torch.testing.assert_close(drafts.probabilities[0], expected)
+        assert torch.isin(drafts.tokens[:, 0], torch.tensor(kept)).all()
+
+
 def test_how_far_the_heads_draft():
-    model = tiny_model(ngram_size=4)
-    ids = random_ids(2, 6)
-    states = torch.randn(2, 16)
+    model, ids, states = tiny_model(ngram_size=4), random_ids(2, 6), torch.randn(2, 16)
     # The forward pass that checks the drafts brings one token more.
     for left, depth in ((5, 3), (4, 3), (3, 2), (2, 1), (1, 0)):
-        assert drafter_for(model).draft(text_of(ids, 6 + left), states, ids[:, -1]).depth == depth
-    assert drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).depth == 2
-    all_heads = drafter_for(model).draft(text_of(ids), states, ids[:, -1]).tokens
-    two_heads = drafter_for(model, num_assistant_tokens=2).draft(text_of(ids), states, ids[:, -1]).tokens
+        drafts = draft(model, ids, states, max_length=6 + left)
+        assert drafts.tokens.shape == (2, depth) and [len(row) for row in drafts.kinds] == [depth] * 2
+    assert draft(model, ids, states, max_drafts=1).tokens.shape == (2, 1)
+    all_heads, two_heads = draft(model, ids, states).tokens, draft(model, ids, states, num_assistant_tokens=2).tokens
     assert torch.equal(all_heads[:, :2], two_heads)
 
 
 def test_prompt_lookup_beside_the_heads():
     """One row has a match and copies, the other uses the heads; copied tokens have a one-hot distribution."""
-    model = tiny_model(ngram_size=4)
+    model, states = tiny_model(ngram_size=4), torch.randn(2, 16)
     ids = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7], [2, 3, 4, 5, 6, 7, 8, 9]])
-    states = torch.randn(2, 16)
-    drafter = drafter_for(model, prompt_lookup_num_tokens=6, do_sample=True, draft_vocab_size=30)
-    heads_only = drafter_for(model, do_sample=True, draft_vocab_size=30)
-    torch.manual_seed(0)
-    drafts = drafter.draft(text_of(ids), states, ids[:, -1])
+    options = {"do_sample": True, "draft_vocab_size": 30}
+    drafts = draft(model, ids, states, prompt_lookup_num_tokens=6, **options)
     assert drafts.tokens[0].tolist() == [8, 9, 5, 6, 7, 8]
     assert drafts.kinds[0] == [DraftKind.of_lookup(3 + i) for i in range(6)]
     assert [kind and kind.is_lookup for kind in drafts.kinds[1]] == [False] * 3 + [None] * 3
@@ -187,8 +182,7 @@ def test_prompt_lookup_beside_the_heads():
         assert torch.equal(q[0], torch.eye(VOCAB_SIZE)[drafts.tokens[0, depth]])
         torch.testing.assert_close(q[1].sum(), torch.ones(()))
         assert q[1, drafts.tokens[1, depth]] > 0 and (depth >= 3 or not q[1, 30:].any())
-    torch.manual_seed(0)
-    alone = heads_only.draft(text_of(ids), states, ids[:, -1])
+    alone = draft(model, ids, states, **options)
     torch.testing.assert_close(alone.probabilities[0][1], drafts.probabilities[0][1])
 
 
@@ -203,36 +197,25 @@ def longest_latest_match(text, max_match):
 
 @pytest.mark.parametrize("max_match", [1, 2, 3])
 def test_what_is_copied(max_match):
-    generator = torch.Generator().manual_seed(0)
-    found = []
-    for length in (0, 1, 2, 3, 5, 8, 13, 30):
-        for size in (2, 4, 12):
-            text = torch.randint(0, size, (length,), generator=generator).tolist()
-            lookup = PromptLookup(max_match)
-            # As it grows: a prompt first, then a few tokens at a time.
-            lookup.add(text[: length // 2])
-            lookup.add(text[length // 2 : length - 1])
-            lookup.add(text[max(length // 2, length - 1) :])
-            assert lookup.tokens == text and lookup.num_read == length
-            copy, expected = lookup.find(), longest_latest_match(text, max_match)
-            assert (copy and (copy.start, copy.match_length)) == expected
-            found.append(expected and expected[1])
-            if copy is not None:
-                # Written down, the copies come out of the text itself.
-                written = list(text)
-                for i in range(12):
-                    written.append(copy.next_token())
-                    assert written[-1] == written[copy.start + i]
+    generator, found = torch.Generator().manual_seed(0), []
+    for length, size in itertools.product((0, 1, 2, 3, 5, 8, 13, 30), (2, 4, 12)):
+        text = torch.randint(0, size, (length,), generator=generator).tolist()
+        lookup = PromptLookup(max_match)
+        # As it grows: a prompt first, then a few tokens at a time.
+        lookup.add(text[: length // 2])
+        lookup.add(text[length // 2 : length - 1])
+        lookup.add(text[max(length // 2, length - 1) :])
+        assert lookup.tokens == text and lookup.num_read == length
+        copy, expected = lookup.find(), longest_latest_match(text, max_match)
+        assert (copy and (copy.start, copy.match_length)) == expected
+        found.append(expected and expected[1])
+        if copy is not None:
+            # Written down, the copies come out of the text itself, in a loop.
+            written = list(text)
+            for i in range(40):
+                written.append(copy.token(i))
+                assert written[-1] == written[copy.start + i]
     assert set(found) == {None, *range(1, max_match + 1)}
-
-
-def test_copies_continue_in_a_loop():
-    lookup = PromptLookup(3)
-    lookup.add([9, 1, 2, 3, 1, 2, 3, 1])
-    copy = lookup.find()
-    assert (copy.start, copy.match_length) == (5, 3)
-    assert [copy.next_token() for _ in range(8)] == [2, 3, 1, 2, 3, 1, 2, 3]
-    assert copy == PromptMatch([9, 1, 2, 3, 1, 2, 3, 1], 5, 3, [2, 3, 1, 2, 3, 1, 2, 3])
 
 
 def test_only_the_end_of_a_long_prompt_is_indexed(monkeypatch):
@@ -243,23 +226,4 @@ def test_only_the_end_of_a_long_prompt_is_indexed(monkeypatch):
     lookup.add([7])
     assert lookup.find() is None and lookup.num_read == 8
     lookup.add([1])
-    assert lookup.find().next_token() == 2
-
-
-def test_statistics():
-    head, copy = DraftKind.of_head(0.5), DraftKind.of_lookup(2)
-    statistics = SpeculationStatistics()
-    assert statistics.tokens_per_forward == 0 and statistics.acceptance == []
-    for num_rows in (2, 2, 1):
-        statistics.count_forward(num_rows)
-    statistics.count_drafts([head, head, head], 1)
-    statistics.count_drafts([copy, copy, copy, copy], 3)
-    # A row without a draft at a depth does not count there, even if its filler token is accepted.
-    statistics.count_drafts([head, None, None], 2)
-    statistics.count_drafts([], 0)
-    statistics.num_tokens = 11
-    assert (statistics.num_forwards, statistics.num_row_forwards) == (3, 5)
-    assert statistics.tokens_per_forward == 11 / 5
-    assert statistics.num_drafted == [3, 2, 2, 1] and statistics.num_accepted == [3, 1, 1, 0]
-    assert statistics.acceptance == [1.0, 0.5, 0.5, 0.0]
-    assert (statistics.num_copied, statistics.num_copies_accepted) == (4, 3)
+    assert lookup.find().token(0) == 2
