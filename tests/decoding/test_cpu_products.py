@@ -1,0 +1,65 @@
+"""Products of a few tokens: the same results in another order of the factors."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ngram_wdr_hf.decoding import speculative_decoding
+from ngram_wdr_hf.decoding.cpu_products import MOST_TOKENS, CpuProducts, linear
+from tests.support.backbones import tiny_backbone
+from tests.support.options import DRAFTS
+from tests.support.side_by_side import generate
+from tests.support.tiny import prompts, random_ids
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (1, 2, 5), (2, 4, 5), (3, 3, 5), (0, 5), (1, 20, 5)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products(shape, has_bias):
+    inputs, weight, bias = torch.randn(shape), torch.randn(7, 5), torch.randn(7) if has_bias else None
+    product = linear(inputs, weight, bias)
+    assert product.is_contiguous()
+    torch.testing.assert_close(product, F.linear(inputs, weight, bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_are_left_alone(dtype):
+    inputs, weight = torch.randn(2, 5, dtype=dtype), torch.randn(7, 5, dtype=dtype)
+    assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
+
+
+@pytest.fixture
+def vectors(monkeypatch) -> list[int]:
+    """The number of vectors in each product in the other order."""
+    counts = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "mm", lambda *args, mm=torch.mm: counts.append(args[1].shape[1]) or mm(*args))
+    return counts
+
+
+@torch.no_grad()
+def test_layers_of_a_model(vectors):
+    """Inside the context, all products with a few vectors are computed in the other order; afterwards, none is."""
+    model, ids = tiny_backbone("llama").float().eval(), random_ids(1, MOST_TOKENS)
+    num_layers = sum(isinstance(module, nn.Linear) for module in model.model.modules())
+    for length in (1, 3, MOST_TOKENS):
+        expected = model(ids[:, :length]).logits
+        assert not vectors
+        with CpuProducts():
+            actual = model(ids[:, :length]).logits
+        # And the output embedding.
+        assert vectors == [max(length, 2)] * (num_layers + 1)
+        vectors.clear()
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_switch(vectors, monkeypatch):
+    """Drafting on a CPU uses them, unless the model is small or `cpu_products=False`."""
+    model = tiny_backbone("llama").float()
+    for options, is_used in (({"use_mtp": False}, False), ({**DRAFTS, "cpu_products": False}, False), (DRAFTS, True)):
+        generate(model, prompts(1), **options)
+        assert bool(vectors) == is_used
+    vectors.clear()
+    monkeypatch.setattr(speculative_decoding, "CACHE_BYTES", model.get_memory_footprint())
+    generate(model, prompts(1), **DRAFTS)
+    assert not vectors
