@@ -147,13 +147,9 @@ LARGE = {
     "num_key_value_heads": 3,
     "tie_word_embeddings": True,
 }
-# On two threads, float32: the time of a forward pass over 4, 5, 6, 7 and 9 tokens, relative to one.
-MEASURED = {"small": (1.17, 1.16, 1.28, 1.26, 1.30), "large": (1.08, 1.29, 1.51, 1.71, 2.12)}
 
 
-def model_of_size(size):
-    if size == "small":
-        return tiny_model(**SMALL, ngram_size=4)
+def large_model():
     tiny = LlamaConfig(vocab_size=8, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=2)
     fields = {"ngram_size": 4, "ngram_target": "simple", "ngram_head_reads": "hidden+tokens"}
     with_heads = with_ngram_heads(LlamaForCausalLM(tiny), **fields)
@@ -167,13 +163,6 @@ def costs_of(model, draft_vocab_size=None, speed=CPU, **options) -> DraftCosts:
     costs = DraftCosts(model, config, 3, 8, draft_vocab_size or model.ngram_vocab_size)
     costs.speed = speed
     return costs
-
-
-@pytest.mark.parametrize("size", MEASURED)
-def test_checks_cost_about_what_was_measured(size):
-    checks = costs_of(model_of_size(size)).at(1, 0).checks
-    for width, measured in zip((4, 5, 6, 7, 9), MEASURED[size], strict=True):
-        assert 1 + checks[width - 1] == pytest.approx(measured, rel=0.25)
 
 
 def test_bytes_that_are_read():
@@ -191,10 +180,10 @@ def test_bytes_that_are_read():
 
 
 def test_costs_grow_with_sizes():
-    large = model_of_size("large")
+    small, large = tiny_model(**SMALL), large_model()
     costs, fewer = costs_of(large).at(1, 0), costs_of(large, draft_vocab_size=3000).at(1, 0)
     # A larger model pays less for its heads; with a shortlist, any model does.
-    assert fewer.heads[0] < costs.heads[0] < costs_of(model_of_size("small")).at(1, 0).heads[0]
+    assert fewer.heads[0] < costs.heads[0] < costs_of(small).at(1, 0).heads[0]
     # A head that reads more tokens is larger. One token takes as long as two, but for the work around them.
     assert fewer.checks == costs.checks and fewer.heads == sorted(fewer.heads) and fewer.heads[0] < fewer.heads[2]
     assert costs.checks[0] == 0 < costs.checks[1] < 0.02 < costs.checks[2] < costs.checks[3]

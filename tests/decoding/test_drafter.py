@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import RepetitionPenaltyLogitsProcessor, SuppressTokensLogitsProcessor
 
 from ngram_wdr_hf.decoding import prompt_lookup
 from ngram_wdr_hf.decoding.acceptance import accept_by_sampling, accept_greedily
@@ -13,12 +14,10 @@ from ngram_wdr_hf.decoding.draft_depth import DraftKind
 from ngram_wdr_hf.decoding.drafter import Drafter, DraftOptions
 from ngram_wdr_hf.decoding.prompt_lookup import PromptLookup
 from ngram_wdr_hf.decoding.row_texts import RowTexts
-from ngram_wdr_hf.method.differences import conjugate, conjugate_of
-from ngram_wdr_hf.method.heads import NgramHead, NgramPredictions
+from ngram_wdr_hf.method.heads import NgramPredictions
 from ngram_wdr_hf.method.logits import logits_of, target_embeddings
 from tests.support.chance import LEAST_P, WRONG_P, p_value
 from tests.support.tiny import VOCAB_SIZE, model_of, random_ids, tiny_model
-from transformers.generation import RepetitionPenaltyLogitsProcessor, SuppressTokensLogitsProcessor
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
@@ -76,35 +75,10 @@ def test_acceptance_by_sampling(proposal):
     assert proposal == "p" or p_of_acceptance(proposal, accept_without_residual) < WRONG_P
 
 
-def test_sampling_without_drafts():
-    probabilities = torch.tensor([0.1, 0.2, 0.7])
-    scores = probabilities.log().expand(3000, 1, 3)
-    tokens, num_accepted = accept_by_sampling(scores, torch.empty(3000, 0, dtype=torch.long), [])
-    assert tokens.shape == (3000, 1) and not num_accepted.any()
-    assert p_value(tokens[:, 0].bincount(minlength=3), probabilities) > LEAST_P
-
-
 def predicted_from_past(heads, hidden_states, embeddings):
     """What each head predicted n positions before, at all positions."""
     runs = torch.arange(1, hidden_states.shape[1] + 1).expand(len(hidden_states), -1)
     return NgramPredictions.from_past(heads, hidden_states, embeddings, runs).embeddings[1:]
-
-
-def test_conjugate_of_tokens_as_they_come():
-    """The term of n tokens equals that of `conjugate` and that in training."""
-    embeddings = torch.randn(2, 6, 5, dtype=torch.float64)
-    silent = [NgramHead(5, "relu").double() for _ in range(4)]
-    for head in silent:
-        torch.nn.init.zeros_(head.fc_out.weight)
-        torch.nn.init.zeros_(head.fc_out.bias)
-    from_past = predicted_from_past(silent, torch.zeros_like(embeddings), embeddings)
-    for start in range(6):
-        for n in range(1, 6 - start + 1):
-            term = conjugate_of([embeddings[:, start + n - 1 - i] for i in range(n)])
-            torch.testing.assert_close(term, conjugate(embeddings, n)[:, start])
-            # Head n at position `start - 1` predicts the token at position `start + n`.
-            if n <= 4 and start > 0:
-                torch.testing.assert_close(term, from_past[n - 1][:, start - 1])
 
 
 @torch.no_grad()

@@ -8,23 +8,17 @@ from peft import LoraConfig, get_peft_model
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
-    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
-    LogitsProcessor,
     MaxLengthCriteria,
-    TextStreamer,
-    pipeline,
 )
 from transformers.generation import BaseStreamer
 
 from ngram_wdr_hf import with_ngram_heads
 from ngram_wdr_hf.decoding.cache_history import layers_and_history
-from tests.support.backbones import tiny_backbone
 from tests.support.options import DRAFTS, END, EVERYTHING, NO_END, PAD
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
-from tests.support.tiny import LLAMA_SIZES, model_of, prompts, random_ids, tiny_model
-from tests.support.tokenizers import letter_tokenizer
+from tests.support.tiny import LLAMA_SIZES, model_of, prompts, random_ids
 
 NAMES = ["gpt2", "marian", "bart", "t5"]
 
@@ -55,40 +49,6 @@ def test_ends(name, batch_size):
         assert_same_generation(plain, speculative, ends=[end])
         ends_differ |= len(set(row_lengths(plain, [end]))) > 1
     assert ends_differ == (batch_size > 1)
-
-
-class Cycle(LogitsProcessor):
-    """After 2 comes 3, and so on; after 9 comes 2 again."""
-
-    def __call__(self, input_ids, scores):
-        return torch.full_like(scores, -10.0).scatter(1, 2 + (input_ids[:, -1:] - 1) % 8, 10.0)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_ends_among_accepted_drafts(batch_size):
-    """The text is a cycle that prompt lookup copies; drafts after the end do not count as accepted."""
-    ids = [[2, 3, 4, 5, 6, 7, 8, 9, 2, 3], [7, 8, 9, 2, 3, 4, 5, 6, 7, 8], [4, 5, 6, 7, 8, 9, 2, 3, 4, 5]]
-    options = {"logits_processor": [Cycle()], "eos_token_id": 9, "pad_token_id": PAD}
-    plain, speculative = generate_both(model_of("gpt2"), {"input_ids": torch.tensor(ids[:batch_size])}, **options)
-    assert row_lengths(plain, [9]) == [6, 1, 4][:batch_size]
-    assert_same_generation(plain, speculative, ends=[9])
-    counts = speculative.speculation
-    assert counts.num_copied > counts.num_copies_accepted > 0
-    assert counts.num_row_forwards + counts.num_copies_accepted >= counts.num_tokens
-
-
-@pytest.mark.parametrize("normalize_logits", [True, False])
-def test_transition_scores(normalize_logits):
-    model, ends = model_of("gpt2", seed=1), [END, 5, 9]
-    outputs = generate_both(model, prompts(3), eos_token_id=ends)
-    lengths = row_lengths(outputs[0], ends)
-    assert len(set(lengths)) == 3
-    wanted, actual = (
-        model.compute_transition_scores(output.sequences, output.scores, normalize_logits=normalize_logits)
-        for output in outputs
-    )
-    for row, length in enumerate(lengths):
-        torch.testing.assert_close(actual[row, :length], wanted[row, :length], rtol=0, atol=1e-4)
 
 
 class Recorder(BaseStreamer):
@@ -124,15 +84,6 @@ def test_streamer(output, batch_size):
     # Tokens arrive with the forward pass that accepts them: early, and some together.
     times = drafted.times[1:]
     assert drafted.times[0] == 0 and times == sorted(times) and 1 < len(set(times)) < len(times)
-
-
-def test_text_streamer(capsys):
-    tokenizer, model = letter_tokenizer(), model_of("gpt2")
-    texts = []
-    for drafts in ({}, DRAFTS):
-        tokens = generate(model, prompts(1), streamer=TextStreamer(tokenizer, skip_prompt=True), **drafts)
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] == tokenizer.decode(tokens[0, 6:]) + "\n"
 
 
 MASK = torch.tensor([[1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 1]])
@@ -194,19 +145,6 @@ def test_rotary_positions_have_no_end():
     assert any(token.rejected for row in speculative.speculation.trace for token in row[12:])
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_sliding_windows(batch_size, ensemble_lambda):
-    """Rows are shifted in sliding windows, too."""
-    model = tiny_backbone("mistral", ensemble_lambda=ensemble_lambda)
-    plain, speculative = generate_both(model, prompts(batch_size), **NO_END)
-    assert_same_generation(plain, speculative, ends=())
-    assert were_drafts_right(speculative)
-    if batch_size == 1:
-        ids = {"input_ids": torch.cat([plain.sequences, random_ids(1, 3)], dim=1)}
-        again = generate(model, ids, past_key_values=speculative.past_key_values, **NO_END)
-        assert torch.equal(again, generate(model, ids, **NO_END))
-
-
 def layers_of(cache) -> list:
     """Return all layers, the ensemble's history included."""
     crossed = cache.cross_attention_cache.layers if isinstance(cache, EncoderDecoderCache) else []
@@ -249,28 +187,6 @@ def test_cache_of_the_users_own(batch_size, ensemble_lambda):
     assert torch.equal(generated, generate(model, inputs, **NO_END))
 
 
-@torch.no_grad()
-def test_new_tokens_alone():
-    """As in plain decoding, the mask says that the rest of the prompt is in the cache."""
-    model, ids = model_of("gpt2", ensemble_lambda=0.4), random_ids(1, 7)
-    cache = DynamicCache()
-    model(ids[:, :4], past_key_values=cache)
-    inputs = {"input_ids": ids[:, 4:], "attention_mask": torch.ones_like(ids), "past_key_values": cache}
-    tokens = generate(model, inputs, **NO_END, **DRAFTS)
-    assert torch.equal(tokens[:, 3:], generate(model, {"input_ids": ids}, **NO_END)[:, 7:])
-
-
-def test_generation_config():
-    model, inputs = model_of("gpt2"), prompts(3)
-    options = {"max_new_tokens": 20, "do_sample": False, **EVERYTHING, **NO_END}
-    speculative = model.generate(**inputs, generation_config=GenerationConfig(**options, **DRAFTS))
-    assert_same_generation(model.generate(**inputs, generation_config=GenerationConfig(**options)), speculative, ())
-    # Hardly any draft is worth a full forward pass.
-    settings = GenerationConfig(**options, **{**DRAFTS, "draft_threshold": 1.0})
-    dear = model.generate(**inputs, generation_config=settings).speculation
-    assert sum(dear.num_drafted) < sum(speculative.speculation.num_drafted)
-
-
 def test_several_sequences_of_each_prompt():
     model, inputs = model_of("gpt2"), prompts(3)
     options = {"do_sample": True, "num_return_sequences": 3, **EVERYTHING, **NO_END, **DRAFTS}
@@ -281,17 +197,6 @@ def test_several_sequences_of_each_prompt():
     # With one token to sample from, sampling is greedy search.
     greedy = generate(model, inputs, **{**options, "top_k": 1}).sequences
     assert torch.equal(greedy, generate(model, inputs, **NO_END).repeat_interleave(3, dim=0))
-
-
-def test_pipeline():
-    model = tiny_model(ensemble_lambda=0.4)
-    generator = pipeline("text-generation", model=model, tokenizer=letter_tokenizer())
-    texts, options = ["hello", "dj", "hello"], {"max_new_tokens": 20, "do_sample": False, "batch_size": 3}
-    forwards = []
-    model.register_forward_hook(lambda *_: forwards.append(1))
-    plain = generator(texts, **options)
-    count = len(forwards)
-    assert generator(texts, **options, **DRAFTS) == plain and len(forwards) - count < count == 20
 
 
 HEADS = [f"ngram_heads.{i}.{layer}" for i in range(3) for layer in ("fc_in", "fc_out")]

@@ -126,7 +126,11 @@ def test_up_to_the_last_position(kind, ensemble_lambda):
     # A token that about half of the rows have is an end that the others never come to.
     end = min(range(2, VOCAB_SIZE), key=lambda token: abs(int((texts == token).any(1).sum()) - 4))
     some_end = {**NO_END, "eos_token_id": end}
-    for one, length, ends in ((inputs, POSITIONS, some_end), (inputs, POSITIONS + 1, NO_END), (row, POSITIONS, NO_END)):
+    for one, length, ends in (
+        (inputs, POSITIONS, some_end),
+        (inputs, POSITIONS + 1, NO_END),
+        (row, POSITIONS, NO_END),
+    ):
         (output,) = assert_same_text(model, one, max_length=length, **options, **ends)
         assert output.sequences.shape[1] == length
         assert bool((output.sequences[:, -1] == PAD).any()) == (ends is some_end)
@@ -174,17 +178,6 @@ def test_padded_prompts_of_a_decoder(kind, ensemble_lambda):
     del inputs["decoder_attention_mask"]
     unmasked = generate(model, inputs, max_new_tokens=16, ensemble_lambda=ensemble_lambda)
     assert not torch.equal(unmasked, output.sequences)
-
-
-@pytest.mark.parametrize("way", DRAFTING)
-def test_rows_that_are_all_the_same(way, ensemble_lambda):
-    """Equal rows advance together, with the tokens of a single row."""
-    inputs = {"input_ids": Language(51).text(10).repeat(7, 1)}
-    (output,) = assert_same_text(trained(("gpt2", 5)), inputs, way, ensemble_lambda=ensemble_lambda, **NO_END)
-    assert (output.sequences == output.sequences[0]).all()
-    statistics = output.speculation
-    assert statistics.num_row_forwards == 7 * statistics.num_forwards
-    assert all(count % 7 == 0 for count in [*statistics.num_drafted, *statistics.num_accepted])
 
 
 @pytest.mark.parametrize("num_assistant_tokens", [0, 1, 3, 9])

@@ -7,7 +7,7 @@ from transformers.generation import WatermarkingConfig
 
 from ngram_wdr_hf import NgramEnsembleLogitsProcessor
 from tests.support.options import DRAFTS, END, EVERYTHING, NO_END, PAD
-from tests.support.side_by_side import assert_same_generation, generate, generate_both, row_lengths, were_drafts_right
+from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
 from tests.support.tiny import model_of, prompts
 from tests.support.tokenizers import letter_tokenizer
 
@@ -83,15 +83,6 @@ def test_processors(name, batch_size, option):
     assert any(not torch.allclose(scores, other, atol=0.01) for scores, other in pairs)
 
 
-def test_minimal_length_before_an_end_that_drafts_hold():
-    """The end token is likely from the start; as a draft, it is rejected before the minimal length."""
-    model = model_of("gpt2")
-    plain, speculative = generate_both(model, prompts(4), eos_token_id=ENDS, min_new_tokens=9, pad_token_id=PAD)
-    assert_same_generation(plain, speculative, ENDS)
-    assert min(row_lengths(plain, ENDS)) == 10
-    assert max(row_lengths(generate(model, prompts(4), eos_token_id=ENDS, **EVERYTHING), ENDS)) == 1
-
-
 def test_nothing_is_allowed_after_the_end():
     """An accepted draft may be the end of a row. What comes after it is not sampled in plain decoding either."""
     model, has_drafted_end = model_of("gpt2"), False
@@ -102,18 +93,6 @@ def test_nothing_is_allowed_after_the_end():
         last = output.speculation.trace[0][-1]
         has_drafted_end |= last.token in ENDS and last.source != 0
     assert has_drafted_end
-
-
-@pytest.mark.parametrize(
-    "options", [{"renormalize_logits": True}, {"eta_cutoff": 1e-3}, {"min_new_tokens": 5, "eos_token_id": [0, 1]}]
-)
-def test_nothing_left_to_draft(options):
-    """All tokens of the draft vocabulary are forbidden, with other processors after that."""
-    if "min_new_tokens" not in options:
-        options = {**options, "suppress_tokens": [0, 1]}
-    options = {"do_sample": True, "draft_vocab_size": 2, "pad_token_id": PAD, **options}
-    ids = generate(model_of("gpt2"), prompts(3), **options, **DRAFTS)
-    assert not (ids[:, 6:11] < 2).any()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
@@ -136,13 +115,6 @@ class EndsAtLength(StoppingCriteria):
         return input_ids.shape[1] >= self.lengths[: len(input_ids)]
 
 
-class EndsAtDouble(StoppingCriteria):
-    """A row ends with the second of two tokens that are the same, but not with the third."""
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return (input_ids[:, -1] == input_ids[:, -2]) & (input_ids[:, -2] != input_ids[:, -3])
-
-
 class EndsAtDoubt(StoppingCriteria):
     """A row ends with a token that was not much better than the next best."""
 
@@ -153,7 +125,6 @@ class EndsAtDoubt(StoppingCriteria):
 
 CRITERIA = {
     "length": [EndsAtLength(9, 17, 8, 26)],
-    "twins": [EndsAtDouble()],
     "doubt": [EndsAtDoubt()],
     "two": [EndsAtLength(9, 26, 26, 26), EndsAtDoubt()],
 }

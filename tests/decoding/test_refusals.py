@@ -61,9 +61,7 @@ def test_caches(layer):
     model = tiny_model()
     assert_refused("use_mtp", layer, model=model, past_key_values=CACHES[layer](model.config))
     generate(model, prompts(1), past_key_values=CACHES[layer](model.config))
-    assert_refused(
-        "use_mtp", "Static", model=model_of("t5"), inputs=prompts(1, "t5"), cache_implementation="static"
-    )
+    assert_refused("use_mtp", "Static", model=model_of("t5"), inputs=prompts(1, "t5"), cache_implementation="static")
 
 
 @pytest.mark.parametrize("name", ["assistant_model", "assistant_early_exit", "assistant_ensemble_weight"])

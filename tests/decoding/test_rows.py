@@ -16,7 +16,6 @@ from transformers import (
 from transformers.generation import (
     EosTokenCriteria,
     MaxLengthCriteria,
-    MaxTimeCriteria,
     MinLengthLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -150,14 +149,6 @@ def test_cache_of_rows_that_keep_different_numbers(kind, lengths, has_history):
         assert was_ragged
 
 
-def test_cache_is_left_as_it_was_found():
-    cache = DynamicCache(config=layers("sliding", "full"))
-    ragged = RaggedCache(cache, 2, None)
-    assert cache.layers[0].record_past
-    ragged.release()
-    assert not cache.layers[0].record_past
-
-
 class AddLengthAndRow(LogitsProcessor):
     """Writes on what it is given; depends on the length, the row and the last token."""
 
@@ -172,14 +163,13 @@ PROCESSORS = {
     "pointwise": [TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)],
     "length and row": [MinLengthLogitsProcessor(9, 0), AddLengthAndRow()],
     "text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
-    "everything": [RepetitionPenaltyLogitsProcessor(1.7), AddLengthAndRow(), TemperatureLogitsWarper(0.5)],
 }
 
 
-def uneven_rows(processors=(), criteria=(), max_length=14, records=None):
+def uneven_rows(processors=(), criteria=(), max_length=14):
     """Return four rows of 6, 8, 7 and 6 tokens, the last of them not active."""
     prompts = torch.randint(0, 11, (4, 6))
-    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria), records)
+    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
     for row, count in ((1, 2), (2, 1)):
         text.tokens[row] += torch.randint(2, 11, (count,)).tolist()
     text.rows = [0, 1, 2]
@@ -258,32 +248,3 @@ def test_where_rows_end(name):
         seen |= {(keeps < count, end) for count, keeps, end in zip(counts, kept, finished, strict=True)}
     # Ends in the middle and at the last of the tokens, and none.
     assert seen == {(True, True), (False, True), (False, False)}
-
-
-@pytest.mark.parametrize("own", [[], [EndsWith()]])
-def test_length_and_time_end_rows(own):
-    criteria = [MaxLengthCriteria(9), *own]
-    text = uneven_rows(criteria=criteria, max_length=9)
-    # Drafts may exceed the maximum length.
-    assert text.add(torch.full((3, 4), 7), [4, 4, 1]) == [3, 1, 1]
-    assert [*map(len, text.tokens)] == [9, 9, 8, 6] and text.finished == [True, True, False, False]
-    # A row that waits gets nothing.
-    assert text.add(torch.full((3, 4), 7), [0, 3, 1]) == [0, 0, 1]
-    assert [*map(len, text.tokens)] == [9, 9, 9, 6] and text.unfinished() == []
-    text = uneven_rows(criteria=[*criteria, MaxTimeCriteria(-1.0)], max_length=9)
-    assert text.add(torch.full((3, 2), 7), [1, 1, 1]) == [1, 1, 1]
-    assert text.unfinished() == []
-
-
-def test_criteria_get_the_scores_so_far():
-    seen = []
-
-    class Looks(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            seen.append((input_ids.shape[1], len(scores), scores[-1][:, 0].tolist()))
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    text = uneven_rows(criteria=[Looks()], records={"scores": [torch.zeros(4, 11), torch.zeros(4, 11)]})
-    text.add(torch.full((3, 2), 7), [2, 1, 2], scores=torch.ones(3, 2, 11))
-    # The rows had 6, 8 and 7 tokens.
-    assert seen == [(7, 1, [1, 0, 0, 0]), (8, 2, [1, 0, 1, 0]), (9, 3, [0, 1, 1, 0])]

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-import torch
 
 from ngram_wdr_hf.decoding.draft_depth import DraftKind
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
@@ -85,20 +84,6 @@ def test_trace_up_to_the_end_token(batch_size):
             assert ends == ([len(trace) - 1] if ends or len(trace) < 20 else [])
             assert len(trace) == 20 or ends
     assert found["rejected"] > 0
-
-
-def test_without_drafts_all_tokens_are_the_models():
-    options = {"return_dict_in_generate": True, "prompt_lookup_num_tokens": 0, "num_assistant_tokens": 0, **NO_END}
-    output = generate(model_of("gpt2"), prompts(2), use_mtp=True, **options)
-    assert check_trace(output, 6) == Counter({0: 40})
-    assert output.speculation.num_drafted == [] and output.speculation.draft_acceptance_rate == 0
-
-
-def test_prompt_lookup_alone():
-    options = {"return_dict_in_generate": True, "num_assistant_tokens": 0, "max_new_tokens": 40, **NO_END}
-    output = generate(model_of("gpt2"), {"input_ids": torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7]])}, **options, **DRAFTS)
-    found = check_trace(output, 8)
-    assert set(found) <= {0, -1, "rejected", "dropped"} and found[-1] > 0
 
 
 def test_steps_by_hand():
