@@ -5,9 +5,8 @@ import random
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig
 
-from ngram_wdr_hf import with_ngram_heads
 from ngram_wdr_hf.decoding.draft_costs import ACCELERATOR, CPU, Costs, DraftCosts
 from ngram_wdr_hf.decoding.draft_depth import TRIAL_SHARE, DraftDepth, DraftKind
 from tests.support.tiny import SEQ2SEQ, model_of, tiny_model
@@ -95,10 +94,6 @@ def test_copies():
         depths.append(next((depth for depth, kind in enumerate(copies) if not rule.drafts([kind])), 5))
         rule.learn([copies[: depths[-1]]], [0])
     assert depths[0] > 2 and sum(depth > 0 for depth in depths[20:]) < 0.1 * 180
-    no_heads = DraftDepth(FixedCosts())
-    no_heads.costs_of.costs = Costs([], [0.0, 0.1])
-    no_heads.begin([100], 100)
-    assert no_heads.prefers_lookup(1)
 
 
 def test_same_outcomes_give_the_same_depths():
@@ -138,24 +133,13 @@ def test_kinds_of_drafts():
 
 
 SMALL = {"vocab_size": 2048, "n_embd": 128, "n_layer": 4, "n_head": 4}
-LARGE = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "tie_word_embeddings": True,
-}
 
 
 def large_model():
-    tiny = LlamaConfig(vocab_size=8, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=2)
-    fields = {"ngram_size": 4, "ngram_target": "simple", "ngram_head_reads": "hidden+tokens"}
-    with_heads = with_ngram_heads(LlamaForCausalLM(tiny), **fields)
-    # Without memory for its weights, as costs depend on their shapes only.
+    """A model without memory for its weights, as costs depend on their shapes only."""
+    sizes = {"vocab_size": 49152, "n_embd": 576, "n_layer": 30, "n_head": 9}
     with torch.device("meta"):
-        return type(with_heads)(type(with_heads.config)(**LARGE, **fields))
+        return tiny_model(**sizes, ngram_target="simple", ngram_head_reads="hidden+tokens")
 
 
 def costs_of(model, draft_vocab_size=None, speed=CPU, **options) -> DraftCosts:

@@ -126,13 +126,9 @@ def test_up_to_the_last_position(kind, ensemble_lambda):
     # A token that about half of the rows have is an end that the others never come to.
     end = min(range(2, VOCAB_SIZE), key=lambda token: abs(int((texts == token).any(1).sum()) - 4))
     some_end = {**NO_END, "eos_token_id": end}
-    for one, length, ends in (
-        (inputs, POSITIONS, some_end),
-        (inputs, POSITIONS + 1, NO_END),
-        (row, POSITIONS, NO_END),
-    ):
-        (output,) = assert_same_text(model, one, max_length=length, **options, **ends)
-        assert output.sequences.shape[1] == length
+    for one, more, ends in ((inputs, 0, some_end), (inputs, 1, NO_END), (row, 1, NO_END)):
+        (output,) = assert_same_text(model, one, max_length=POSITIONS + more, **options, **ends)
+        assert output.sequences.shape[1] == POSITIONS + more
         assert bool((output.sequences[:, -1] == PAD).any()) == (ends is some_end)
         assert output.speculation.mean_acceptance_length > 1
 
