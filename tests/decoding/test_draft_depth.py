@@ -82,15 +82,14 @@ def test_expensive_heads_are_tried():
 
 
 def test_copies():
-    """Prompt lookup drafts even if heads had no gain; useless copies cost little, too."""
+    """Prompt lookup drafts even if heads had no gain. Useless copies are given up, too."""
     rule, copies = DraftDepth(FixedCosts()), [DraftKind.of_lookup(1 + depth) for depth in range(5)]
     for _ in range(100):
         step(rule, UNSURE, 0)
-    rule.begin([100], 100)
-    assert rule.prefers_lookup(1) and rule.drafts([DraftKind.of_lookup(3)])
     depths = []
     for _ in range(200):
         rule.begin([100], 100)
+        assert rule.prefers_lookup(3) or rule.is_trial
         depths.append(next((depth for depth, kind in enumerate(copies) if not rule.drafts([kind])), 5))
         rule.learn([copies[: depths[-1]]], [0])
     assert depths[0] > 2 and sum(depth > 0 for depth in depths[20:]) < 0.1 * 180
@@ -166,25 +165,22 @@ def test_bytes_that_are_read():
 def test_costs_grow_with_sizes():
     small, large = tiny_model(**SMALL), large_model()
     costs, fewer = costs_of(large).at(1, 0), costs_of(large, draft_vocab_size=3000).at(1, 0)
-    # A larger model pays less for its heads; with a shortlist, any model does.
+    # A larger model pays less for its heads; with a shortlist, any model does. A head that reads more tokens is larger.
     assert fewer.heads[0] < costs.heads[0] < costs_of(small).at(1, 0).heads[0]
-    # A head that reads more tokens is larger. One token takes as long as two, but for the work around them.
-    assert fewer.checks == costs.checks and fewer.heads == sorted(fewer.heads) and fewer.heads[0] < fewer.heads[2]
+    assert fewer.checks == costs.checks and fewer.heads[0] < fewer.heads[1] < fewer.heads[2]
+    # One token takes as long as two, but for the work around them.
     assert costs.checks[0] == 0 < costs.checks[1] < 0.02 < costs.checks[2] < costs.checks[3]
-    for depth in (3, 8):
-        checks = [costs_of(large).at(num_rows, 0).checks[depth] for num_rows in (1, 4, 16, 64)]
-        assert checks[0] == min(checks) and max(checks) < depth
+    assert costs.checks[3] < costs_of(large).at(8, 0).checks[3] < 3
     # Rows are shifted in the cache, the more expensive the longer the text.
     batch = costs_of(large)
     batch.cache_bytes = 30 * 2 * 192 * 4
     assert batch.at(8, 500).checks[1] > batch.at(8, 0).checks[1] and batch.at(8, 500) is batch.at(8, 501)
     sampling, sorting = (costs_of(large, do_sample=True, **options).at(1, 0) for options in ({}, {"top_p": 0.9}))
-    for one, other in ((costs, sampling), (sampling, sorting)):
-        assert one.heads[0] < other.heads[0] and one.checks[1] < other.checks[1]
-    # On an accelerator, calls cost more than weights.
+    assert costs.heads[0] < sampling.heads[0] < sorting.heads[0]
+    assert costs.checks[1] < sampling.checks[1] < sorting.checks[1]
+    # On an accelerator, a pass over a few tokens costs hardly more than one.
     assert DraftCosts(large, GenerationConfig(), 3, 8, 6000).speed is ACCELERATOR
-    fast = costs_of(large, 6000, ACCELERATOR).at(1, 0)
-    assert fast.checks[8] < 0.05 and fast.heads[0] < 0.05
+    assert costs_of(large, 6000, ACCELERATOR).at(1, 0).checks[8] < 0.05
 
 
 def test_given_costs():

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
+from ngram_wdr_hf.decoding.statistics import SpeculationStatistics
 from tests.support.options import DRAFTING, DRAFTS, END, NO_END, PAD
 from tests.support.side_by_side import generate
 from tests.support.tiny import SEQ2SEQ, VOCAB_SIZE, left_pad
@@ -44,15 +45,9 @@ def assert_same_text(model, inputs: dict[str, torch.Tensor], *ways: str, **optio
     return outputs
 
 
-def summary(statistics) -> Counter:
-    drafted, accepted = sum(statistics.num_drafted), sum(statistics.num_accepted)
-    counts = {"accepted": accepted, "rejected": drafted - accepted, "copied": statistics.num_copied}
-    return Counter({**counts, "tokens": statistics.num_tokens, "row forwards": statistics.num_row_forwards})
-
-
 @pytest.mark.parametrize("kind", SIZES)
 def test_same_text_as_plain_decoding(kind, target, ensemble_lambda):
-    model, counts = trained(kind, target), {way: Counter() for way in DRAFTING}
+    model, counts = trained(kind, target), {way: SpeculationStatistics() for way in DRAFTING}
     num_unevenly_ended = num_cut = 0
     for i, batch_size in enumerate(BATCH_SIZES):
         inputs = batch(kind, batch_size, seed=1000 * (kind[1] or 6) + 100 * int(10 * ensemble_lambda) + i)
@@ -62,28 +57,27 @@ def test_same_text_as_plain_decoding(kind, target, ensemble_lambda):
         lengths, has_ended = (new != PAD).sum(1), (new == END).any(1)
         for way, output in zip(ways, outputs, strict=True):
             assert output.speculation.num_tokens == lengths.sum()
-            counts[way] += summary(output.speculation)
+            counts[way] += output.speculation
         num_unevenly_ended += len(lengths[has_ended].unique()) > 1
         num_cut += int((~has_ended).sum())
     # All cases have come.
     assert num_unevenly_ended > 1 and num_cut > 2
     for way in ("always", "heads only, always"):
-        assert counts[way]["accepted"] > 0 and counts[way]["rejected"] > 0, way
-        assert (counts[way]["copied"] > 0) == (way == "always")
-        assert kind[0] != "gpt2" or counts[way]["tokens"] > 1.1 * counts[way]["row forwards"], way
+        assert 0 < counts[way].draft_acceptance_rate < 1, way
+        assert (counts[way].num_copied > 0) == (way == "always")
+        assert kind[0] != "gpt2" or counts[way].mean_acceptance_length > 1.1, way
 
 
 @pytest.mark.parametrize("way", ["as it pays", "heads only, as it pays"])
 @pytest.mark.parametrize(("size", "target"), [(5, "wdr"), (3, "simple")])
 def test_single_rows(size, target, way, ensemble_lambda):
     """Single rows get drafts at the default costs."""
-    model, language, count = trained_model(size, target), Language(5), Counter()
+    model, language, counts = trained_model(size, target), Language(5), SpeculationStatistics()
     for _ in range(6):
         inputs = {"input_ids": language.prompt(LONGEST_PROMPT)[None]}
         (output,) = assert_same_text(model, inputs, way, ensemble_lambda=ensemble_lambda, **NO_END)
-        count += summary(output.speculation)
-    assert count["accepted"] > 0 and count["rejected"] > 0
-    assert count["tokens"] > count["row forwards"]
+        counts += output.speculation
+    assert 0 < counts.draft_acceptance_rate < 1 and counts.mean_acceptance_length > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,16 +64,11 @@ def test_caches(layer):
     assert_refused("use_mtp", "Static", model=model_of("t5"), inputs=prompts(1, "t5"), cache_implementation="static")
 
 
-@pytest.mark.parametrize("name", ["assistant_model", "assistant_early_exit", "assistant_ensemble_weight"])
-def test_other_drafts(name):
-    value = {"assistant_model": plain_model(), "assistant_early_exit": 1, "assistant_ensemble_weight": 0.5}[name]
-    assert_refused("use_mtp", f"`{name}`", **{name: value})
-
-
-def test_models():
+def test_other_ways_to_decode_and_models():
+    for name, value in {"assistant_model": plain_model(), "assistant_early_exit": 1, "synced_gpus": True}.items():
+        assert_refused("use_mtp", "sharded" if name == "synced_gpus" else f"`{name}`", **{name: value})
     assert_refused("use_mtp", "ngram_size", model=tiny_model(ngram_size=1))
     assert_refused("use_mtp", model=tiny_reformer())
-    assert_refused("use_mtp", "sharded", synced_gpus=True)
     training = tiny_backbone("llama").train()
     training.gradient_checkpointing_enable()
     assert_refused("use_mtp", "model.eval()", model=training)
@@ -131,14 +126,3 @@ def test_draft_vocab_size_larger_than_the_vocabulary():
     assert_refused(*names, draft_vocab_size=VOCAB_SIZE + 1)
     assert_refused(*names, model=tiny_model(draft_vocab_size=VOCAB_SIZE + 1))
     generate(tiny_model(), prompts(1), draft_vocab_size=VOCAB_SIZE, **DRAFTS)
-
-
-@pytest.mark.parametrize("use_mtp", [False, True])
-def test_misspelled_option(use_mtp):
-    with pytest.raises(TypeError, match="draft_threshold"):
-        generate(tiny_model(), prompts(1), use_mtp=use_mtp, draft_treshold=0.1)
-
-
-def test_one_class_of_errors():
-    with pytest.raises(CannotDraft):
-        generate(tiny_model(), prompts(1), num_beams=2, use_mtp=True)

