@@ -165,7 +165,7 @@ def test_bytes_that_are_read():
 def test_costs_grow_with_sizes():
     small, large = tiny_model(**SMALL), large_model()
     costs, fewer = costs_of(large).at(1, 0), costs_of(large, draft_vocab_size=3000).at(1, 0)
-    # A larger model pays less for its heads; with a shortlist, any model does. A head that reads more tokens is larger.
+    # A larger model pays less for its heads; with a shortlist, any model does.
     assert fewer.heads[0] < costs.heads[0] < costs_of(small).at(1, 0).heads[0]
     assert fewer.checks == costs.checks and fewer.heads[0] < fewer.heads[1] < fewer.heads[2]
     # One token takes as long as two, but for the work around them.

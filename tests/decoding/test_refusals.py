@@ -4,7 +4,6 @@ import pytest
 import torch
 import transformers
 from peft import PromptTuningConfig, get_peft_model
-from transformers import QuantizedCache, StaticCache
 from transformers.generation import SynthIDTextWatermarkingConfig
 
 from ngram_wdr_hf import with_ngram_heads
@@ -14,7 +13,7 @@ from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, NO_END
 from tests.support.reformer import tiny_reformer
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
-from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, model_of, plain_model, prompts, random_ids, tiny_model
+from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, plain_model, prompts, random_ids, tiny_model
 
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 WATERMARK = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[11, 5, 7])
@@ -31,10 +30,6 @@ REFUSED = {
     "prefix": ({"prefix_allowed_tokens_fn": lambda row, ids: [3, 4]}, "PrefixConstrainedLogitsProcessor"),
     "attentions": ({"output_attentions": True, **DICT}, "`output_attentions=True`"),
     "hidden states": ({"output_hidden_states": True, **DICT}, "`output_hidden_states=True`"),
-}
-CACHES = {
-    "StaticLayer": lambda config: StaticCache(config=config, max_cache_len=40),
-    "Fp8QuantizedLayer": lambda config: QuantizedCache("fp8", config),
 }
 
 
@@ -54,14 +49,6 @@ def test_options(name, batch_size):
     model.set_attn_implementation("eager")
     assert_refused("use_mtp", word, model=model, inputs=prompts(batch_size), **options)
     generate(model, prompts(batch_size), **options)
-
-
-@pytest.mark.parametrize("layer", CACHES)
-def test_caches(layer):
-    model = tiny_model()
-    assert_refused("use_mtp", layer, model=model, past_key_values=CACHES[layer](model.config))
-    generate(model, prompts(1), past_key_values=CACHES[layer](model.config))
-    assert_refused("use_mtp", "Static", model=model_of("t5"), inputs=prompts(1, "t5"), cache_implementation="static")
 
 
 def test_other_ways_to_decode_and_models():

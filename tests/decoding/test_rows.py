@@ -7,7 +7,6 @@ import torch
 from transformers import (
     DynamicCache,
     Gemma2Config,
-    LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -15,11 +14,6 @@ from transformers import (
 from transformers.generation import (
     EosTokenCriteria,
     MaxLengthCriteria,
-    MinLengthLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
 )
 
 from ngram_wdr_hf.decoding.cache_history import history_of, layers_and_history
@@ -117,48 +111,15 @@ def test_cache_of_rows_that_keep_different_numbers(types, lengths, has_history):
         assert was_ragged
 
 
-class AddLengthAndRow(LogitsProcessor):
-    """Writes on what it is given; depends on the length, the row and the last token."""
-
-    def __call__(self, input_ids, scores):
-        scores[:, 0] += input_ids.shape[1]
-        scores[:, 1] += torch.arange(len(scores)) * input_ids[:, -1]
-        return scores
-
-
-PROCESSORS = {
-    "none": [],
-    "pointwise": [TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)],
-    "length and row": [MinLengthLogitsProcessor(9, 0), AddLengthAndRow()],
-    "text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
-}
-
-
-def uneven_rows(processors=(), criteria=(), max_length=14):
+def uneven_rows(criteria, max_length):
     """Return four rows of 6, 8, 7 and 6 tokens, the last of them not active."""
     prompts = torch.randint(0, 11, (4, 6))
-    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
+    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(), criteria)
     for row, count in ((1, 2), (2, 1)):
         text.tokens[row] += torch.randint(2, 11, (count,)).tolist()
     text.rows = [0, 1, 2]
     assert text.longest == 8
     return text
-
-
-@pytest.mark.parametrize("num_scores", [1, 2, 4])
-@pytest.mark.parametrize("name", PROCESSORS)
-def test_processors_see_what_plain_decoding_shows(name, num_scores):
-    text, drafts = uneven_rows(PROCESSORS[name]), torch.randint(0, 11, (3, 3))
-    scores = torch.randn(3, num_scores, 11)
-    before = scores.clone()
-    processed = text.process(scores, drafts)
-    for i, row in enumerate(text.rows):
-        for step in range(num_scores):
-            known = text.tokens[row] + drafts[i, : 3 - num_scores + 1 + step].tolist()
-            # The text is repeated for all rows, so that the row keeps its index.
-            ids, batch_scores = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
-            torch.testing.assert_close(processed[i, step], text.processors(ids, batch_scores)[row])
-    assert name == "none" or not torch.equal(processed, before)
 
 
 class EndsWith(StoppingCriteria):
@@ -199,7 +160,7 @@ def test_where_rows_end(name):
     for seed in range(60):
         torch.manual_seed(seed)
         criteria = StoppingCriteriaList([*CRITERIA[name], MaxLengthCriteria(11)])
-        text = uneven_rows(criteria=criteria, max_length=11)
+        text = uneven_rows(criteria, max_length=11)
         new, counts = torch.randint(0, 10, (3, 4)), torch.randint(1, 5, (3,)).tolist()
         if seed % 3 == 0:
             new[:, :2] = torch.tensor([5, 6])
