@@ -147,6 +147,8 @@ class NgramGenerationMixin(DraftVocabularyMixin):
                 if use_mtp or not default:
                     raise
                 _warn_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
+                # Transformers would take it for drafts of its own.
+                arguments = self._ngram_with_options(arguments, prompt_lookup_num_tokens=None)
         if any(source.get("use_mtp") for source in sources[1:]):
             arguments = self._ngram_with_options(arguments, use_mtp=False)
         return super().generate(**arguments)
@@ -200,7 +202,8 @@ class NgramGenerationMixin(DraftVocabularyMixin):
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
         configs = [vars(config) for config in (generation_config, self.generation_config) if config is not None]
         given = next(filter(None, (_select(config, ENSEMBLE_ARGUMENTS) for config in configs)), {})
-        if self.ngram_ensemble(**given) != 0:
+        # Its forward passes take the configuration's.
+        if self.ngram_ensemble() != 0 or self.ngram_ensemble(**given) != 0:
             raise ValueError(
                 "The ensemble is not supported by continuous batching, whose paged cache cannot store its history: "
                 "set `model.config.ensemble_lambda = 0`, or use `generate`."
