@@ -2,9 +2,9 @@
 
 import pytest
 
-from ngram_wdr_hf.decoding import speculative_decoding
+from ngram_wdr_hf.decoding import drafter
 
 
 @pytest.fixture(autouse=True)
 def products_of_large_models(monkeypatch):
-    monkeypatch.setattr(speculative_decoding, "CACHE_BYTES", 0)
+    monkeypatch.setattr(drafter, "CACHE_BYTES", 0)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ngram_wdr_hf.decoding import speculative_decoding
+from ngram_wdr_hf.decoding import drafter
 from ngram_wdr_hf.decoding.cpu_products import MOST_TOKENS, CpuProducts, linear
 from tests.support.backbones import tiny_backbone
 from tests.support.options import DRAFTS
@@ -60,6 +60,6 @@ def test_switch(vectors, monkeypatch):
         generate(model, prompts(1), **options)
         assert bool(vectors) == is_used
     vectors.clear()
-    monkeypatch.setattr(speculative_decoding, "CACHE_BYTES", model.get_memory_footprint())
+    monkeypatch.setattr(drafter, "CACHE_BYTES", model.get_memory_footprint())
     generate(model, prompts(1), **DRAFTS)
     assert not vectors
