@@ -27,12 +27,11 @@ def test_report(benchmark, tmp_path, capsys):
     tokenizer.chat_template = "{% for message in messages %}w5 {{ message['content'] }} {% endfor %}w6"
     for part in (tiny_model(), tokenizer):
         part.save_pretrained(tmp_path)
-    prompts = tmp_path / "prompts"
     lines = [{"messages": [{"role": "user", "content": "w2 w3"}]}, {"prompt": "w7 w8"}]
-    prompts.write_text("\n".join(map(json.dumps, lines)))
-    options = ["--model", str(tmp_path), "--prompts", str(prompts), "--rounds", "1", "--new-tokens", "12"]
+    (tmp_path / "prompts").write_text("\n".join(map(json.dumps, lines)))
+    options = f"--model {tmp_path} --prompts {tmp_path / 'prompts'} --rounds 1 --new-tokens 12 --threads 1"
     with pytest.raises(SystemExit) as ended:
-        benchmark.main([*options, "--threads", "1", "--batch-size", "1", "--batch-size", "2"])
+        benchmark.main([*options.split(), "--batch-size", "1", "--batch-size", "2"])
     assert not ended.value.code
     printed = capsys.readouterr().out
     assert "greedy, batch size 2" in printed and "sampling, temperature 0.7, top-p 0.9, batch size 1" in printed

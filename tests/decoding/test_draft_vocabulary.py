@@ -118,8 +118,7 @@ def test_checkpoints_without_tokens(tmp_path, make):
     loaded = WDRNgramGPT2LMHeadModel.from_pretrained(tmp_path, draft_vocab_size=30)
     assert_tokens(loaded, range(30))
     assert were_drafts_right(generate(loaded, prompts(4), **EVERYTHING, **DRAFTS))
-    without_heads = tiny_model(ngram_size=1, draft_vocab_size=5)
-    assert list(without_heads.state_dict()) == list(plain_model().state_dict())
+    assert not hasattr(tiny_model(ngram_size=1, draft_vocab_size=5), "draft_token_ids")
 
 
 CHANGED = {4: TOKENS[:4], 9: [*TOKENS, 0, 1, 3], VOCAB_SIZE: range(VOCAB_SIZE), None: None}

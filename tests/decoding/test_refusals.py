@@ -13,9 +13,8 @@ from tests.support.errors import raises_naming
 from tests.support.options import DRAFTS, NO_END
 from tests.support.reformer import tiny_reformer
 from tests.support.side_by_side import assert_same_generation, generate, generate_both, were_drafts_right
-from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, plain_model, prompts, random_ids, tiny_model
+from tests.support.tiny import LLAMA_SIZES, plain_model, prompts, random_ids, tiny_model
 
-TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 WATERMARK = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[11, 5, 7])
 DICT = {"return_dict_in_generate": True}
 # The options, and a word of the error. Without drafts, all of them work.
@@ -85,7 +84,8 @@ ROPES = {
 def test_positions_that_change_with_the_length(name):
     """Up to that length, drafts are right; beyond it, the positions of all earlier tokens change."""
     backbone = getattr(transformers, name)
-    sizes = {**LLAMA_SIZES, **TOKENS, "max_position_embeddings": 200, **ROPES[name], "initializer_range": 0.3}
+    sizes = {**LLAMA_SIZES, "eos_token_id": 0, "max_position_embeddings": 200, "initializer_range": 0.3}
+    sizes |= ROPES[name]
     model = with_ngram_heads(backbone(backbone.config_class(**sizes))).double().eval()
     assert_refused("use_mtp", "24", "max_new_tokens", model=model, max_new_tokens=19, **NO_END)
     plain, drafted = generate_both(model, prompts(1), max_new_tokens=18, **NO_END)
@@ -106,10 +106,3 @@ def test_values(name, value):
     # Without `use_mtp=True` they have no effect, so that one configuration serves both.
     if name != "num_assistant_tokens":
         assert torch.equal(generate(tiny_model(), prompts(1), **{name: 0.5}), generate(tiny_model(), prompts(1)))
-
-
-def test_draft_vocab_size_larger_than_the_vocabulary():
-    names = ("`draft_vocab_size`", str(VOCAB_SIZE + 1), str(VOCAB_SIZE))
-    assert_refused(*names, draft_vocab_size=VOCAB_SIZE + 1)
-    assert_refused(*names, model=tiny_model(draft_vocab_size=VOCAB_SIZE + 1))
-    generate(tiny_model(), prompts(1), draft_vocab_size=VOCAB_SIZE, **DRAFTS)

@@ -4,17 +4,8 @@ import random
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    Gemma2Config,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
-from transformers.generation import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-)
+from transformers import DynamicCache, Gemma2Config, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 
 from ngram_wdr_hf.decoding.cache_history import history_of, layers_and_history
 from ngram_wdr_hf.decoding.ragged_cache import RaggedCache
@@ -22,8 +13,6 @@ from ngram_wdr_hf.decoding.row_texts import RowTexts
 
 WINDOW = 6
 CPU = torch.device("cpu")
-
-
 TYPES = [["full"] * 2, ["sliding"] * 2, ["full", "sliding"]]
 
 
