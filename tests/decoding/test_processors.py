@@ -136,8 +136,10 @@ def test_criteria(name, batch_size):
     options = {"stopping_criteria": CRITERIA[name]}
     plain, speculative = generate_both(model_of("gpt2", seed=1), prompts(batch_size), **options)
     assert torch.equal(speculative.sequences, plain.sequences)
-    assert 0 < len(speculative.scores) == len(plain.scores)
     assert speculative.speculation.num_tokens < 20 * batch_size
+    for step, (actual, wanted) in enumerate(zip(speculative.scores, plain.scores, strict=True)):
+        is_over = torch.tensor([step >= len(trace) for trace in speculative.speculation.trace])
+        torch.testing.assert_close(actual, wanted.masked_fill(is_over[:, None], 0.0), rtol=0, atol=1e-4)
 
 
 def test_finished_row_stays_finished():
