@@ -164,6 +164,8 @@ class SpeculativeDecoding:
         inputs |= {"logits_to_keep": width, "return_last_hidden_state": True, "return_dict": True}
         with self.drafter.products(tokens.numel()):
             outputs = self.model(**inputs)
+        if outputs.logits.shape[1] != width:
+            refuse("a wrapper that reads one token at a time, such as prompt tuning", "use the model itself")
         self.cache.attention_mask = mask
         self.statistics.count_forward(len(self.text.unfinished()))
         return outputs

@@ -147,6 +147,8 @@ class NgramGenerationMixin(DraftVocabularyMixin):
                 if use_mtp or not default:
                     raise
                 _warn_once(f"Decoding without the drafts that this model makes by default. {obstacle}")
+                # Transformers would take it for drafts of its own.
+                arguments = self._ngram_with_options(arguments, prompt_lookup_num_tokens=None)
         if any(source.get("use_mtp") for source in sources[1:]):
             arguments = self._ngram_with_options(arguments, use_mtp=False)
         return super().generate(**arguments)
@@ -185,13 +187,23 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             options = {name: value for name, value in options.items() if name in unset | arguments.keys()}
         return {**arguments, "generation_config": config, **options}
 
-    def prepare_inputs_for_generation(self, *args, ngram_ensemble: Mapping[str, Any] | None = None, **kwargs):
+    def prepare_inputs_for_generation(
+        self,
+        *args,
+        # Named, as Transformers asks this signature whether the model takes it.
+        inputs_embeds: torch.Tensor | None = None,
+        ngram_ensemble: Mapping[str, Any] | None = None,
+        **kwargs,
+    ):
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
         return {**super().prepare_inputs_for_generation(*args, **kwargs), **(ngram_ensemble or {})}
 
     def init_continuous_batching(self, generation_config: GenerationConfig | None = None, *args, **kwargs):
         configs = [vars(config) for config in (generation_config, self.generation_config) if config is not None]
         given = next(filter(None, (_select(config, ENSEMBLE_ARGUMENTS) for config in configs)), {})
-        if self.ngram_ensemble(**given) != 0:
+        # Its forward passes take the configuration's.
+        if self.ngram_ensemble() != 0 or self.ngram_ensemble(**given) != 0:
             raise ValueError(
                 "The ensemble is not supported by continuous batching, whose paged cache cannot store its history: "
                 "set `model.config.ensemble_lambda = 0`, or use `generate`."

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ngram_wdr_hf.decoding import few_tokens
+from ngram_wdr_hf.decoding import drafter
 
 
 @pytest.fixture(autouse=True)
 def products_of_large_models(monkeypatch):
-    monkeypatch.setattr(few_tokens, "CACHE_BYTES", 0)
+    monkeypatch.setattr(drafter, "CACHE_BYTES", 0)

@@ -3,98 +3,50 @@
 import copy
 import pickle
 import sys
-from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
-from transformers import (
-    Cache,
-    DynamicCache,
-    DynamicLayer,
-    EncoderDecoderCache,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    StaticCache,
-)
-from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Fp8QuantizedLayer
+from transformers import Cache, DynamicCache, EncoderDecoderCache, Lfm2Config, Lfm2ForCausalLM, StaticCache
 
-from ngram_wdr_hf import WDRNgramMistralConfig, WDRNgramMistralForCausalLM, with_ngram_heads
-from ngram_wdr_hf.decoding import cache_history as history
-from ngram_wdr_hf.decoding.cache_history import NgramHistory, history_of, layers_and_history, self_attention_of
+from ngram_wdr_hf import with_ngram_heads
+from ngram_wdr_hf.decoding.cache_history import NgramHistory, history_of, layers_and_history
+from tests.support.backbones import tiny_backbone
 from tests.support.options import DRAFTS, EVERYTHING
-from tests.support.side_by_side import generate, were_drafts_right
+from tests.support.side_by_side import assert_same_generation, generate, were_drafts_right
 from tests.support.tiny import LLAMA_SIZES, model_of, random_ids
 
-SIZES = {**LLAMA_SIZES, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
-
-
-def sliding_model():
-    return WDRNgramMistralForCausalLM(WDRNgramMistralConfig(**SIZES, sliding_window=4))
+ENSEMBLE = {"ensemble_lambda": 0.6}
 
 
 def hybrid_model():
     """A model whose first layer has no attention."""
-    config = Lfm2Config(**SIZES, layer_types=["conv", "full_attention"], block_multiple_of=16)
-    return with_ngram_heads(Lfm2ForCausalLM(config))
+    sizes = {**LLAMA_SIZES, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
+    config = Lfm2Config(**sizes, layer_types=["conv", "full_attention"], block_multiple_of=16)
+    return with_ngram_heads(Lfm2ForCausalLM(config)).double().eval()
 
 
-MODELS = {
-    "gpt2": lambda: model_of("gpt2"),
-    "marian": lambda: model_of("marian"),
-    "mistral": sliding_model,
-    "lfm2": hybrid_model,
-}
 CACHES = {
-    "lazy": ("gpt2", lambda config: DynamicCache()),
-    "dynamic": ("gpt2", lambda config: DynamicCache(config=config)),
-    "static": ("gpt2", lambda config: StaticCache(config=config, max_cache_len=16)),
-    "sliding": ("mistral", lambda config: DynamicCache(config=config)),
-    "hybrid": ("lfm2", lambda config: DynamicCache(config=config)),
-    "encoder-decoder": ("marian", lambda config: EncoderDecoderCache(DynamicCache(), DynamicCache())),
+    "lazy": (lambda: model_of("gpt2"), lambda config: DynamicCache()),
+    "dynamic": (lambda: model_of("gpt2"), lambda config: DynamicCache(config=config)),
+    "static": (lambda: model_of("gpt2"), lambda config: StaticCache(config=config, max_cache_len=16)),
+    "sliding": (lambda: tiny_backbone("mistral"), lambda config: DynamicCache(config=config)),
+    "hybrid": (hybrid_model, lambda config: DynamicCache(config=config)),
+    "encoder-decoder": (lambda: model_of("marian"), lambda _: EncoderDecoderCache(DynamicCache(), DynamicCache())),
 }
-
-
-def pickled(cache: Cache, ids: torch.Tensor) -> tuple[Cache, torch.Tensor]:
-    return pickle.loads(pickle.dumps(cache)), ids
-
-
-def copied(cache: Cache, ids: torch.Tensor) -> tuple[Cache, torch.Tensor]:
-    copy_of_it = copy.deepcopy(cache)
-    # What happens to the original does not reach the copy.
-    cache.reset()
-    return copy_of_it, ids
-
-
-def done(name: str, argument, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
-    """Return a function that calls a method of the cache, and makes the same change to the tokens in it."""
-
-    def do(cache: Cache, ids: torch.Tensor) -> tuple[Cache, torch.Tensor]:
-        arguments = () if argument is None else (argument,)
-        getattr(cache, name)(*arguments)
-        return cache, change(ids)
-
-    return do
-
-
 ORDER = torch.tensor([2, 0, 0])
+# What is done to a cache, and to the tokens in it.
 VERBS = {
-    "reorder": done("reorder_cache", ORDER, lambda ids: ids[ORDER]),
-    "select": done("batch_select_indices", ORDER[:2], lambda ids: ids[ORDER[:2]]),
-    "repeat": done("batch_repeat_interleave", 2, lambda ids: ids.repeat_interleave(2, dim=0)),
-    "crop": done("crop", -2, lambda ids: ids[:, :-2]),
-    "reset": done("reset", None, lambda ids: ids[:, :0]),
-    "copy": copied,
-    "pickle": pickled,
+    "reorder": (lambda cache: cache.reorder_cache(ORDER), lambda ids: ids[ORDER]),
+    "select": (lambda cache: cache.batch_select_indices(ORDER[:2]), lambda ids: ids[ORDER[:2]]),
+    "repeat": (lambda cache: cache.batch_repeat_interleave(2), lambda ids: ids.repeat_interleave(2, dim=0)),
+    "crop": (lambda cache: cache.crop(-2), lambda ids: ids[:, :-2]),
+    "reset": (lambda cache: cache.reset(), lambda ids: ids[:, :0]),
+    "copy": (copy.deepcopy, lambda ids: ids),
+    "pickle": (lambda cache: pickle.loads(pickle.dumps(cache)), lambda ids: ids),
 }
 # Transformers' own layers have no such method.
 IMPOSSIBLE = {("static", verb) for verb in ("select", "repeat", "crop")} | {("hybrid", "select"), ("hybrid", "repeat")}
-
-
-@pytest.fixture(scope="module")
-def models():
-    torch.manual_seed(0)
-    return {name: make().double().eval() for name, make in MODELS.items()}
 
 
 def read(model, ids: torch.Tensor, **options):
@@ -104,47 +56,51 @@ def read(model, ids: torch.Tensor, **options):
     return model(ids, **options)
 
 
-@pytest.mark.parametrize(("kind", "verb"), [pair for pair in product(CACHES, VERBS) if pair not in IMPOSSIBLE])
-@torch.no_grad()
-def test_verbs_reach_the_history(models, kind, verb):
-    name, make = CACHES[kind]
-    model = models[name]
-    cache, ids = make(model.config), random_ids(3, 7)
-    cache.activate_past_recording()
-    read(model, ids, past_key_values=cache, ensemble_lambda=0.6)
-    cache, ids = VERBS[verb](cache, ids)
-    # Twice, as what a step leaves in the cache counts as well.
-    for step in range(2):
-        ids = torch.cat([ids, random_ids(len(ids), 2, seed=step)], dim=1)
-        cached = read(model, ids[:, -2:], past_key_values=cache, ensemble_lambda=0.6).logits
-        anew = read(model, ids, use_cache=False, ensemble_lambda=0.6).logits[:, -2:]
-        torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
-    plain = read(model, ids, use_cache=False, ensemble_lambda=0.0).logits[:, -2:]
+def assert_as_anew(model, cache: Cache, ids: torch.Tensor, num_new: int) -> None:
+    """Read the last tokens with the cache, and compare with a forward pass over all of them."""
+    cached = read(model, ids[:, -num_new:], past_key_values=cache, **ENSEMBLE).logits
+    anew = read(model, ids, use_cache=False, **ENSEMBLE).logits[:, -num_new:]
+    torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
+    plain = read(model, ids, use_cache=False).logits[:, -num_new:]
     assert (anew - plain).abs().max() > 0.1
 
 
-# A sliding window can be cropped by the tokens of one forward pass only.
-@pytest.mark.parametrize(
-    ("kind", "is_before"),
-    [("lazy", True), ("dynamic", True), ("dynamic", False), ("sliding", False), ("encoder-decoder", True)],
-)
+@pytest.mark.parametrize(("kind", "verb"), [pair for pair in product(CACHES, VERBS) if pair not in IMPOSSIBLE])
 @torch.no_grad()
-def test_tokens_read_without_the_ensemble(models, kind, is_before):
-    """They are in the cache, but not in the history: a crop that removes them, or ends after them, leaves it alone."""
-    name, make = CACHES[kind]
-    model, cache, ids = models[name], make(models[name].config), random_ids(2, 12)
+def test_verbs_reach_the_history(kind, verb):
+    model, cache, ids = CACHES[kind][0](), None, random_ids(3, 7)
+    cache = CACHES[kind][1](model.config)
     cache.activate_past_recording()
-    read(model, ids[:, :6], past_key_values=cache, ensemble_lambda=0.6)
-    read(model, ids[:, 6:9], past_key_values=cache, ensemble_lambda=0.0)
-    if is_before:
-        # The ensemble starts anew after them.
-        read(model, ids[:, 9:], past_key_values=cache, ensemble_lambda=0.6)
-        cache.crop(-3)
-    cache.crop(-3)
-    assert self_attention_of(cache).layers[0].ngram_history.get_seq_length() == 6
-    cached = read(model, ids[:, 6:8], past_key_values=cache, ensemble_lambda=0.6).logits
-    anew = read(model, ids[:, :8], use_cache=False, ensemble_lambda=0.6).logits[:, -2:]
-    torch.testing.assert_close(cached, anew, rtol=0, atol=1e-9)
+    read(model, ids, past_key_values=cache, **ENSEMBLE)
+    do, change = VERBS[verb]
+    cache, original, ids = do(cache) or cache, cache, change(ids)
+    if cache is not original:
+        # What happens to the original does not reach the copy.
+        original.reset()
+    # Twice, as what a step leaves in the cache counts as well.
+    for step in range(2):
+        ids = torch.cat([ids, random_ids(len(ids), 2, seed=step)], dim=1)
+        assert_as_anew(model, cache, ids, 2)
+
+
+@pytest.mark.parametrize("kind", ["lazy", "dynamic", "sliding", "encoder-decoder"])
+@torch.no_grad()
+def test_tokens_read_without_the_ensemble(kind):
+    """They are in the cache, but not in the history, which begins anew after them."""
+    model, ids = CACHES[kind][0](), random_ids(2, 12)
+    cache = CACHES[kind][1](model.config)
+    cache.activate_past_recording()
+    read(model, ids[:, :6], past_key_values=cache, **ENSEMBLE)
+    read(model, ids[:, 6:9], past_key_values=cache)
+    # A crop that removes them leaves the history alone.
+    cropped = copy.deepcopy(cache)
+    cropped.crop(-3)
+    assert_as_anew(model, cropped, ids[:, :8], 2)
+    after = read(model, ids[:, 9:11], past_key_values=cache, **ENSEMBLE).logits
+    # The first token has no history, the second has the first.
+    plain = read(model, ids[:, :11], use_cache=False).logits[:, -2:]
+    torch.testing.assert_close(after[:, 0], plain[:, 0], rtol=0, atol=1e-9)
+    assert (after[:, 1] - plain[:, 1]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("drafted_lambda", [0.0, 0.4])
@@ -153,64 +109,44 @@ def test_drafts_after_tokens_without_the_ensemble(drafted_lambda):
     """A batch with drafts shifts rows of the cache. The history follows, unless it ends before the drafts."""
     model, ids = model_of("gpt2", ensemble_lambda=0.4), random_ids(3, 9, seed=5)
     options = {"eos_token_id": [0, 5, 9], "pad_token_id": 1, "ensemble_lambda": drafted_lambda, **EVERYTHING}
-    caches = []
+    outputs = []
     for drafts in ({}, DRAFTS):
         cache = DynamicCache()
         for part, value in ((ids[:, :4], 0.4), (ids[:, 4:6], 0.0), (ids[:, 6:8], 0.4)):
             model(part, past_key_values=cache, ensemble_lambda=value)
-        output = generate(model, {"input_ids": ids}, past_key_values=cache, **options, **drafts)
-        caches.append((cache, output))
-    (plain, expected), (drafted, output) = caches
-    assert torch.equal(output.sequences, expected.sequences) and were_drafts_right(output)
-    for length in range(1, plain.get_seq_length() + 1):
-        # What was read before the gap, in it and after it counts for the next tokens.
-        cropped = [copy.deepcopy(cache) for cache in (plain, drafted)]
-        for cache in cropped:
-            cache.crop(length - cache.get_seq_length())
-        logits = [model(ids[:, :3], past_key_values=cache, ensemble_lambda=0.4).logits for cache in cropped]
-        torch.testing.assert_close(*logits, rtol=0, atol=1e-9)
+        outputs.append(generate(model, {"input_ids": ids}, past_key_values=cache, **options, **drafts))
+    assert_same_generation(*outputs, ends=[0, 5, 9])
+    assert were_drafts_right(outputs[1])
 
 
-def looks(cache: Cache) -> dict:
+def looks(cache: Cache) -> list:
     """Return what a caller can see of a cache and its layers."""
     if isinstance(cache, EncoderDecoderCache):
-        return {"self": looks(cache.self_attention_cache), "cross": looks(cache.cross_attention_cache)}
-    flags = ("is_compileable", "is_croppable", "is_initialized", "is_linear", "is_sliding")
-    return {
-        "repr": repr(cache),
-        "length": len(cache),
-        "tokens": cache.get_seq_length(),
-        "states": [
-            {name: value.tolist() for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
-            for layer in cache.layers
-        ],
-        "maximum": cache.get_max_length(),
-        **{flag: getattr(cache, flag) for flag in flags},
-    }
+        return [looks(cache.self_attention_cache), looks(cache.cross_attention_cache)]
+    states = [{name: x.tolist() for name, x in vars(layer).items() if torch.is_tensor(x)} for layer in cache.layers]
+    flags = (cache.is_compileable, cache.is_croppable, cache.is_initialized, cache.is_sliding)
+    return [len(cache), cache.get_seq_length(), cache.get_max_length(), flags, states]
 
 
 @pytest.mark.parametrize("kind", CACHES)
 @torch.no_grad()
-def test_looks_like_the_backbones_cache(models, kind):
-    name, make = CACHES[kind]
-    model, caches = models[name], []
-    for ensemble_lambda in (0.0, 0.6):
-        cache = make(model.config)
-        output = read(model, random_ids(2, 5), past_key_values=cache, ensemble_lambda=ensemble_lambda)
-        assert output.past_key_values is cache
-        caches.append(cache)
-    plain, ensembled = caches
-    assert len(layers_and_history(ensembled)) == len(layers_and_history(plain)) + 1 == len(ensembled) + 1
-    assert looks(ensembled) == looks(plain)
-    # Transformers' exporter finds the classes of all layers by their names.
-    for layer_class in map(type, layers_and_history(ensembled)):
+def test_looks_like_the_backbones_cache(kind):
+    model, caches = CACHES[kind][0](), []
+    for options in ({}, ENSEMBLE):
+        caches.append(CACHES[kind][1](model.config))
+        assert read(model, random_ids(2, 5), past_key_values=caches[-1], **options).past_key_values is caches[-1]
+    plain, ensembled = map(layers_and_history, caches)
+    assert len(ensembled) == len(plain) + 1
+    assert looks(caches[1]) == looks(caches[0])
+    # Transformers' exporter finds the classes of layers by their names.
+    for layer_class in map(type, ensembled if kind != "hybrid" else ()):
         assert vars(sys.modules[layer_class.__module__])[layer_class.__qualname__] is layer_class
 
 
 @torch.no_grad()
-def test_offloaded_and_moved(models, monkeypatch):
+def test_offloaded_and_moved(monkeypatch):
     cache, offloaded = DynamicCache(), []
-    read(models["gpt2"], random_ids(2, 5), past_key_values=cache, ensemble_lambda=0.6)
+    read(model_of("gpt2"), random_ids(2, 5), past_key_values=cache, **ENSEMBLE)
     monkeypatch.setattr(NgramHistory, "offload", lambda layer: offloaded.append(layer))
     for index in range(len(cache)):
         cache.offload(index)
@@ -219,27 +155,3 @@ def test_offloaded_and_moved(models, monkeypatch):
     # A device other than that of the CPU, which may be the only real one.
     moved = history_of(cache, 3, torch.device("meta"))
     assert moved is carried and moved.keys.device == moved.values.device == torch.device("meta")
-
-
-def test_pickle_of_a_layer_that_no_stock_cache_is_made_of(monkeypatch):
-    """Its class with a history is made where it is needed first, also in the process that loads it."""
-    cache = Cache(layers=[Fp8QuantizedLayer()])
-    history_of(cache, 3, torch.device("cpu"))
-    saved = pickle.dumps(cache)
-    monkeypatch.delitem(history.HOST_CLASSES, Fp8QuantizedLayer)
-    monkeypatch.delattr(history, type(cache.layers[0]).__name__)
-    loaded = pickle.loads(saved)
-    assert repr(loaded) == repr(cache) and len(layers_and_history(loaded)) == 2
-
-
-def test_registry_of_layer_types_is_left_alone():
-    """A class that registers itself for a layer type is still the one that caches are made of."""
-
-    class RegisteredLayer(DynamicLayer):
-        _layer_type = "registered_for_a_test"
-
-    try:
-        history_of(Cache(layers=[RegisteredLayer()]), 3, torch.device("cpu"))
-        assert DYNAMIC_LAYER_TYPE_MAPPING["registered_for_a_test"] is RegisteredLayer
-    finally:
-        del DYNAMIC_LAYER_TYPE_MAPPING["registered_for_a_test"]

@@ -4,78 +4,38 @@ import random
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    DynamicLayer,
-    EncoderDecoderCache,
-    Gemma2Config,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StaticCache,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
-from transformers.generation import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    MinLengthLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-)
+from transformers import DynamicCache, Gemma2Config, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 
 from ngram_wdr_hf.decoding.cache_history import history_of, layers_and_history
-from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.ragged_cache import RaggedCache, check_can_crop
-from ngram_wdr_hf.decoding.rows import TextRows
-from tests.support.errors import raises_naming
-from tests.support.tiny import VOCAB_SIZE, random_ids, tiny_model
+from ngram_wdr_hf.decoding.ragged_cache import RaggedCache
+from ngram_wdr_hf.decoding.row_texts import RowTexts
 
 WINDOW = 6
 CPU = torch.device("cpu")
-
-
-def layers(*types):
-    return Gemma2Config(
-        num_hidden_layers=len(types), sliding_window=WINDOW, layer_types=[f"{t}_attention" for t in types]
-    )
-
-
-CACHES = {
-    "full": lambda: DynamicCache(config=layers("full", "full")),
-    "sliding": lambda: DynamicCache(config=layers("sliding", "sliding")),
-    "full and sliding": lambda: DynamicCache(config=layers("full", "sliding")),
-    "encoder-decoder": lambda: EncoderDecoderCache(DynamicCache(config=layers("full", "full")), DynamicCache()),
-}
+TYPES = [["full"] * 2, ["sliding"] * 2, ["full", "sliding"]]
 
 
 class SlowCache:
     """Reference cache: the tokens of each row as a list, which every layer of a real cache holds, too."""
 
-    def __init__(self, kind, lengths, has_history, rng):
-        self.full_cache, self.rng = CACHES[kind](), rng
-        self.cache, self.crossed = self.full_cache, None
+    def __init__(self, types, lengths, has_history, rng):
+        types = [f"{name}_attention" for name in types]
+        config = Gemma2Config(num_hidden_layers=2, sliding_window=WINDOW, layer_types=types)
+        self.cache, self.rng = DynamicCache(config=config), rng
+        width = max(lengths)
+        self.padding = [width - length for length in lengths]
+        self.history = history_of(self.cache, 3, CPU) if has_history else None
         self.texts = [[] for _ in lengths]
-        self.width = max(lengths)
-        self.padding = [self.width - length for length in lengths]
-        if kind == "encoder-decoder":
-            self.crossed = torch.randn(len(lengths), 2, 3, 4)
-            self.full_cache.cross_attention_cache.update(self.crossed, -self.crossed, 0)
-            self.cache = self.full_cache.self_attention_cache
-        self.history = history_of(self.full_cache, 3, CPU) if has_history else None
-        self._write(self.width)
+        mask = torch.tensor([[0] * p + [1] * (width - p) for p in self.padding]) if any(self.padding) else None
+        self.ragged = RaggedCache(self.cache, len(lengths), None)
+        self.read(width)
+        self.ragged.attention_mask = mask
         self.texts = [text[padding:] for text, padding in zip(self.texts, self.padding, strict=True)]
-        mask = None
-        if any(self.padding):
-            mask = torch.tensor([[0] * p + [1] * (self.width - p) for p in self.padding])
-        self.ragged = RaggedCache(self.full_cache, len(lengths), mask)
         self.drop([0] * len(lengths))
 
-    def _write(self, width):
+    def read(self, width):
+        """Append random tokens to all rows, as a forward pass does."""
         new = [[self.rng.randrange(1, 10**6) for _ in range(width)] for _ in self.texts]
         self.texts = [text + added for text, added in zip(self.texts, new, strict=True)]
         numbers = torch.tensor(new)
@@ -85,11 +45,7 @@ class SlowCache:
             self.cache.update(states, -states, i)
         if self.history is not None:
             # As a forward pass does, so that the history knows the length of the cache.
-            history_of(self.full_cache, 3, CPU).extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
-
-    def read(self, width):
-        """Append random tokens to all rows, as a forward pass does."""
-        self._write(width)
+            history_of(self.cache, 3, CPU).extend(states[:, 0], numbers[..., None].expand(-1, -1, 3))
         mask = self.ragged.attention_mask
         if mask is not None:
             self.ragged.attention_mask = torch.cat([mask, mask.new_ones(len(mask), width)], dim=1)
@@ -97,185 +53,62 @@ class SlowCache:
     def drop(self, counts):
         self.texts = [text[: len(text) - count] for text, count in zip(self.texts, counts, strict=True)]
         self.ragged.drop(counts, CPU)
+        self.check()
 
     def select(self, rows):
         self.texts, self.padding = [self.texts[row] for row in rows], [self.padding[row] for row in rows]
         self.ragged.select(rows, CPU)
-        if self.crossed is not None:
-            self.crossed = self.crossed[rows]
+        self.check()
 
     def check(self):
-        columns = self.cache.get_seq_length()
-        lengths = [len(text) for text in self.texts]
-        is_sliding = any(layer.is_sliding for layer in self.cache.layers)
-        if self.ragged.attention_mask is None:
-            assert lengths == [columns] * len(lengths)
-        else:
-            # Tokens are at the right.
-            expected = [[0] * (columns - length) + [1] * length for length in lengths]
-            assert self.ragged.attention_mask.tolist() == expected
-        if not is_sliding:
-            # No column is masked in every row.
-            assert min(self.ragged.shifts) == 0
+        columns, lengths = self.cache.get_seq_length(), [len(text) for text in self.texts]
+        mask = self.ragged.attention_mask
+        # Tokens are at the right.
+        expected = [[0] * (columns - length) + [1] * length for length in lengths]
+        assert (torch.ones(len(lengths), columns) if mask is None else mask).tolist() == expected
         moved = [columns - length - pad for length, pad in zip(lengths, self.padding, strict=True)]
         assert self.ragged.shifts == moved and self.ragged.is_ragged == any(moved)
+        # No column is masked in every row.
+        assert min(moved) == 0 or any(layer.is_sliding for layer in self.cache.layers)
         for layer in layers_and_history(self.cache):
             width = layer.keys.shape[-2]
             assert layer.get_seq_length() == columns and len(layer.keys) == len(layer.values) == len(lengths)
             assert width == (min(columns, WINDOW - 1) if layer.is_sliding else columns)
+            sign = 1 if layer is self.history else -1
             for row, text in enumerate(self.texts):
                 known = torch.tensor(text[-width:])[:, None]
-                value_sign = 1 if layer is self.history else -1
                 for head in range(layer.keys.shape[1]):
                     keys, values = (states[row, head, width - len(known) :] for states in (layer.keys, layer.values))
-                    assert (keys == (head + 1) * known).all() and (values == value_sign * keys[:, :1]).all()
-        if self.crossed is not None:
-            layer = self.full_cache.cross_attention_cache.layers[0]
-            assert torch.equal(layer.keys, self.crossed) and torch.equal(layer.values, -self.crossed)
+                    assert (keys == (head + 1) * known).all() and (values == sign * keys[:, :1]).all()
 
 
 @pytest.mark.parametrize("has_history", [False, True])
 @pytest.mark.parametrize("lengths", [[5, 5, 5, 5], [2, 7, 4, 7], [12, 12, 9, 1]])
-@pytest.mark.parametrize("kind", CACHES)
-def test_cache_of_rows_that_keep_different_numbers(kind, lengths, has_history):
+@pytest.mark.parametrize("types", TYPES)
+def test_cache_of_rows_that_keep_different_numbers(types, lengths, has_history):
     for seed in range(5):
         rng = random.Random(seed)
-        slow = SlowCache(kind, lengths, has_history, rng)
-        slow.check()
-        was_ragged = False
+        slow, was_ragged = SlowCache(types, lengths, has_history, rng), False
         for _ in range(12):
             width = rng.randint(1, 4)
             slow.read(width)
             # A row that waits for others keeps nothing.
             slow.drop([rng.randint(0, width) for _ in slow.texts])
-            slow.check()
             was_ragged |= slow.ragged.is_ragged
             if len(slow.texts) > 1 and rng.random() < 0.2:
-                rows = sorted(rng.sample(range(len(slow.texts)), len(slow.texts) - 1))
-                slow.select(rows)
-                slow.check()
+                slow.select(sorted(rng.sample(range(len(slow.texts)), len(slow.texts) - 1)))
         assert was_ragged
 
 
-def test_cache_is_left_as_it_was_found():
-    cache = DynamicCache(config=layers("sliding", "full"))
-    ragged = RaggedCache(cache, 2, None)
-    assert cache.layers[0].record_past
-    ragged.release()
-    assert not cache.layers[0].record_past
-
-
-def test_caches_that_cannot_be_cropped():
-    model = tiny_model()
-    with raises_naming(ValueError, "use_mtp", "`use_cache`"):
-        check_can_crop(None, 1)
-    with raises_naming(ValueError, "use_mtp", "StaticLayer"):
-        check_can_crop(StaticCache(config=model.config, max_cache_len=8), 1)
-
-    class OtherLayer(DynamicLayer):
-        pass
-
-    cache = DynamicCache()
-    cache.layers.append(OtherLayer())
-    check_can_crop(cache, 1)
-    with raises_naming(ValueError, "use_mtp", "OtherLayer"):
-        check_can_crop(cache, 2)
-    for make in CACHES.values():
-        check_can_crop(make(), 2)
-
-
-def allowed_tokens(row, text):
-    """Depends on the row, its length and its last token."""
-    return [(row + len(text) + int(text[-1]) + i) % 11 for i in range(4)]
-
-
-class AddLength(LogitsProcessor):
-    """Writes on what it is given."""
-
-    def __call__(self, input_ids, scores):
-        scores[:, 0] += input_ids.shape[1]
-        return scores
-
-
-PROCESSORS = {
-    "none": [],
-    "pointwise": [TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)],
-    "length": [MinLengthLogitsProcessor(9, 0), AddLength()],
-    "row": [PrefixConstrainedLogitsProcessor(allowed_tokens, 1)],
-    "text": [RepetitionPenaltyLogitsProcessor(1.7)],
-    "text and text": [RepetitionPenaltyLogitsProcessor(1.7), NoRepeatNGramLogitsProcessor(2)],
-    "everything": [
-        RepetitionPenaltyLogitsProcessor(1.7),
-        MinLengthLogitsProcessor(9, 0),
-        PrefixConstrainedLogitsProcessor(allowed_tokens, 1),
-        TemperatureLogitsWarper(0.5),
-    ],
-}
-
-
-def uneven_rows(processors=(), criteria=(), max_length=14):
+def uneven_rows(criteria, max_length):
     """Return four rows of 6, 8, 7 and 6 tokens, the last of them not active."""
     prompts = torch.randint(0, 11, (4, 6))
-    text = TextRows(prompts, max_length, 1, LogitsProcessorList(processors), StoppingCriteriaList(criteria))
+    text = RowTexts(prompts, max_length, 1, LogitsProcessorList(), criteria)
     for row, count in ((1, 2), (2, 1)):
         text.tokens[row] += torch.randint(2, 11, (count,)).tolist()
     text.rows = [0, 1, 2]
-    assert text.lengths == [6, 8, 7, 6] and text.longest == 8
+    assert text.longest == 8
     return text
-
-
-@pytest.mark.parametrize("num_scores", [1, 2, 4])
-@pytest.mark.parametrize("name", PROCESSORS)
-def test_processors_see_what_plain_decoding_shows(name, num_scores):
-    text = uneven_rows(PROCESSORS[name])
-    longer = [list(text.tokens[row]) for row in text.rows]
-    for _ in range(3):
-        for row, tokens in zip(text.rows, longer, strict=True):
-            # Plain decoding never comes to a forbidden token.
-            tokens.append(allowed_tokens(row, tokens)[len(tokens) % 4])
-    drafts = torch.tensor([tokens[-3:] for tokens in longer])
-    scores = torch.randn(3, num_scores, 11)
-    before = scores.clone()
-    processed = text.process(scores, drafts)
-    for i, row in enumerate(text.rows):
-        for step in range(num_scores):
-            known = text.tokens[row] + drafts[i, : 3 - num_scores + 1 + step].tolist()
-            # The text is repeated for all rows, so that the row keeps its index.
-            ids, batch_scores = torch.tensor(known).expand(4, -1), before[i, step].repeat(4, 1)
-            expected = text.processors(ids, batch_scores)[row]
-            torch.testing.assert_close(processed[i, step], expected)
-    assert name == "none" or not torch.equal(processed, before)
-
-
-@pytest.mark.parametrize("draft_vocab_size", [None, 9])
-@torch.no_grad()
-def test_processors_of_drafts(draft_vocab_size):
-    """Heads' scores are processed like the model's; if all tokens are forbidden, they stay unprocessed."""
-    model = tiny_model()
-    config = GenerationConfig(do_sample=True, prompt_lookup_num_tokens=0)
-    config.draft_threshold, config.draft_vocab_size = 0.0, draft_vocab_size
-    ids = random_ids(3, 6)
-    allowed = {0: [3, 5, 20], 1: [20, 30], 2: list(range(VOCAB_SIZE))}
-    processors = [
-        RepetitionPenaltyLogitsProcessor(1.5),
-        PrefixConstrainedLogitsProcessor(lambda row, _: allowed[row], 1),
-    ]
-    text = TextRows(ids, 40, 1, LogitsProcessorList(processors), StoppingCriteriaList())
-    states = torch.randn(3, model.config.hidden_size)
-    drafts = Drafter(model, config).draft(text, states, ids[:, -1])
-    assert drafts.depth == 3
-    size = draft_vocab_size or VOCAB_SIZE
-    # The first head's scores, by hand.
-    logits = model.lm_head(model.ngram_heads[0](states) + model.lm_head.weight[ids[:, -1]])
-    for row in range(3):
-        scores = RepetitionPenaltyLogitsProcessor(1.5)(ids[row : row + 1], logits[row : row + 1].clone())[0]
-        kept = [token for token in allowed[row] if token < size]
-        if not kept:
-            scores, kept = logits[row], list(range(size))
-        expected = torch.zeros(VOCAB_SIZE)
-        expected[kept] = scores[kept].softmax(-1)
-        torch.testing.assert_close(drafts.probabilities[0][row], expected)
-        assert int(drafts.tokens[row, 0]) in kept
 
 
 class EndsWith(StoppingCriteria):
@@ -316,50 +149,20 @@ def test_where_rows_end(name):
     for seed in range(60):
         torch.manual_seed(seed)
         criteria = StoppingCriteriaList([*CRITERIA[name], MaxLengthCriteria(11)])
-        text = uneven_rows(criteria=criteria, max_length=11)
+        text = uneven_rows(criteria, max_length=11)
         new, counts = torch.randint(0, 10, (3, 4)), torch.randint(1, 5, (3,)).tolist()
         if seed % 3 == 0:
             new[:, :2] = torch.tensor([5, 6])
         kept, finished, rows = slow_ends(text, criteria, new, counts)
-        assert text.add(new, counts, None) == kept
+        assert text.add(new, counts) == kept
         assert text.finished == [*finished, False]
         assert text.unfinished() == [i for i, end in enumerate(finished) if not end]
         assert [text.tokens[row] for row in text.rows] == rows
         all_rows = [*rows, text.tokens[3]]
         longest = max(map(len, all_rows))
         assert text.sequences().tolist() == [tokens + [1] * (longest - len(tokens)) for tokens in all_rows]
-        assert text.tokens_left() == [
-            0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)
-        ]
-        for count, keeps, end in zip(counts, kept, finished, strict=True):
-            seen.add((keeps < count, end))
+        left = [0 if end else 11 - len(tokens) for end, tokens in zip(finished, rows, strict=True)]
+        assert text.tokens_left() == left
+        seen |= {(keeps < count, end) for count, keeps, end in zip(counts, kept, finished, strict=True)}
     # Ends in the middle and at the last of the tokens, and none.
     assert seen == {(True, True), (False, True), (False, False)}
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_length_and_time_end_rows(own):
-    criteria = [MaxLengthCriteria(9), *([EndsWith()] if own else [])]
-    text = uneven_rows(criteria=criteria, max_length=9)
-    # Drafts may exceed the maximum length.
-    assert text.add(torch.full((3, 4), 7), [4, 4, 1], None) == [3, 1, 1]
-    assert text.lengths == [9, 9, 8, 6] and text.finished == [True, True, False, False]
-    # A row that waits gets nothing.
-    assert text.add(torch.full((3, 4), 7), [0, 3, 1], None) == [0, 0, 1]
-    assert text.lengths == [9, 9, 9, 6] and text.unfinished() == []
-    text = uneven_rows(criteria=[*criteria, MaxTimeCriteria(-1.0)], max_length=9)
-    assert text.add(torch.full((3, 2), 7), [1, 1, 1], None) == [1, 1, 1]
-    assert text.unfinished() == []
-
-
-def test_criteria_get_the_scores_so_far():
-    lengths = []
-
-    class Looks(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            lengths.append((input_ids.shape[1], len(scores)))
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    text = uneven_rows(criteria=[Looks()])
-    text.add(torch.full((3, 2), 7), [2, 1, 2], [torch.zeros(4, 11)] * 3)
-    assert lengths == [(7, 1), (8, 2), (9, 3)]

@@ -6,22 +6,18 @@ import pytest
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import (
-    AssistedCandidateGenerator,
-    GenerationMixin,
-    PromptLookupCandidateGenerator,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
-from ngram_wdr_hf.decoding import loop
+from ngram_wdr_hf.decoding import speculative_decoding
 from ngram_wdr_hf.decoding.acceptance import accept_by_sampling
 from ngram_wdr_hf.decoding.drafter import Drafter
-from ngram_wdr_hf.decoding.pace import DraftPace
-from tests.support.candidate_generator import NgramCandidateGenerator
 from tests.support.chance import LEAST_P, WRONG_P, p_value
-from tests.support.tiny import left_pad, plain_model, random_ids, tiny_model, tiny_seq2seq
+from tests.support.options import DRAFTS, HEADS_ONLY
+from tests.support.tiny import left_pad, random_ids, tiny_model, tiny_seq2seq
 
 # A vocabulary of three and five new tokens, enough for three heads to draft: 243 texts.
 VOCAB_SIZE, NEW_TOKENS = 3, 5
@@ -29,18 +25,14 @@ VOCAB_SIZE, NEW_TOKENS = 3, 5
 PROMPTS = [[1, 2, 0, 1, 2, 0, 1], [2, 2, 1]]
 NUM_ROWS, NUM_BATCHES = 250, 6
 SMALL = {"vocab_size": VOCAB_SIZE, "n_layer": 1, "n_embd": 8, "n_head": 1, "ngram_size": 4, "initializer_range": 0.6}
-HEADS_ONLY = {"prompt_lookup_num_tokens": 0}
-
-
-def all_texts() -> torch.Tensor:
-    """Text i has the digits of i."""
-    return torch.tensor(list(itertools.product(range(VOCAB_SIZE), repeat=NEW_TOKENS)))
 
 
 @torch.no_grad()
 def exact_probabilities(model, prompt, processors=(), ensemble_lambda=0.0, end=None, **inputs) -> torch.Tensor:
     """The probability of every text after `prompt`, from a forward pass over each of them without a cache."""
-    texts, processors = all_texts(), LogitsProcessorList(processors)
+    # Text i has the digits of i.
+    texts = torch.tensor(list(itertools.product(range(VOCAB_SIZE), repeat=NEW_TOKENS)))
+    processors = LogitsProcessorList(processors)
     ids = torch.cat([torch.tensor(prompt).expand(len(texts), -1), texts], dim=1)
     inputs = {name: value.expand(len(texts), -1) for name, value in inputs.items()}
     logits = model(**inputs, **{f"{model.ngram_text_prefix}input_ids": ids}, ensemble_lambda=ensemble_lambda).logits
@@ -62,27 +54,21 @@ def prompts() -> dict[str, torch.Tensor]:
 
 
 def sample(model, inputs, **options):
-    """How often each text came after either prompt, and the statistics of the calls."""
+    """How often each text came after either prompt, and the sum of the statistics."""
     counts = torch.zeros(2, VOCAB_SIZE**NEW_TOKENS, dtype=torch.long)
     digits = VOCAB_SIZE ** torch.arange(NEW_TOKENS - 1, -1, -1)
     begin = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-    options = {"eos_token_id": None, "pad_token_id": 1, "draft_threshold": 0.0, **options}
-    options |= {"do_sample": True, "use_mtp": True, "return_dict_in_generate": True, "num_return_sequences": NUM_ROWS}
-    statistics = []
+    options = {"eos_token_id": None, "pad_token_id": 1, "do_sample": True, **DRAFTS, **options}
+    options |= {"return_dict_in_generate": True, "num_return_sequences": NUM_ROWS, "max_new_tokens": NEW_TOKENS}
+    statistics = speculative_decoding.SpeculationStatistics()
     for seed in range(NUM_BATCHES):
         torch.manual_seed(1000 + seed)
-        output = model.generate(**inputs, max_new_tokens=NEW_TOKENS, **options)
+        output = model.generate(**inputs, **options)
         texts = torch.nn.functional.pad(output.sequences[:, begin:], (0, NEW_TOKENS), value=1)[:, :NEW_TOKENS]
         for count, rows in zip(counts, (texts * digits).sum(1).chunk(2), strict=True):
             count += rows.bincount(minlength=len(count))
-        statistics.append(output.speculation)
+        statistics += output.speculation
     return counts, statistics
-
-
-def total(statistics, name: str) -> int:
-    """Of all calls and depths."""
-    values = [getattr(one, name) for one in statistics]
-    return sum(sum(value) if isinstance(value, list) else value for value in values)
 
 
 # Of three tokens, this leaves two or three.
@@ -93,7 +79,6 @@ CASES = {
     "heads, ensemble": ({}, {"ensemble_lambda": 0.4, **HEADS_ONLY}, []),
     "copies": ({}, {}, []),
     "copies, ensemble": ({}, {"ensemble_lambda": 0.4}, []),
-    "simple heads": ({"ngram_target": "simple"}, HEADS_ONLY, []),
     "simple heads, copies, ensemble": ({"ngram_target": "simple"}, {"ensemble_lambda": 0.4}, []),
     "temperature, top-p": ({}, {**WARM, **HEADS_ONLY}, WARPERS),
     "temperature, top-k, copies, ensemble": (
@@ -102,11 +87,7 @@ CASES = {
         [TemperatureLogitsWarper(1.5), TopKLogitsWarper(2)],
     ),
     "few draft tokens": ({}, {"draft_vocab_size": 2, **HEADS_ONLY}, []),
-    "few draft tokens, temperature, top-p, copies": (
-        {"ngram_target": "simple"},
-        {"draft_vocab_size": 2, **WARM},
-        WARPERS,
-    ),
+    "few draft tokens, top-p, copies": ({"ngram_target": "simple"}, {"draft_vocab_size": 2, **WARM}, WARPERS),
     "repetition penalty": ({}, {"repetition_penalty": 1.8, **HEADS_ONLY}, [RepetitionPenaltyLogitsProcessor(1.8)]),
     "repetition penalty, few draft tokens, temperature, copies, ensemble": (
         {},
@@ -114,35 +95,31 @@ CASES = {
         [RepetitionPenaltyLogitsProcessor(1.8), TemperatureLogitsWarper(1.3)],
     ),
     "texts that end": ({}, {"eos_token_id": 0, "ensemble_lambda": 0.4}, []),
-    "own pace": ({"ngram_target": "simple"}, {"draft_threshold": 0.25, **HEADS_ONLY}, []),
+    "where drafts pay": ({"ngram_target": "simple"}, {"draft_threshold": 0.25, **HEADS_ONLY}, []),
 }
 
 
-def expected_probabilities(model, name):
-    _, options, processors = CASES[name]
+def p_values(name: str):
+    """Sample texts of a case. Return the p-value of the texts after each prompt, and the statistics."""
+    fields, options, processors = CASES[name]
+    model = tiny_model(seed=3, **SMALL, **fields)
+    counts, statistics = sample(model, prompts(), **options)
     settings = {"ensemble_lambda": options.get("ensemble_lambda", 0.0), "end": options.get("eos_token_id")}
-    return [exact_probabilities(model, prompt, processors, **settings) for prompt in PROMPTS]
+    expected = [exact_probabilities(model, prompt, processors, **settings) for prompt in PROMPTS]
+    return [p_value(*pair) for pair in zip(counts, expected, strict=True)], statistics
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_text_is_as_likely_as_without_drafts(name):
-    fields, options, _ = CASES[name]
-    model = tiny_model(seed=3, **SMALL, **fields)
-    counts, statistics = sample(model, prompts(), **options)
-    for count, probabilities in zip(counts, expected_probabilities(model, name), strict=True):
-        assert p_value(count, probabilities) > LEAST_P
-    drafted, accepted, copied = (total(statistics, n) for n in ("num_drafted", "num_accepted", "num_copied"))
-    assert 0 < accepted < drafted
-    if "prompt_lookup_num_tokens" in options:
-        assert copied == 0 and any(len(one.num_drafted) == 3 for one in statistics)
+    values, statistics = p_values(name)
+    assert min(values) > LEAST_P
+    num_drafted = sum(statistics.num_drafted)
+    assert 0 < sum(statistics.num_accepted) < num_drafted
+    if "prompt_lookup_num_tokens" in CASES[name][1]:
+        assert statistics.num_copied == 0 and len(statistics.num_drafted) == 3
     else:
         # Some rows copied, others had the heads' drafts.
-        assert 0 < total(statistics, "num_copies_accepted") < copied < drafted
-
-
-def accept_everything(scores, drafts, draft_probabilities):
-    last = torch.multinomial(scores[:, -1].softmax(-1), 1)
-    return torch.cat([drafts, last], dim=1), drafts.new_full((len(drafts),), drafts.shape[1])
+        assert 0 < statistics.num_copies_accepted < statistics.num_copied < num_drafted
 
 
 def accept_by_p(scores, drafts, draft_probabilities):
@@ -158,14 +135,16 @@ def replace_by_p(scores, drafts, draft_probabilities):
     return tokens, num_accepted
 
 
-@pytest.mark.parametrize("accept", [accept_everything, accept_by_p, replace_by_p])
+@pytest.mark.parametrize("accept", [accept_by_p, replace_by_p])
 @pytest.mark.parametrize("name", ["heads", "copies, ensemble"])
 def test_wrong_acceptance_fails_the_check(accept, name, monkeypatch):
-    monkeypatch.setattr(loop, "accept_by_sampling", accept)
-    model = tiny_model(seed=3, **SMALL)
-    counts, _ = sample(model, prompts(), **CASES[name][1])
-    for count, probabilities in zip(counts, expected_probabilities(model, name), strict=True):
-        assert p_value(count, probabilities) < WRONG_P
+    monkeypatch.setattr(speculative_decoding, "accept_by_sampling", accept)
+    assert max(p_values(name)[0]) < WRONG_P
+
+
+def test_wrong_probabilities_of_drafts_fail_the_check(monkeypatch):
+    monkeypatch.setattr(Drafter, "_proposal", lambda self, q, tokens, copies: torch.full((len(tokens), 3), 1 / 3))
+    assert max(p_values("heads")[0]) < WRONG_P
 
 
 def test_translation():
@@ -176,10 +155,10 @@ def test_translation():
     for i, count in enumerate(counts):
         one = {name: value[i : i + 1] for name, value in inputs.items()}
         assert p_value(count, exact_probabilities(model, [1], ensemble_lambda=0.4, **one)) > LEAST_P
-    assert 0 < total(statistics, "num_accepted") < total(statistics, "num_drafted")
+    assert 0 < sum(statistics.num_accepted) < sum(statistics.num_drafted)
 
 
-@pytest.mark.parametrize("name", ["heads", "temperature, top-k, copies, ensemble", "own pace"])
+@pytest.mark.parametrize("name", ["temperature, top-k, copies, ensemble", "where drafts pay"])
 def test_the_same_random_numbers_give_the_same_text(name):
     fields, options, _ = CASES[name]
     model = tiny_model(**{**SMALL, "vocab_size": 37}, **fields)
@@ -191,111 +170,22 @@ def test_the_same_random_numbers_give_the_same_text(name):
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
 
 
-def markov_model(**fields):
-    """A model that sees no more than the last token, so that one long text has many independent draws."""
-    model = tiny_model(**{**SMALL, "vocab_size": 5, "n_positions": 1024, "initializer_range": 0.3}, **fields)
+@pytest.mark.parametrize("target", ["wdr", "simple"])
+def test_long_texts_with_a_learned_depth(target):
+    """The depth of drafts and prompt lookup depend on the text so far, which must not change the distribution."""
+    fields = {"vocab_size": 5, "n_positions": 1024, "initializer_range": 0.3, "ngram_target": target}
+    model = tiny_model(**{**SMALL, **fields})
     with torch.no_grad():
+        # It sees no more than the last token, so that one long text has many independent draws.
         model.transformer.wpe.weight.zero_()
         for parameter in model.transformer.h[0].attn.c_proj.parameters():
             parameter.zero_()
         table = model(torch.arange(5)[:, None]).logits[:, 0].softmax(-1)
-    return model, table
-
-
-def transition_p_value(texts, table):
-    return p_value((texts[:, :-1] * 5 + texts[:, 1:]).flatten().bincount(minlength=25).view(5, 5), table)
-
-
-@pytest.mark.parametrize("target", ["wdr", "simple"])
-def test_long_texts_with_a_learned_pace(target):
-    """The pace and prompt lookup depend on the text so far, which must not change the distribution."""
-    model, table = markov_model(ngram_target=target)
-    torch.manual_seed(0)
     options = {"do_sample": True, "use_mtp": True, "max_new_tokens": 250, "eos_token_id": None, "draft_threshold": 0.2}
     output = model.generate(torch.full((8, 1), 2), return_dict_in_generate=True, **options)
-    assert transition_p_value(output.sequences, table) > LEAST_P
-    drafted, accepted = sum(output.speculation.num_drafted), sum(output.speculation.num_accepted)
-    assert 0 < accepted < drafted
+    texts, counts = output.sequences, output.speculation
+    pairs = (texts[:, :-1] * 5 + texts[:, 1:]).flatten().bincount(minlength=25)
+    assert p_value(pairs.view(5, 5), table) > LEAST_P
+    assert 0 < sum(counts.num_accepted) < sum(counts.num_drafted)
     # WDR heads learn this text so well that copying is not worth while.
-    assert target == "wdr" or 0 < output.speculation.num_copied < drafted
-
-
-@pytest.fixture
-def transformers_loop(monkeypatch):
-    """Lets Transformers' own loop run with our drafts; returns the drafters it used."""
-    drafters = []
-
-    def use(model):
-        get = model._get_candidate_generator
-
-        def spy(generation_config, *args, logits_processor, **kwargs):
-            if generation_config.use_mtp:
-                drafters.append(NgramCandidateGenerator(model, generation_config, logits_processor))
-            else:
-                drafters.append(get(generation_config, *args, logits_processor=logits_processor, **kwargs))
-            return drafters[-1]
-
-        monkeypatch.setattr(type(model), "_assisted_decoding", GenerationMixin._assisted_decoding)
-        monkeypatch.setattr(model, "_get_candidate_generator", spy)
-        return drafters
-
-    return use
-
-
-LONG = {"do_sample": True, "use_mtp": True, "max_new_tokens": 1000, "eos_token_id": None, "draft_threshold": 0.0}
-
-
-@pytest.mark.parametrize("options", [{}, {"draft_vocab_size": 3, **HEADS_ONLY}])
-def test_transformers_own_loop_samples_the_same(options, transformers_loop):
-    model, table = markov_model()
-    drafters = transformers_loop(model)
-    assert transition_p_value(model.generate(torch.tensor([[2]]), **LONG, **options), table) > LEAST_P
-    assert [type(drafter) for drafter in drafters] == [NgramCandidateGenerator]
-
-
-def test_wrong_probabilities_of_drafts_would_be_noticed(transformers_loop, monkeypatch):
-    model, table = markov_model()
-    transformers_loop(model)
-    monkeypatch.setattr(Drafter, "_proposal", lambda self, q, tokens, copies: torch.full((len(tokens), 5), 0.2))
-    assert transition_p_value(model.generate(torch.tensor([[2]]), **LONG, **HEADS_ONLY), table) < WRONG_P
-
-
-@pytest.mark.parametrize("options", [{}, HEADS_ONLY])
-@pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
-@pytest.mark.parametrize("name", ["gpt2", "marian", "bart", "t5"])
-def test_transformers_own_loop_is_greedy_as_well(name, ensemble_lambda, options, transformers_loop, monkeypatch):
-    model = tiny_model(torch.float64) if name == "gpt2" else tiny_seq2seq(name, torch.float64)
-    settings = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "ensemble_lambda": ensemble_lambda}
-    ids = random_ids(1, 6)
-    plain = model.generate(ids, **settings)
-    outcomes = []
-
-    def spy(pace, kinds, num_accepted):
-        """Record instead of learning, so that every step drafts."""
-        outcomes.append((num_accepted[0], kinds[0]))
-
-    monkeypatch.setattr(DraftPace, "learn", spy)
-    settings |= {"use_mtp": True, "draft_threshold": 0.0, **options}
-    assert torch.equal(model.generate(ids, **settings), plain)
-    of_our_loop, outcomes = outcomes, []
-    drafters = transformers_loop(model)
-    assert torch.equal(model.generate(ids, **settings), plain)
-    assert [type(drafter) for drafter in drafters] == [NgramCandidateGenerator]
-    # The same drafts were made and accepted.
-    assert outcomes == of_our_loop
-    assert sum(1 + accepted for accepted, _ in outcomes) == 24
-    assert any(accepted < len(kinds) for accepted, kinds in outcomes)
-    # T5's heads, which are large and random, are never right.
-    assert any(accepted for accepted, _ in outcomes) or (name == "t5" and options == HEADS_ONLY)
-
-
-def test_who_drafts(transformers_loop):
-    """Transformers' own drafters stay as they are, unless the heads are asked for."""
-    model = tiny_model()
-    drafters = transformers_loop(model)
-    lookup, assistant = {"prompt_lookup_num_tokens": 3}, {"assistant_model": plain_model()}
-    for options in ({"use_mtp": True}, {"use_mtp": True, **lookup}, lookup, assistant):
-        model.generate(random_ids(1, 5), max_new_tokens=3, do_sample=False, **options)
-    ours = [NgramCandidateGenerator] * 2
-    assert [type(d) for d in drafters] == [*ours, PromptLookupCandidateGenerator, AssistedCandidateGenerator]
-    assert drafters[0].drafter.max_copied == 8 and drafters[1].drafter.max_copied == 3
+    assert target == "wdr" or 0 < counts.num_copied < sum(counts.num_drafted)

@@ -1,11 +1,10 @@
-"""Where each token of a generation came from."""
+"""The statistics of a generation: counts of drafts, and where each token came from."""
 
 from collections import Counter
 
 import pytest
-import torch
 
-from ngram_wdr_hf.decoding.pace import DraftKind
+from ngram_wdr_hf.decoding.draft_depth import DraftKind
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
 from tests.support.options import DRAFTS, END, NO_END, PAD
 from tests.support.side_by_side import generate
@@ -17,7 +16,6 @@ HEAD, COPY = DraftKind.of_head(0.5), DraftKind.of_lookup(2)
 def check_trace(output, num_read: int, is_greedy: bool = True) -> Counter:
     """Check the trace against sequences and counts. Return how often each source occurs, "rejected" and "dropped"."""
     counts, found = output.speculation, Counter()
-    assert len(counts.trace) == len(output.sequences)
     for row, trace in zip(output.sequences.tolist(), counts.trace, strict=True):
         new = row[num_read:]
         assert [one.token for one in trace] == new[: len(trace)]
@@ -27,13 +25,11 @@ def check_trace(output, num_read: int, is_greedy: bool = True) -> Counter:
             assert len(one.rejected) <= 1
             assert one.source == 0 or not one.rejected
             assert one.rejected or not one.dropped
-            for _, source in (*one.rejected, *one.dropped):
-                assert source == -1 or source >= 1
-            if is_greedy:
-                assert all(token != one.token for token, _ in one.rejected)
+            assert all(source == -1 or source >= 1 for _, source in (*one.rejected, *one.dropped))
+            assert not is_greedy or all(token != one.token for token, _ in one.rejected)
             # Heads draft in the order of depth.
             depths = [source for _, source in (*one.rejected, *one.dropped) if source > 0]
-            assert depths == sorted(depths) and len(set(depths)) == len(depths)
+            assert depths == sorted(set(depths))
             found[one.source] += 1
             found["rejected"] += len(one.rejected)
             found["dropped"] += len(one.dropped)
@@ -42,8 +38,7 @@ def check_trace(output, num_read: int, is_greedy: bool = True) -> Counter:
     assert num_accepted + found[0] == counts.num_tokens
     assert found[-1] == counts.num_copies_accepted
     # Drafts after the end of a row were neither rejected nor dropped.
-    num_drafts = num_accepted + found["rejected"] + found["dropped"]
-    assert num_drafts <= sum(counts.num_drafted)
+    assert num_accepted + found["rejected"] + found["dropped"] <= sum(counts.num_drafted)
     # Every forward pass adds one token of the model, except where drafts end a row.
     assert found[0] <= counts.num_row_forwards
     return found
@@ -53,75 +48,55 @@ def check_trace(output, num_read: int, is_greedy: bool = True) -> Counter:
 @pytest.mark.parametrize("copied", [0, 8])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_trace(name, batch_size, copied, options):
-    model, inputs = model_of(name), prompts(batch_size, name)
-    torch.manual_seed(0)
+def test_trace_and_counts(name, batch_size, copied, options):
+    model, widths = model_of(name), []
+    model.register_forward_hook(lambda _, args, output: widths.append(output.logits.shape[1]))
     options = {"return_dict_in_generate": True, "prompt_lookup_num_tokens": copied, **NO_END, **options, **DRAFTS}
-    output = generate(model, inputs, **options)
+    output = generate(model, prompts(batch_size, name), **options)
     found = check_trace(output, 6 if name == "gpt2" else 1, is_greedy=not options.get("do_sample"))
-    assert all(len(trace) == 20 for trace in output.speculation.trace)
     assert (found[-1] > 0) <= (copied > 0)
     assert found["rejected"] > 0 and found[0] > 0 and found[1] + found[-1] > 0
+    counts = output.speculation
+    assert counts.num_tokens == 20 * batch_size and counts.num_forwards == len(widths)
+    assert counts.num_forwards <= counts.num_row_forwards <= batch_size * counts.num_forwards
+    drafted, accepted = counts.num_drafted, counts.num_accepted
+    assert len(drafted) == max(widths) - 1
+    assert drafted == sorted(drafted, reverse=True) and accepted == sorted(accepted, reverse=True)
+    if batch_size == 1:
+        assert sum(drafted) == sum(widths) - len(widths)
+        # Each forward pass adds one token.
+        assert counts.num_row_forwards + sum(accepted) == counts.num_tokens
+    assert (counts.num_copied > 0) == (copied > 0) or options.get("do_sample")
+    assert counts.mean_acceptance_length == counts.num_tokens / counts.num_row_forwards > 1
+    assert counts.draft_acceptance_rate == sum(accepted) / sum(drafted)
+    assert counts.acceptance_rate_per_position == [a / d for a, d in zip(accepted, drafted, strict=True)]
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_trace_up_to_the_end_token(batch_size):
-    model, found = model_of("gpt2"), Counter()
+def test_trace_up_to_the_end_token():
     for end in range(2, 12):
         options = {"eos_token_id": [END, end], "pad_token_id": PAD, "return_dict_in_generate": True, **DRAFTS}
-        output = generate(model, prompts(batch_size), **options)
-        found += check_trace(output, 6)
+        output = generate(model_of("gpt2"), prompts(4), **options)
+        check_trace(output, 6)
         for trace in output.speculation.trace:
-            ends = [i for i, one in enumerate(trace) if one.token in (END, end)]
-            assert ends == ([len(trace) - 1] if len(trace) < 20 or ends else [])
-            assert len(trace) == 20 or ends
-    assert found["rejected"] > 0
+            ends = [one.token in (END, end) for one in trace]
+            assert not any(ends[:-1]) and (ends[-1] or len(trace) == 20)
 
 
-def test_without_drafts_all_tokens_are_the_models():
-    options = {"return_dict_in_generate": True, "prompt_lookup_num_tokens": 0, "num_assistant_tokens": 0, **NO_END}
-    output = generate(model_of("gpt2"), prompts(2), use_mtp=True, **options)
-    assert check_trace(output, 6) == Counter({0: 40})
-    assert output.speculation.num_drafted == []
-
-
-def test_prompt_lookup_alone():
-    ids = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7]])
-    options = {"return_dict_in_generate": True, "num_assistant_tokens": 0, **NO_END}
-    model = model_of("gpt2")
-    output = generate(model, {"input_ids": ids}, max_new_tokens=40, **options, **DRAFTS)
-    assert torch.equal(output.sequences, generate(model, {"input_ids": ids}, max_new_tokens=40, **NO_END))
-    found = check_trace(output, 8)
-    assert set(found) <= {0, -1, "rejected", "dropped"} and found[-1] > 0
-    assert output.speculation.num_copied == sum(output.speculation.num_drafted)
-
-
-def test_steps_of_one_row():
+def test_steps_by_hand():
     statistics = SpeculationStatistics(trace=[[], []])
     # The first head is right, the second wrong, the third dropped.
-    statistics.trace_tokens(1, [7, 8], 1, [7, 9, 5], [HEAD, HEAD, HEAD])
+    statistics.count_step(1, [7, 8], 1, [7, 9, 5], [HEAD, HEAD, HEAD])
     # All copies are right, and a token follows.
-    statistics.trace_tokens(1, [1, 2, 3], 2, [1, 2], [COPY, COPY])
+    statistics.count_step(1, [1, 2, 3], 2, [1, 2], [COPY, COPY])
     # The row ends with the first of two accepted drafts.
-    statistics.trace_tokens(0, [4], 2, [4, 5, 6], [COPY, HEAD, None])
+    statistics.count_step(0, [4], 2, [4, 5, 6], [COPY, HEAD, None])
     # A missing draft is no draft, accepted or not.
-    statistics.trace_tokens(0, [3, 0, 2], 2, [3, 0, 0], [HEAD, None, None])
-    statistics.trace_tokens(0, [6], 0, [], [])
-    assert statistics.trace == [
-        [TokenTrace(4, -1), TokenTrace(3, 1), TokenTrace(0, 0), TokenTrace(2, 0), TokenTrace(6, 0)],
-        [
-            TokenTrace(7, 1),
-            TokenTrace(8, 0, ((9, 2),), ((5, 3),)),
-            TokenTrace(1, -1),
-            TokenTrace(2, -1),
-            TokenTrace(3, 0),
-        ],
-    ]
-
-
-def test_statistics_of_two_calls_together():
-    first = SpeculationStatistics(5, 2, 3, [4, 2], [3, 1], 2, 1, 0.5, [[TokenTrace(7, 1)]])
-    second = SpeculationStatistics(1, 1, 1, [1, 1, 1], [0, 0, 0], 3, 0, 0.25, [[], [TokenTrace(8, 0)]])
-    trace = [[TokenTrace(7, 1)], [], [TokenTrace(8, 0)]]
-    assert first + second == SpeculationStatistics(6, 3, 4, [5, 3, 1], [3, 1, 0], 5, 1, 0.75, trace)
-    assert first + SpeculationStatistics() == first
+    statistics.count_step(0, [3, 0, 2], 2, [3, 0, 0], [HEAD, None, None])
+    statistics.count_step(0, [6], 0, [], [])
+    first = [TokenTrace(4, -1), TokenTrace(3, 1), TokenTrace(0, 0), TokenTrace(2, 0), TokenTrace(6, 0)]
+    second = [TokenTrace(7, 1), TokenTrace(8, 0, ((9, 2),), ((5, 3),))]
+    second += [TokenTrace(1, -1), TokenTrace(2, -1), TokenTrace(3, 0)]
+    assert statistics == SpeculationStatistics(10, 0, 0, [4, 3, 1], [4, 1, 0], 3, 3, [first, second])
+    other = SpeculationStatistics(1, 1, 1, [1, 1, 1, 1], [0, 0, 0, 0], 3, 0, [[]])
+    both = SpeculationStatistics(11, 1, 1, [5, 4, 2, 1], [4, 1, 0, 0], 6, 3, [first, second, []])
+    assert statistics + other == both
