@@ -105,13 +105,8 @@ class RaggedCache:
             layer.keys, layer.values = (_select_vectors(x, indices[shape]) for x in (layer.keys, layer.values))
 
     def _moving_layers(self) -> list:
-        """
-        Return the layers with tokens, and the history if it has the last of them. A history that ends before has none
-        of the tokens that are generated and dropped: it stays as it is.
-        """
-        num_columns = self.cache.get_seq_length()
-        layers = [layer for layer in layers_and_history(self.cache) if layer.get_seq_length() > 0]
-        return [layer for layer in layers if getattr(layer, "end", num_columns) == num_columns]
+        """Return the layers with tokens, the history among them."""
+        return [layer for layer in layers_and_history(self.cache) if layer.get_seq_length() > 0]
 
     def _trim(self) -> None:
         """Remove the first columns if they are masked in every row because of shifts."""
@@ -121,12 +116,9 @@ class RaggedCache:
         self.attention_mask = self.attention_mask[:, surplus:]
         width = self.attention_mask.shape[1]
         for layer in self._moving_layers():
+            first = max(0, layer.keys.shape[-2] - width)
             if isinstance(layer, DynamicSlidingWindowLayer):
                 layer.cumulative_length -= surplus
-                first = max(0, layer.keys.shape[-2] - width)
-            else:
-                # A history may have fewer tokens than the cache, but it was shifted by as many columns.
-                first = surplus
             layer.keys, layer.values = layer.keys[..., first:, :], layer.values[..., first:, :]
         self.shifts = [shift - surplus for shift in self.shifts]
 

@@ -147,11 +147,9 @@ class SpeculativeDecoding:
         inputs = dict(self.kwargs)
         if self.has_positions or self.cache.is_ragged:
             steps = torch.arange(width, device=self.device)
-            max_steps = [left - 1 for left in self.text.tokens_left()]
-            max_steps = list(map(min, max_steps, self._positions_left()))
-            if width > min(max_steps):
-                # Drafts beyond the maximum length will be dropped, but need valid positions.
-                steps = torch.minimum(steps, torch.tensor(max_steps, device=self.device)[:, None])
+            # Drafts beyond the maximum length will be dropped, but need valid positions.
+            max_steps = torch.tensor(self.text.tokens_left(), device=self.device)[:, None] - 1
+            steps = torch.minimum(steps, max_steps)
             inputs[self.positions_name] = torch.tensor(self.next_positions, device=self.device)[:, None] + steps
         mask = self.cache.attention_mask
         if mask is not None:

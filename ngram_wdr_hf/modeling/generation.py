@@ -169,6 +169,9 @@ class NgramGenerationMixin(DraftVocabularyMixin):
             arguments["stopping_criteria"] = StoppingCriteriaList(criteria)
 
         def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+            if "past_key_values" in options and len(input_ids) > 1:
+                # Rows end at different tokens: the caller's cache is left at its prefix.
+                model_kwargs["past_key_values"] = copy.deepcopy(model_kwargs["past_key_values"])
             prepared = (input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
             return speculation.SpeculativeDecoding(model, *prepared, draft_options, streamer).run()
 
