@@ -141,7 +141,7 @@ def test_cache(name, first, second, ensemble_lambda):
 @pytest.mark.parametrize("batch_size", [1, 4])
 @torch.no_grad()
 def test_cache_of_the_users_own(batch_size, ensemble_lambda):
-    """A cache that holds the beginning of the prompts is used."""
+    """A cache that holds the beginning of the prompts is used. In a batch, it still holds just that afterwards."""
     model, inputs = model_of("gpt2", ensemble_lambda=ensemble_lambda), prompts(batch_size)
     ids, mask, cache, read = inputs["input_ids"], inputs["attention_mask"], DynamicCache(), []
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -150,6 +150,7 @@ def test_cache_of_the_users_own(batch_size, ensemble_lambda):
     generated = generate(model, inputs, past_key_values=cache, **NO_END, **DRAFTS)
     assert read[0] == 2
     assert torch.equal(generated, generate(model, inputs, **NO_END))
+    assert cache.get_seq_length() == (4 if batch_size > 1 else generated.shape[1] - 1)
 
 
 def test_several_sequences_of_each_prompt():
