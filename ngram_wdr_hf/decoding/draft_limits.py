@@ -37,6 +37,8 @@ def check_model(model, options: Mapping[str, Any]) -> None:
         refuse(f"`{name}`, another way to decode", "remove one of them")
     if options.get("num_beams", 1) > 1:
         refuse("beam search", "set `num_beams=1`")
+    if options.get("cache_implementation") == "paged":
+        refuse("a paged cache", "choose another cache")
     is_sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
     if options.get("synced_gpus", is_sharded and dist.is_initialized() and dist.get_world_size() > 1):
         refuse("weights that are sharded outside of the forward", "gather the model on each device first")

@@ -215,8 +215,8 @@ class NgramGenerationMixin(DraftVocabularyMixin):
 
     def generate_batch(self, *args, **kwargs):
         # Transformers would ignore them.
-        for name in kwargs.keys() & {*OWN_OPTIONS, "use_mtp"}:
-            raise ValueError(f"`{name}` is not supported by continuous batching: use `generate`.")
+        for name in kwargs.keys() & {*OWN_OPTIONS, "use_mtp", "ngram_ensemble"}:
+            raise ValueError(f"`{name}` of a call is not supported by continuous batching: use `generate`.")
         return super().generate_batch(*args, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs):

@@ -85,6 +85,9 @@ def test_continuous_batching():
     for name, value in {"ensemble_lambda": 0.4, "use_mtp": True, "draft_threshold": 0.1}.items():
         with raises_naming(ValueError, f"`{name}`"):
             model.generate_batch(ids.tolist(), given, **{name: value}, **small)
+    for options, words in (({"use_mtp": True}, "paged cache"), ({"ensemble_lambda": 0.4}, "continuous batching")):
+        with raises_naming(ValueError, words):
+            model.generate(ids, cache_implementation="paged", **options)
     for source in (model.config, model.generation_config, given):
         source.ensemble_lambda = 0.4
         with raises_naming(ValueError, "ensemble", "continuous batching"):
