@@ -36,11 +36,11 @@ from .frozen_model_data import CachedRows, own_rows
 from .new_models import make_model, restrict_drafts
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOptions, optional, preset_choice
 from .parsing import folder_of_run, parse
-from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
-from .report import Card, RunResult, compare, describe_model, ensemble_cells, named_ensembles, save, score_metrics
+from .presets import CLM_PRESETS, Preset
+from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save, score_metrics
 from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
 from .run_folder import RunFolder, settings_of
-from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
+from .text_data import TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, uses_fsdp
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
@@ -48,11 +48,8 @@ SAMPLE_LAMBDA = 0.4
 CARD = Card(
     "A language model",
     "text-generation",
-    """from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained({name!r}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
-inputs = tokenizer({prompt!r}, return_tensors="pt")
+    "AutoModelForCausalLM",
+    """inputs = tokenizer({prompt!r}, return_tensors="pt")
 ids = model.generate(**inputs, do_sample=True, max_length={max_length})
 print(tokenizer.decode(ids[0]))""",
 )
@@ -122,7 +119,9 @@ def main(
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             splits = load_splits(options, training, needs_text=options.self_generated is None)
-            tokenizer = folder.tokenizer() or clm_tokenizer(options, model_options, splits)
+            default = "word" if options.names_text else "bpe"
+            trainers = {"word": train_word_tokenizer, "bpe": train_bpe_tokenizer}
+            tokenizer = folder.tokenizer() or find_tokenizer(options, model_options, splits, trainers, default)
             data = tokenize_splits(splits, tokenizer, options, training.seed)
 
             # 2. Model
@@ -152,8 +151,8 @@ def main(
                 **search.trainer_options(model_options, training),
             )
             add_callbacks(trainer, model_options)
-            folder.train(trainer, tokenizer)
-        model = load_trained(model, folder, training)
+            folder.train(trainer)
+        model = load_trained(model, folder)
 
         # 4. Evaluate, and choose the ensemble
         fit, scores = fit_and_score(model, texts, search, training)
@@ -164,23 +163,13 @@ def main(
         samples = sample_texts(model, tokenizer, prompt, options, training.seed) if training.should_save else {}
 
         # 5. Save and report
-        result = clm_result(model, fit, scores, samples=samples, settings=folder.settings, history=folder.history())
-        usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
-        save(result, model, folder, training, CARD, usage)
+        (splits, tables), own = metrics_and_tables(model, fit, scores), model.ngram_ensemble()
+        result = run_result(model, folder, splits=splits, tables=tables, ensemble=own, fit=fit, samples=samples)
+        max_length = min(len(prompt) + 50, longest)
+        save(result, model, folder, CARD, prompt=tokenizer.decode(prompt), max_length=max_length)
     if model_options.compare:
-        compare(main, arguments, result, model_options, training)
+        compare(main, arguments, result, model_options, folder)
     return result
-
-
-def clm_tokenizer(options: ClmOptions, model: ModelOptions, splits: Splits) -> PreTrainedTokenizerBase:
-    """Load or train the tokenizer that `--tokenizer` selects, by default the checkpoint's, `bpe` or `word`."""
-    subwords = options.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
-    trainers = {
-        "word": lambda texts: train_word_tokenizer(texts, options.vocab_size),
-        "bpe": lambda texts: train_bpe_tokenizer(texts, subwords),
-    }
-    default = model.model_name_or_path or ("word" if options.names_text else "bpe")
-    return find_tokenizer(options.tokenizer or default, trainers, splits)
 
 
 def training_set(data: TextData, block_size: int) -> Dataset | StreamedBlocks:
@@ -243,8 +232,10 @@ def sample_texts(
     return samples
 
 
-def clm_result(model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str, Scores], **fields: Any) -> RunResult:
-    """Return a result with perplexities by word if every token is a word, else by token; `fields` are further ones."""
+def metrics_and_tables(
+    model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str, Scores]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return perplexities by split, and their table: by word if every token is a word, else by token."""
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
     has_best = "validation" in scores and len(model.ngram_heads) > 0
@@ -254,11 +245,5 @@ def clm_result(model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}
         count = each.num_words if unit == "word" else each.num_tokens
         cells[split] = ensemble_cells(f"{unit}s", count, ensembles, figures, own)
-    return RunResult(
-        **describe_model(model),
-        **fields,
-        splits={split: score_metrics(each, ensembles) for split, each in scores.items()},
-        tables={f"Perplexity by {unit}, with and without the heads": cells},
-        ensemble=own,
-        fit=fit,
-    )
+    splits = {split: score_metrics(each, ensembles) for split, each in scores.items()}
+    return splits, {f"Perplexity by {unit}, with and without the heads": cells}

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
                     )
                     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
                     trainer.model_accepts_loss_kwargs = False
-                    folder.train(trainer, tokenizer)
+                    folder.train(trainer)
                 evaluations = [entry for entry in folder.history() if "eval_loss" in entry]
                 scores[str(seed)] = [entry[f"eval_{task.metric}"] for entry in evaluations]
 

@@ -16,7 +16,6 @@ from ..data.text import SPLITS, hold_out
 from ..data.tokenizers import train_sentence_tokenizer
 from ..evaluation.models import max_positions
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, optional
-from .presets import DEFAULT_PRESET, NMT_PRESETS
 from .text_data import find_tokenizer
 
 FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
@@ -90,13 +89,11 @@ def load_pairs(options: PairOptions, training: RunTrainingArguments) -> dict[str
 
 
 def nmt_tokenizer(options: PairOptions, model: ModelOptions, splits: dict[str, Dataset]) -> PreTrainedTokenizerBase:
-    """Load or train the tokenizer that `--tokenizer` selects, by default the checkpoint's or `bpe`."""
-    size = options.vocab_size or NMT_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
-    trainers = {"bpe": lambda _: train_sentence_tokenizer(pairs.texts_of_pairs(splits["train"]), size)}
-    kind = options.tokenizer or model.model_name_or_path or "bpe"
-    tokenizer = find_tokenizer(kind, trainers, splits)
+    """Return the tokenizer of `find_tokenizer`, if it suits a translation model."""
+    trainers = {"bpe": lambda _, size: train_sentence_tokenizer(pairs.texts_of_pairs(splits["train"]), size)}
+    tokenizer = find_tokenizer(options, model, splits, trainers)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id not in tokenizer(text_target=["a"])["input_ids"][0]:
-        raise InputError(f"`--tokenizer {kind}` has no padding or adds no end token: choose one for translation.")
+        raise InputError(f"`--tokenizer {tokenizer.name_or_path}` has no padding token, or adds no end token.")
     return tokenizer
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 
 from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
@@ -52,7 +52,7 @@ class RunResult:
 
 
 def describe_model(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of a `RunResult` that describe its model."""
+    """Return the fields of a [`RunResult`] that describe its model."""
     config, has_heads = model.config, len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
     if has_heads and getattr(config, "wdr_compose", "all") == "masked":
@@ -65,6 +65,11 @@ def describe_model(model: PreTrainedModel) -> dict[str, Any]:
         "num_parameters": model.num_parameters(),
         "head_parameters": sum(parameter.numel() for parameter in model.ngram_heads.parameters()),
     }
+
+
+def run_result(model: PreTrainedModel, folder: RunFolder, **fields: Any) -> RunResult:
+    """Return the result of a run, given what its script measured."""
+    return RunResult(**describe_model(model), settings=folder.settings, history=folder.history(), **fields)
 
 
 def named_ensembles(own: Ensemble, best_lambda: float | None, fit: EnsembleFit | None) -> dict[str, Ensemble]:
@@ -149,21 +154,17 @@ class Card(NamedTuple):
     # Such as "A language model".
     kind: str
     pipeline_tag: str
+    auto_class: str
+    # What to do with `model` and `tokenizer`.
     code: str
 
 
-def save(
-    result: RunResult,
-    model: PreTrainedModel,
-    folder: RunFolder,
-    training: TrainingArguments,
-    card: Card,
-    usage: Mapping[str, Any],
-) -> None:
+def save(result: RunResult, model: PreTrainedModel, folder: RunFolder, card: Card, **usage: Any) -> None:
     """
     Print the results of a run in the first process. Save and push them, and the chosen ensemble in the model's
     configuration; without training, save tables and metrics only. `usage` has the values for the card's code.
     """
+    training = folder.training
     if not training.should_save:
         return
     for label, text in result.samples.items():
@@ -180,29 +181,26 @@ def save(
         if any(GRADIENT_DIVERSITY in entry for entry in result.history):
             figure = plot_gradient_diversity({result.name: result.history})
             figure.savefig(path / "gradient_diversity.png", dpi=120)
-        text = _model_card(result, card, {"name": folder.repository or str(path), **usage})
+        text = _model_card(result, card, folder.repository or str(path), usage)
     (path / names[0]).write_text(text, encoding="utf-8")
     (path / names[1]).write_text(_as_json(result), encoding="utf-8")
     print(f"\nSaved in {path}: {' and '.join(names)}.")
-    folder.push(training.hub_token)
+    folder.push()
 
 
 def compare(
-    main: Callable[[Sequence[str]], RunResult],
-    arguments: Sequence[str],
-    result: RunResult,
-    model: ModelOptions,
-    training: TrainingArguments,
+    main: Callable[..., RunResult], arguments: Sequence[str], result: RunResult, model: ModelOptions, folder: RunFolder
 ) -> None:
     """Run `main` with the same command line for each other kind of model, and print and plot all results together."""
-    results, folder = [result], Path(training.output_dir)
+    results, path = [result], folder.path
     for kind, options in model.compared_kinds.items():
         if kind != model.kind:
-            results.append(main([*arguments, *options, "--compare", "false", "--output_dir", str(folder / kind)]))
-    if training.should_save:
+            words = [*options.split(), "--compare", "false", "--output_dir", str(path / kind)]
+            results.append(main([*arguments, *words]))
+    if folder.training.should_save:
         print(f"\n{all_tables(results, as_text)}")
-        save_lambda_plot(results, folder / "comparison.png")
-        save_training_plot(results, folder / "comparison_training.png")
+        save_lambda_plot(results, path / "comparison.png")
+        save_training_plot(results, path / "comparison_training.png")
 
 
 def _as_json(result: RunResult) -> str:
@@ -220,7 +218,7 @@ def _as_json(result: RunResult) -> str:
     return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
 
 
-def _model_card(result: RunResult, card: Card, usage: Mapping[str, Any]) -> str:
+def _model_card(result: RunResult, card: Card, name: str, usage: Mapping[str, Any]) -> str:
     """Return the model card: use, results, plots, and samples as indented blocks, which no text can end."""
     ensemble = how_without = plot = ""
     if result.ensemble is not None:
@@ -246,6 +244,10 @@ Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf` and the
 ## Use
 
 ```python
+from transformers import {card.auto_class}, AutoTokenizer
+
+model = {card.auto_class}.from_pretrained({name!r}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
 {card.code.format(**usage)}
 ```
 

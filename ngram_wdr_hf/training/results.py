@@ -88,11 +88,11 @@ def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTr
         print(f"{fields['name']}: {sizes}. Data: {', '.join(f'{split} {count}' for split, count in counts.items())}.")
 
 
-def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainingArguments) -> PreTrainedModel:
+def load_trained(model: PreTrainedModel, folder: RunFolder) -> PreTrainedModel:
     """Return the model saved in a folder, without an ensemble until that is chosen; without training, `model`."""
-    if training.do_train:
+    if folder.training.do_train:
         model = type(model).from_pretrained(folder.path, ensemble_lambda=0.0, ensemble_weights=None)
-    return to_device(model, training)
+    return to_device(model, folder.training)
 
 
 def fit_and_score(
