@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from ..data.errors import InputError
 from ..decoding.statistics import LOOKUP_SOURCE, MODEL_SOURCE, SpeculationStatistics, TokenTrace
-from ..evaluation.models import max_positions
-from ..evaluation.scores import evaluating
+from ..evaluation.models import generate_after, max_positions
 from .token_text import MAX_TOKENS_OF_CHARACTER, TextOrIds, token_rows, token_texts
 from .traced_html import as_fragment, as_page, marked, visible
 
@@ -150,28 +147,6 @@ def traced_tokens(
         draft_texts = token_texts([*before, *drafts], tokenizer)[len(before) :]
         tokens.append(TracedToken(text, one.source, tuple(map(Draft, draft_texts, sources))))
     return tokens
-
-
-def generate_after(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
-) -> ModelOutput:
-    """
-    Return the output of `generate` for prompts of equal length, in evaluation mode and within the model's positions.
-    With drafts, it has their statistics in `speculation`.
-    """
-    ids = torch.as_tensor(prompts, device=model.device)
-    num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
-    with evaluating(model):
-        return model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            # Avoids Transformers' warning about two limits.
-            max_length=None,
-            max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),
-            use_mtp=use_mtp,
-            return_dict_in_generate=True,
-            **options,
-        )
 
 
 def _count(sources: Iterable[int]) -> dict[int, int]:

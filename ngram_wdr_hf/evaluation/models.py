@@ -1,10 +1,13 @@
-"""Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
+"""Checkpoints with or without N-gram heads: loading them for training and evaluation, and generating with them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.utils import ModelOutput
 
 from ..backbones.registry import auto_class_of, is_masked
 from ..backbones.with_heads import with_ngram_heads
@@ -13,6 +16,7 @@ from ..decoding import draft_limits
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.generation import ENSEMBLE_ARGUMENTS
+from .scores import evaluating
 
 # Tokens per block if the user gives none and the model has no limit, or a higher one in training.
 DEFAULT_BLOCK_SIZE = 1024
@@ -67,3 +71,25 @@ def load_checkpoint(
         if isinstance(layer, MarianSinusoidalPositionalEmbedding):
             layer.requires_grad_(False)
     return model
+
+
+def generate_after(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
+) -> ModelOutput:
+    """
+    Return the output of `generate` for prompts of equal length, in evaluation mode and within the model's positions.
+    With drafts, it has their statistics in `speculation`.
+    """
+    ids = torch.as_tensor(prompts, device=model.device)
+    num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
+    with evaluating(model):
+        return model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            # Avoids Transformers' warning about two limits.
+            max_length=None,
+            max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),
+            use_mtp=use_mtp,
+            return_dict_in_generate=True,
+            **options,
+        )

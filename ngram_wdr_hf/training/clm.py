@@ -29,7 +29,7 @@ from ..data.rows import EvaluationRows, TrainingRows, pad_batch
 from ..data.token_stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from ..data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
 from ..evaluation.ensemble_fit import EnsembleFit
-from ..evaluation.models import max_positions
+from ..evaluation.models import generate_after, max_positions
 from ..evaluation.scores import Scores
 from ..method.ensemble import describe_ensemble, ensemble_arguments
 from .frozen_model_data import CachedRows, own_rows
@@ -200,31 +200,18 @@ def prompt_ids(prompt: str | None, tokenizer: PreTrainedTokenizerBase, data: Tex
     return torch.as_tensor((texts or data.own["validation"])[0][:16]).long()
 
 
-@torch.no_grad()
 def sample_texts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: torch.Tensor, options: ClmOptions, seed: int
 ) -> dict[str, str]:
     """Sample texts from one prompt with the same seed, without and with the ensemble. Return them by label."""
-    samples, room = {}, (max_positions(model) or sys.maxsize) - len(prompt)
-    inputs = prompt[None].to(model.device)
-    model.eval()
+    samples, ensembles, use_mtp = {}, [0.0], options.use_mtp and bool(model.ngram_heads)
     # Heads for drafts alone know no probabilities.
-    has_ensemble = model.ngram_heads and model.config.head_loss_tokens != "draft"
-    ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if has_ensemble else (0.0,)
+    if model.ngram_heads and model.config.head_loss_tokens != "draft":
+        ensembles.append(model.ngram_ensemble() or SAMPLE_LAMBDA)
     for ensemble in ensembles if options.sample_tokens else ():
         torch.manual_seed(seed)
-        output = model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_length=None,
-            max_new_tokens=min(options.sample_tokens, room),
-            do_sample=True,
-            temperature=0.8,
-            top_k=40,
-            use_mtp=options.use_mtp and bool(model.ngram_heads),
-            return_dict_in_generate=True,
-            **ensemble_arguments(ensemble),
-        )
+        sampling = {"do_sample": True, "temperature": 0.8, "top_k": 40, **ensemble_arguments(ensemble)}
+        output = generate_after(model, prompt[None], options.sample_tokens, use_mtp, **sampling)
         label = describe_ensemble(ensemble)
         if "speculation" in output:
             label += f", {output.speculation.mean_acceptance_length:.2f} tokens per forward pass"

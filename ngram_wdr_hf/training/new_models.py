@@ -8,14 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import (
-    WDRNgramBertForMaskedLM,
-    WDRNgramGPT2LMHeadModel,
-    WDRNgramMarianMTModel,
-    WDRNgramModernBertForMaskedLM,
-    WDRNgramReformerModelWithLMHead,
-    WDRNgramTensorizedTransformerLMHeadModel,
-)
+from .. import backbones
 from ..data.errors import InputError
 from ..data.tokenizers import end_token_id, start_token_id
 from ..evaluation.models import load_checkpoint, load_config, max_positions
@@ -31,12 +24,12 @@ FIELD_OPTIONS = (
     "wdr_compose",
 )  # fmt: skip
 BACKBONES = {
-    "gpt2": WDRNgramGPT2LMHeadModel,
-    "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
-    "reformer": WDRNgramReformerModelWithLMHead,
-    "marian": WDRNgramMarianMTModel,
-    "bert": WDRNgramBertForMaskedLM,
-    "modernbert": WDRNgramModernBertForMaskedLM,
+    "gpt2": backbones.WDRNgramGPT2LMHeadModel,
+    "tensorized": backbones.WDRNgramTensorizedTransformerLMHeadModel,
+    "reformer": backbones.WDRNgramReformerModelWithLMHead,
+    "marian": backbones.WDRNgramMarianMTModel,
+    "bert": backbones.WDRNgramBertForMaskedLM,
+    "modernbert": backbones.WDRNgramModernBertForMaskedLM,
 }
 
 

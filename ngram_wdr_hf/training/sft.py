@@ -16,23 +16,6 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
 
     With `peft_config`, list the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...; otherwise
     PEFT freezes them.
-
-    Example:
-
-    ```python
-    >>> from datasets import Dataset
-    >>> from transformers import AutoTokenizer
-    >>> from trl import SFTConfig
-    >>> from ngram_wdr_hf import NgramSFTTrainer, WDRNgramGPT2LMHeadModel
-
-    >>> trainer = NgramSFTTrainer(
-    ...     WDRNgramGPT2LMHeadModel.from_pretrained("gpt2", ngram_size=4),
-    ...     SFTConfig("run", packing=True),
-    ...     train_dataset=Dataset.from_dict({"prompt": ["2 + 2 is"], "completion": [" 4."]}),
-    ...     processing_class=AutoTokenizer.from_pretrained("gpt2"),
-    ... )
-    >>> trainer.train()
-    ```
     """
 
     def __init__(self, *args, **kwargs):
