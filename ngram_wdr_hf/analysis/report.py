@@ -31,10 +31,7 @@ def write_report(
     max_tokens: int = 30_000,
     prompt: str | None = None,
 ) -> Path:
-    """
-    Write a self-contained HTML page on finished runs and those of their `--compare`, measured on the first
-    `max_tokens` tokens of a split, and return its path, by default in the first run's folder.
-    """
+    """Write a self-contained HTML page on finished runs and those of their `--compare`, and return its path."""
     folders = []
     for run in map(Path, runs):
         folders += [run, *sorted(path.parent for path in run.glob(f"*/{METRICS}"))]

@@ -44,10 +44,7 @@ class TracedRow(NamedTuple):
 
 @dataclass(repr=False)
 class TracedText:
-    """
-    Texts of one generation with the source of each token, and counts of tokens, forward passes and drafts. A notebook
-    shows it in colours, `print` with marks.
-    """
+    """Texts of one generation with the source of each token. A notebook shows it in colours, `print` with marks."""
 
     rows: list[TracedRow]
     statistics: SpeculationStatistics

@@ -69,10 +69,7 @@ class WDRMap:
         return text
 
     def figure(self) -> Figure:
-        """
-        Return the paper's figure 2: a panel per level, with target diversity in the title and frequent words in
-        colour. The third panel enlarges the 1-level targets of the most frequent word that has some.
-        """
+        """Return the paper's figure 2: a panel per level, and an enlarged panel of the 1-level targets of one word."""
         frequent, num_levels = self.frequent_words(), len(self.diversity)
         # A word that only begins documents has none.
         with_target = set(self.words[self.levels == 1])

@@ -90,10 +90,7 @@ def _number(rng: random.Random) -> float:
 
 
 def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
-    """
-    Return splits of English texts (`source`) with their German translations (`target`), by default of `NUM_PAIRS`. No
-    text occurs twice, within a split or across splits. The texts depend on the seed and the version of Babel.
-    """
+    """Return splits of English texts (`source`) and their translations (`target`), none twice. Babel versions differ."""
     num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
     rng, seen, splits = random.Random(seed), set(), {}
     # Last split first, so that the test set does not depend on the size of the training set.

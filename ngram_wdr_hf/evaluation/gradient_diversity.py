@@ -138,10 +138,7 @@ def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def plot_gradient_diversity(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
-    """
-    Plot gradient diversity over training steps, one curve per model, as in the paper. `histories` has Trainer's
-    `state.log_history` for each model name.
-    """
+    """Plot gradient diversity over training steps, from Trainer's `state.log_history` for each model name."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4), layout="constrained")

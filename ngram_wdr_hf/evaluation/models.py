@@ -76,10 +76,7 @@ def load_checkpoint(
 def generate_after(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
 ) -> ModelOutput:
-    """
-    Return the output of `generate` for prompts of equal length, in evaluation mode and within the model's positions.
-    With drafts, it has their statistics in `speculation`.
-    """
+    """Return the output of `generate`, in evaluation mode, for prompts of equal length, within the positions."""
     ids = torch.as_tensor(prompts, device=model.device)
     num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
     with evaluating(model):

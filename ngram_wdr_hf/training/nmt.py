@@ -235,8 +235,7 @@ def metrics_and_tables(
         splits[split] = {
             "lambda": lambdas,
             **rated[0.0],
-            "bleu": [rated[value]["bleu"] for value in lambdas],
-            "chrf": [rated[value]["chrf"] for value in lambdas],
+            **{name: [rated[value][name] for value in lambdas] for name in DECODED_METRICS},
             "ensembles": {name: {each: rated[key][each] for each in DECODED_METRICS} for name, key in named.items()},
             "num_beams": search.num_beams,
             "length_penalty": 1.0 if search.length_penalty is None else search.length_penalty,

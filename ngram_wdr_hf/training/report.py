@@ -281,10 +281,7 @@ def _panels(count: int, path: Path) -> Iterator[Sequence[Any]]:
 
 
 def save_lambda_plot(results: Sequence[RunResult], path: Path) -> None:
-    """
-    Plot BLEU or perplexity over λ: a panel per split, a curve per model with a star at its saved λ, a dashed line
-    without heads, and a dotted line for fitted weights. Without metrics over λ, no plot.
-    """
+    """Plot BLEU or perplexity over λ, a panel per split: a star at the saved λ, a dotted line for fitted weights."""
     splits = results[0].lambda_splits
     if not splits:
         return

@@ -80,10 +80,7 @@ def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text
 def find_tokenizer(
     options: Any, model: ModelOptions, splits: Splits, trainers: dict[str, Callable], default: str = "bpe"
 ) -> PreTrainedTokenizerBase:
-    """
-    Return the tokenizer of `--tokenizer`, by default the checkpoint's, else `default`: a key of `trainers`, which make
-    one of a number of tokens from texts, or a name or folder.
-    """
+    """Return the tokenizer of `--tokenizer`, by default the checkpoint's: loaded, or made by one of `trainers`."""
     kind = options.tokenizer or model.model_name_or_path or default
     if kind not in trainers:
         return load_tokenizer(kind)
