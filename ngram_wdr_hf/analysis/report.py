@@ -16,8 +16,7 @@ from ..training.report import save_lambda_plot, save_training_plot
 from ..training.run_folder import METRICS
 from ..training.trainer import loss_names
 from .head_figures import plot_acceptance, plot_gain, plot_heads
-from .traced_html import as_page, as_table
-from .traced_text import traced_text
+from .traced_text import as_page, as_table, traced_text
 from .trained_run import TrainedRun, load_run
 from .wdr_map import wdr_map
 

@@ -90,7 +90,7 @@ def _number(rng: random.Random) -> float:
 
 
 def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
-    """Return splits of English texts (`source`) and their translations (`target`), none twice. Babel versions differ."""
+    """Return splits of English texts (`source`) and their translations (`target`), none twice."""
     num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
     rng, seen, splits = random.Random(seed), set(), {}
     # Last split first, so that the test set does not depend on the size of the training set.

@@ -37,11 +37,11 @@ from .new_models import make_model, restrict_drafts
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOptions, optional, preset_choice
 from .parsing import folder_of_run, parse
 from .presets import CLM_PRESETS, Preset
-from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save, score_metrics
+from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save
 from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
 from .run_folder import RunFolder, settings_of
 from .text_data import TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
-from .trainer import NgramTrainer, uses_fsdp
+from .trainer import NgramTrainer, loss_names, uses_fsdp
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
 SAMPLE_LAMBDA = 0.4
@@ -227,10 +227,21 @@ def metrics_and_tables(
     own = model.ngram_ensemble()
     has_best = "validation" in scores and len(model.ngram_heads) > 0
     ensembles = named_ensembles(own, scores["validation"].best_lambda if has_best else None, fit)
-    cells = {}
+    splits, cells = {}, {}
     for split, each in scores.items():
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}
         count = each.num_words if unit == "word" else each.num_tokens
         cells[split] = ensemble_cells(f"{unit}s", count, ensembles, figures, own)
-    splits = {split: score_metrics(each, ensembles) for split, each in scores.items()}
+        splits[split] = {
+            "lambda": [*each.by_lambda()],
+            "perplexity": [*each.by_lambda("word").values()],
+            "token_perplexity": [*each.by_lambda("token").values()],
+            "ensembles": {
+                heading: {"perplexity": each.perplexity(key, "word"), "token_perplexity": each.perplexity(key)}
+                for heading, key in ensembles.items()
+            },
+            **dict(zip(loss_names(len(each.head_nlls)), each.head_nlls, strict=True)),
+            "num_words": each.num_words,
+            "num_tokens": each.num_tokens,
+        }
     return splits, {f"Perplexity by {unit}, with and without the heads": cells}

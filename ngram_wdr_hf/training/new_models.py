@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import backbones
+from ..backbones.tensorized import WDRNgramTensorizedTransformerLMHeadModel
 from ..data.errors import InputError
 from ..data.tokenizers import end_token_id, start_token_id
 from ..evaluation.models import load_checkpoint, load_config, max_positions
@@ -25,7 +26,7 @@ FIELD_OPTIONS = (
 )  # fmt: skip
 BACKBONES = {
     "gpt2": backbones.WDRNgramGPT2LMHeadModel,
-    "tensorized": backbones.WDRNgramTensorizedTransformerLMHeadModel,
+    "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
     "reformer": backbones.WDRNgramReformerModelWithLMHead,
     "marian": backbones.WDRNgramMarianMTModel,
     "bert": backbones.WDRNgramBertForMaskedLM,

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 
 from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
-from ..evaluation.scores import Scores
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
 from .options import ModelOptions
 from .run_folder import METRICS, RunFolder
@@ -22,6 +21,8 @@ from .trainer import loss_names
 
 # What the plot of the training shows of the evaluations, after the model's name; the last two only with heads.
 VALIDATION_CURVES = {"eval_perplexity": "", "eval_best_perplexity": ", best λ", "eval_fitted_perplexity": ", fitted"}
+# The fields of a `RunResult` that are in `metrics.json` as they are.
+KEPT = ("num_parameters", "head_parameters", "splits", "settings", "history")
 
 
 @dataclass
@@ -98,23 +99,6 @@ def ensemble_cells(
     return cells
 
 
-def score_metrics(scores: Scores, named: Mapping[str, Ensemble]) -> dict[str, Any]:
-    """Return the perplexities of a split for `metrics.json`: by λ, and for the ensembles in `named`."""
-    by_ensemble = {
-        heading: {"perplexity": scores.perplexity(ensemble, "word"), "token_perplexity": scores.perplexity(ensemble)}
-        for heading, ensemble in named.items()
-    }
-    return {
-        "lambda": [*scores.by_lambda()],
-        "perplexity": [*scores.by_lambda("word").values()],
-        "token_perplexity": [*scores.by_lambda("token").values()],
-        "ensembles": by_ensemble,
-        **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
-        "num_words": scores.num_words,
-        "num_tokens": scores.num_tokens,
-    }
-
-
 def all_tables(results: Sequence[RunResult], layout: Callable[[Sequence[Sequence[str]]], str]) -> str:
     """Return a table per metric, with a row per model and split, and the fitted weights of each model."""
     parts = []
@@ -183,7 +167,17 @@ def save(result: RunResult, model: PreTrainedModel, folder: RunFolder, card: Car
             figure.savefig(path / "gradient_diversity.png", dpi=120)
         text = _model_card(result, card, folder.repository or str(path), usage)
     (path / names[0]).write_text(text, encoding="utf-8")
-    (path / names[1]).write_text(_as_json(result), encoding="utf-8")
+    has_lambda, fit = is_lambda(result.ensemble), result.fit
+    metrics = {
+        "model": result.name,
+        "ensemble_lambda": result.ensemble if has_lambda else None,
+        "ensemble_weights": None if has_lambda else result.ensemble,
+        "fit": None if fit is None else asdict(fit),
+        **{name: getattr(result, name) for name in KEPT},
+    }
+    # NaN and infinity become `null`.
+    finite = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
+    (path / names[1]).write_text(json.dumps(finite, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"\nSaved in {path}: {' and '.join(names)}.")
     folder.push()
 
@@ -201,21 +195,6 @@ def compare(
         print(f"\n{all_tables(results, as_text)}")
         save_lambda_plot(results, path / "comparison.png")
         save_training_plot(results, path / "comparison_training.png")
-
-
-def _as_json(result: RunResult) -> str:
-    """Return the metrics of a run, with model, settings and training log. NaN and infinity become `null`."""
-    has_lambda = is_lambda(result.ensemble)
-    metrics = {
-        "model": result.name,
-        "ensemble_lambda": result.ensemble if has_lambda else None,
-        "ensemble_weights": None if has_lambda else result.ensemble,
-        "fit": None if result.fit is None else asdict(result.fit),
-    }
-    kept = ("num_parameters", "head_parameters", "splits", "settings", "history")
-    metrics |= {name: getattr(result, name) for name in kept}
-    finite = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
 
 
 def _model_card(result: RunResult, card: Card, name: str, usage: Mapping[str, Any]) -> str:
