@@ -38,7 +38,7 @@ from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOp
 from .parsing import folder_of_run, parse
 from .presets import CLM_PRESETS, Preset
 from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save
-from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
+from .results import EnsembleSearch, fit_and_score, introduce, load_trained, set_ensemble, train
 from .run_folder import RunFolder, settings_of
 from .text_data import TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, loss_names, uses_fsdp
@@ -101,17 +101,14 @@ class ClmModelOptions(ModelOptions):
     preset: str | None = preset_choice(CLM_PRESETS)
 
 
-def main(
-    arguments: Sequence[str],
-    options_class: type[ClmOptions] = ClmOptions,
-    prog: str = "ngram-wdr clm",
-    description: str = __doc__,
-    **defaults: Any,
-) -> RunResult:
-    """Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several."""
+def main(arguments: Sequence[str], options_class: type[ClmOptions] = ClmOptions, **command: Any) -> RunResult:
+    """
+    Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several. `command`
+    has arguments of `parse`.
+    """
     classes = (options_class, ClmModelOptions, RunTrainingArguments)
-    defaults = {"output_dir": "runs/clm"} | defaults
-    options, model_options, training = parse(classes, arguments, prog, description, defaults)
+    command = {"prog": "ngram-wdr clm", "description": __doc__, "defaults": {"output_dir": "runs/clm"}, **command}
+    options, model_options, training = parse(classes, arguments, **command)
     if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
         raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
@@ -150,8 +147,7 @@ def main(
                 data_collator=pad_batch if data.own or options.cache_hidden_states else default_data_collator,
                 **search.trainer_options(model_options, training),
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer)
+            train(trainer, model_options, folder)
         model = load_trained(model, folder)
 
         # 4. Evaluate, and choose the ensemble

@@ -57,9 +57,7 @@ def encode_prompts(lines: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> 
     """Return the ids of each prompt, in the tokenizer's chat template if it has one; by default, the start token."""
     if not lines:
         if start_token_id(tokenizer) is None:
-            raise InputError(
-                "`--self_generated` needs a `--prompt_file`, as the tokenizer has no token to begin with."
-            )
+            raise InputError("`--self_generated` needs a `--prompt_file`: the tokenizer has no token to begin with.")
         return [[start_token_id(tokenizer)]]
     if tokenizer.chat_template is not None:
         messages = [[{"role": "user", "content": line}] for line in lines]

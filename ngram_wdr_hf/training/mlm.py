@@ -34,7 +34,7 @@ from .options import KINDS, ModelOptions, RunTrainingArguments, TextOptions, cho
 from .parsing import parse
 from .presets import MLM_PRESETS, Preset
 from .report import Card, RunResult, compare, run_result, save
-from .results import add_callbacks, introduce, load_trained, score_text
+from .results import introduce, load_trained, score_text, train
 from .run_folder import RunFolder, settings_of
 from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, loss_names
@@ -152,8 +152,7 @@ def main(arguments: Sequence[str]) -> RunResult:
                 head_loss_schedule=model_options.head_loss_schedule,
                 callbacks=[NewMasks()],
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer)
+            train(trainer, model_options, folder)
         model = load_trained(model, folder)
 
         # 4. Evaluate

@@ -39,7 +39,7 @@ from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
 from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save
-from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
+from .results import EnsembleSearch, fit_and_score, introduce, load_trained, set_ensemble, train
 from .run_folder import TRANSLATIONS, RunFolder, settings_of
 from .trainer import NgramTrainer, loss_names, to_device, uses_fsdp
 from .translator import Translator
@@ -139,8 +139,7 @@ def main(arguments: Sequence[str]) -> RunResult | None:
                 pairs=pairs["validation"],
                 **search.trainer_options(model_options, training),
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer)
+            train(trainer, model_options, folder)
         model = load_trained(model, folder)
         translator = make_translator(model, tokenizer, options, training)
 

@@ -57,11 +57,8 @@ def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str,
 class RunFolder:
     """The folder of one run: options (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
 
-    def __init__(
-        self, path: str | Path, settings: dict[str, Any] | None = None, training: TrainingArguments | None = None
-    ):
-        self.path = Path(path)
-        self.settings, self.training = settings or {}, training
+    def __init__(self, path: Path, settings: dict[str, Any] | None = None, training: TrainingArguments | None = None):
+        self.path, self.settings, self.training = path, settings, training
         self.is_longer = False
         self.repository: str | None = None
 
@@ -74,7 +71,7 @@ class RunFolder:
         up to the length of the training. An evaluation may use any folder.
         """
         set_seed(training.seed)
-        folder = cls(training.output_dir, settings, training)
+        folder = cls(Path(training.output_dir), settings, training)
         if not training.do_train:
             yield folder
             return

@@ -37,9 +37,7 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
         # With a cache, Transformers ignores the boundaries of packed documents.
         inputs["use_cache"] = False
         # Skip SFTTrainer: Trainer's `compute_loss` uses the model's own loss.
-        loss, outputs = super(SFTTrainer, self).compute_loss(
-            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
-        )
+        loss, outputs = super(SFTTrainer, self).compute_loss(model, inputs, True, num_items_in_batch)
         metrics = self._metrics["train" if self.model.training else "eval"]
         # One row per process.
         head_losses = self.accelerator.gather_for_metrics(outputs.head_losses[None]).mean(0)
