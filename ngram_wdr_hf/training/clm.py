@@ -102,10 +102,7 @@ class ClmModelOptions(ModelOptions):
 
 
 def main(arguments: Sequence[str], options_class: type[ClmOptions] = ClmOptions, **command: Any) -> RunResult:
-    """
-    Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several. `command`
-    has arguments of `parse`.
-    """
+    """Train, choose the ensemble on the validation text, evaluate and save; `command` has arguments of `parse`."""
     classes = (options_class, ClmModelOptions, RunTrainingArguments)
     command = {"prog": "ngram-wdr clm", "description": __doc__, "defaults": {"output_dir": "runs/clm"}, **command}
     options, model_options, training = parse(classes, arguments, **command)

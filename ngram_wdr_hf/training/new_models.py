@@ -109,9 +109,8 @@ def restrict_drafts(
     model: PreTrainedModel, options: ModelOptions, ensemble: EnsembleOptions, training_tokens: Iterable[np.ndarray]
 ) -> None:
     """
-    Let the heads draft only the most frequent of `training_tokens`: as many as `--draft_vocab_size` says or, if only
-    the heads are trained, as cover `COVERAGE` of them. Without training tokens, keep the model's draft tokens, cut or
-    filled up to `--draft_vocab_size` with the first ids of the vocabulary.
+    Let the heads draft only the `--draft_vocab_size` most frequent of `training_tokens`; by default, if only the heads
+    are trained, as many as cover `COVERAGE`. Without such tokens, cut the model's own list, or fill it up.
     """
     size, vocab_size = ensemble.draft_vocab_size, model.ngram_vocab_size
     if not model.ngram_heads or (size is None and options.train_mode != "heads"):

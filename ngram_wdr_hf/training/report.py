@@ -144,10 +144,7 @@ class Card(NamedTuple):
 
 
 def save(result: RunResult, model: PreTrainedModel, folder: RunFolder, card: Card, **usage: Any) -> None:
-    """
-    Print the results of a run in the first process. Save and push them, and the chosen ensemble in the model's
-    configuration; without training, save tables and metrics only. `usage` has the values for the card's code.
-    """
+    """Print, save and push a run's results; of an evaluation, save only tables. `usage` is for the card's code."""
     training = folder.training
     if not training.should_save:
         return

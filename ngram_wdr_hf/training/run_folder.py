@@ -36,10 +36,7 @@ NOT_SETTINGS = re.compile(
 
 
 def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str, Any]:
-    """
-    Return the options that identify a run, for `run.yaml`, which as a settings file gives the same run: those that
-    change the trained weights, without Trainer's defaults unless the preset has others.
-    """
+    """Return the options that identify a run, for `run.yaml`; of Trainer's, those that are not as by default."""
     own = {field.name: getattr(group, field.name) for group in (data, model) for field in fields(group)}
     defaults = type(training)(output_dir=training.output_dir).to_dict()
     preset = model.presets.get(getattr(model, "preset", None))
@@ -132,9 +129,8 @@ class RunFolder:
 
     def train(self, trainer: ResumableTrainer) -> None:
         """
-        Write tokenizer and settings. Train from the last complete checkpoint in the folder, else from that of
-        `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
-        training as complete.
+        Train from the last complete checkpoint in the folder, else from that of `--resume_from_checkpoint`, else from
+        the start. Save the model, and last Trainer's state, which marks the training as complete.
         """
         complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
         checkpoint = max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)

@@ -50,9 +50,8 @@ class TextData:
 
 def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text: bool = True) -> Splits:
     """
-    Load the text by split; without any data option, English text that ships with Python. If there is no validation
-    text, a part of the training text is held out for it. Without training, the result has no training split. With
-    `needs_text=False`, the model writes its training text, and no option need name one.
+    Load the text by split, by default English text that ships with Python. Part of the training text is held out if
+    there is no validation text. With `needs_text=False`, the model writes its training text: there may be no other.
     """
     if options.streaming and training.do_train:
         if training.max_steps <= 0 or "epoch" in (training.eval_strategy, training.save_strategy):
