@@ -43,10 +43,7 @@ def load_checkpoint(
     new_heads: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> NgramHeadsMixin:
-    """
-    Load a checkpoint with N-gram heads, or a plain one and add new heads. `fields` are configuration fields that
-    replace the checkpoint's; `new_heads` are those for a plain checkpoint, by default none, unless `fields` has them.
-    """
+    """Load a checkpoint with heads, or a plain one with `new_heads`; `fields` replace those of its configuration."""
     config = load_config(name_or_path, kind)
     if isinstance(config, NgramConfigMixin):
         load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained

@@ -22,7 +22,7 @@ from .trainer import loss_names
 # What the plot of the training shows of the evaluations, after the model's name; the last two only with heads.
 VALIDATION_CURVES = {"eval_perplexity": "", "eval_best_perplexity": ", best λ", "eval_fitted_perplexity": ", fitted"}
 # The fields of a `RunResult` that are in `metrics.json` as they are.
-KEPT = ("num_parameters", "head_parameters", "splits", "settings", "history")
+SAVED_FIELDS = ("num_parameters", "head_parameters", "splits", "settings", "history")
 
 
 @dataclass
@@ -170,7 +170,7 @@ def save(result: RunResult, model: PreTrainedModel, folder: RunFolder, card: Car
         "ensemble_lambda": result.ensemble if has_lambda else None,
         "ensemble_weights": None if has_lambda else result.ensemble,
         "fit": None if fit is None else asdict(fit),
-        **{name: getattr(result, name) for name in KEPT},
+        **{name: getattr(result, name) for name in SAVED_FIELDS},
     }
     # NaN and infinity become `null`.
     finite = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
