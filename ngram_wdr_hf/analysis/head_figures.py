@@ -30,10 +30,7 @@ def plot_heads(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
 
 
 def plot_acceptance(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
-    """
-    Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors. Models
-    without heads are left out.
-    """
+    """Plot the acceptance rate of each head's drafts after accepted ones, with error bars of two standard errors."""
     figure, (axes,) = _panels(1)
     for i, (name, found) in enumerate(by_name.items()):
         rates, counts = found.acceptance, found.num_drafts
@@ -49,10 +46,7 @@ def plot_acceptance(by_name: Mapping[str, HeadDiagnostics]) -> Figure:
 
 
 def plot_gain(by_name: Mapping[str, HeadDiagnostics], by: str) -> Figure:
-    """
-    Plot the ensemble's gain with error bars of two standard errors, by position in the sentence (`by="place"`) or by
-    count of the token (`by="frequency"`), in groups of at least 0.5% of the tokens.
-    """
+    """Plot the ensemble's gain, ± two standard errors, by `"place"` in the sentence or `"frequency"` of the token."""
     xlabel = {"place": "position in the sentence", "frequency": "count of the token"}[by]
     figure, (axes,) = _panels(1)
     axes.axhline(0, color="black", linewidth=1)

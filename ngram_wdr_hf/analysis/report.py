@@ -16,8 +16,7 @@ from ..training.report import save_lambda_plot, save_training_plot
 from ..training.run_folder import METRICS
 from ..training.trainer import loss_names
 from .head_figures import plot_acceptance, plot_gain, plot_heads
-from .traced_html import as_page, as_table
-from .traced_text import traced_text
+from .traced_text import as_page, as_table, traced_text
 from .trained_run import TrainedRun, load_run
 from .wdr_map import wdr_map
 
@@ -31,10 +30,7 @@ def write_report(
     max_tokens: int = 30_000,
     prompt: str | None = None,
 ) -> Path:
-    """
-    Write a self-contained HTML page on finished runs and those of their `--compare`, measured on the first
-    `max_tokens` tokens of a split, and return its path, by default in the first run's folder.
-    """
+    """Write a self-contained HTML page on finished runs and those of their `--compare`, and return its path."""
     folders = []
     for run in map(Path, runs):
         folders += [run, *sorted(path.parent for path in run.glob(f"*/{METRICS}"))]

@@ -25,7 +25,7 @@ from ..training.options import RunTrainingArguments
 from ..training.pair_data import PairOptions, load_pairs
 from ..training.pair_data import tokenize_splits as tokenize_pairs
 from ..training.parsing import SETTINGS, parse
-from ..training.report import RunResult
+from ..training.report import SAVED_FIELDS, RunResult
 from ..training.run_folder import METRICS, RunFolder
 from ..training.text_data import find_block_size, load_splits, tokenize_splits
 from .head_diagnostics import HeadDiagnostics, find_sentence_ends, head_diagnostics
@@ -78,7 +78,7 @@ def load_run(path: str | Path, split: str = "validation", max_tokens: int = 30_0
         ngram_size=config.ngram_size,
         tables={},
         ensemble=tuple(weights) if weights else metrics["ensemble_lambda"],
-        **{name: metrics[name] for name in ("num_parameters", "head_parameters", "settings", "history", "splits")},
+        **{name: metrics[name] for name in SAVED_FIELDS},
     )
     load = _pairs if config.is_encoder_decoder else _running_text
     tokenizer = load_tokenizer(str(path))

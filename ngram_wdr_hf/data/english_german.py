@@ -89,12 +89,8 @@ def _number(rng: random.Random) -> float:
     return rng.choice([rng.randint(1, 20), rng.randint(1, 2000), rng.randint(1, 400) / 4])
 
 
-def english_german(num_pairs: dict[str, int] | None = None, seed: int = 0) -> dict[str, Dataset]:
-    """
-    Return splits of English texts (`source`) with their German translations (`target`), by default of `NUM_PAIRS`. No
-    text occurs twice, within a split or across splits. The texts depend on the seed and the version of Babel.
-    """
-    num_pairs = NUM_PAIRS if num_pairs is None else num_pairs
+def english_german(num_pairs: dict[str, int] = NUM_PAIRS, seed: int = 0) -> dict[str, Dataset]:
+    """Return splits of English texts (`source`) and their translations (`target`), none twice."""
     rng, seen, splits = random.Random(seed), set(), {}
     # Last split first, so that the test set does not depend on the size of the training set.
     for split, size in reversed(num_pairs.items()):

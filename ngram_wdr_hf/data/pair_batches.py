@@ -25,10 +25,7 @@ def tokenize_pairs(
     prefix: str = "",
     num_workers: int = 1,
 ) -> Dataset:
-    """
-    Tokenize rows of `source` and `target` to `input_ids`, `labels`, `num_words` of the target and `is_truncated`, with
-    `prefix` before each source. A side of more than `longest` tokens is truncated. The result is cached.
-    """
+    """Tokenize `source`, after `prefix`, and `target`, each up to `longest` tokens. The result is cached."""
     return map_tokenizer(rows, _encode, TOKENIZED, tokenizer, num_workers, longest=longest, prefix=prefix)
 
 

@@ -20,10 +20,7 @@ SPLIT_DIGITS = {"train": (0, 1, 2, 3, 5, 6, 7, 8), "validation": (4,), "test": (
 
 
 def python_english() -> dict[str, Dataset]:
-    """
-    Return about 300,000 words as the splits `train`, `validation` and `test`, one document per row of the column
-    `text`. Of every 10 documents, 8 are for training. The splits are cached, and differ between Python versions.
-    """
+    """Return splits of about 300,000 words, a document per row of `text`. They differ between Python versions."""
     # The cache key: raise the version when the texts change.
     documents = Dataset.from_generator(_rows, gen_kwargs={"python": platform.python_version(), "version": 1})
     return {

@@ -82,10 +82,7 @@ class TrainingBlocks(TorchDataset):
 
 
 class StreamedBlocks(TorchIterableDataset):
-    """
-    The same blocks from streamed rows of `tokenize`, again and again, unless the text has no tokens: so Trainer, which
-    counts the batches of one iteration, resumes in any pass over the text.
-    """
+    """The same blocks from streamed rows, again and again: so Trainer resumes in any pass over the text."""
 
     def __init__(self, rows: IterableDataset, block_size: int):
         self.rows = rows

@@ -105,9 +105,7 @@ class GradientDiversityCallback(TrainerCallback):
     ):
         is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if is_sharded or "layerwise" in trainer.args.optim or "lomo" in trainer.args.optim:
-            raise ValueError(
-                "Gradient diversity needs all gradients at once: no FSDP, DeepSpeed or optimizer layer by layer."
-            )
+            raise ValueError("Gradient diversity needs all gradients: no FSDP, DeepSpeed or optimizer layer by layer.")
         self.trainer, self.steps, self.batch, self.parameters = trainer, steps, batch, parameters
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -138,10 +136,7 @@ def _training_batch(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def plot_gradient_diversity(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
-    """
-    Plot gradient diversity over training steps, one curve per model, as in the paper. `histories` has Trainer's
-    `state.log_history` for each model name.
-    """
+    """Plot gradient diversity over training steps, from Trainer's `state.log_history` for each model name."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4), layout="constrained")

@@ -1,10 +1,13 @@
-"""Loading of checkpoints, with or without N-gram heads, for training and evaluation."""
+"""Checkpoints with or without N-gram heads: loading them for training and evaluation, and generating with them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.utils import ModelOutput
 
 from ..backbones.registry import auto_class_of, is_masked
 from ..backbones.with_heads import with_ngram_heads
@@ -13,6 +16,7 @@ from ..decoding import draft_limits
 from ..method.configuration import NgramConfigMixin
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.generation import ENSEMBLE_ARGUMENTS
+from .scores import evaluating
 
 # Tokens per block if the user gives none and the model has no limit, or a higher one in training.
 DEFAULT_BLOCK_SIZE = 1024
@@ -39,10 +43,7 @@ def load_checkpoint(
     new_heads: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> NgramHeadsMixin:
-    """
-    Load a checkpoint with N-gram heads, or a plain one and add new heads. `fields` are configuration fields that
-    replace the checkpoint's; `new_heads` are those for a plain checkpoint, by default none, unless `fields` has them.
-    """
+    """Load a checkpoint with heads, or a plain one with `new_heads`; `fields` replace those of its configuration."""
     config = load_config(name_or_path, kind)
     if isinstance(config, NgramConfigMixin):
         load = auto_class_of(config.is_encoder_decoder, is_masked(config)).from_pretrained
@@ -67,3 +68,22 @@ def load_checkpoint(
         if isinstance(layer, MarianSinusoidalPositionalEmbedding):
             layer.requires_grad_(False)
     return model
+
+
+def generate_after(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, use_mtp: bool, **options: Any
+) -> ModelOutput:
+    """Return the output of `generate`, in evaluation mode, for prompts of equal length, within the positions."""
+    ids = torch.as_tensor(prompts, device=model.device)
+    num_read = 1 if model.config.is_encoder_decoder else ids.shape[1]
+    with evaluating(model):
+        return model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            # Avoids Transformers' warning about two limits.
+            max_length=None,
+            max_new_tokens=min(max_new_tokens, (max_positions(model) or math.inf) - num_read),
+            use_mtp=use_mtp,
+            return_dict_in_generate=True,
+            **options,
+        )

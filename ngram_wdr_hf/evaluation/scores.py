@@ -65,10 +65,7 @@ class Scores:
 
 @dataclass
 class MaskedScores:
-    """
-    The share of a text's masked tokens that are the model's most likely prediction, and for each depth the mean NLL
-    (`None` without targets) and the number of targets; those of depth 0 are the masked tokens.
-    """
+    """The accuracy at masked tokens; by depth, the mean NLL (`None` without targets) and the number of targets."""
 
     accuracy: float
     head_nlls: list[float | None]

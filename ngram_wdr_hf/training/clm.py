@@ -29,30 +29,27 @@ from ..data.rows import EvaluationRows, TrainingRows, pad_batch
 from ..data.token_stream import EvaluationWindows, StreamedBlocks, TrainingBlocks, evaluation_windows
 from ..data.tokenizers import train_bpe_tokenizer, train_word_tokenizer
 from ..evaluation.ensemble_fit import EnsembleFit
-from ..evaluation.models import max_positions
+from ..evaluation.models import generate_after, max_positions
 from ..evaluation.scores import Scores
 from ..method.ensemble import describe_ensemble, ensemble_arguments
 from .frozen_model_data import CachedRows, own_rows
 from .new_models import make_model, restrict_drafts
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, TextOptions, optional, preset_choice
 from .parsing import folder_of_run, parse
-from .presets import CLM_PRESETS, DEFAULT_PRESET, Preset
-from .report import Card, RunResult, compare, describe_model, ensemble_cells, named_ensembles, save, score_metrics
-from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
+from .presets import CLM_PRESETS, Preset
+from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save
+from .results import EnsembleSearch, fit_and_score, introduce, load_trained, set_ensemble, train
 from .run_folder import RunFolder, settings_of
-from .text_data import Splits, TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
-from .trainer import NgramTrainer, uses_fsdp
+from .text_data import TextData, find_block_size, find_tokenizer, load_splits, tokenize_splits
+from .trainer import NgramTrainer, loss_names, uses_fsdp
 
 # For the ensemble's sample text if the best λ is 0; often the best λ in the paper.
 SAMPLE_LAMBDA = 0.4
 CARD = Card(
     "A language model",
     "text-generation",
-    """from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained({name!r}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
-inputs = tokenizer({prompt!r}, return_tensors="pt")
+    "AutoModelForCausalLM",
+    """inputs = tokenizer({prompt!r}, return_tensors="pt")
 ids = model.generate(**inputs, do_sample=True, max_length={max_length})
 print(tokenizer.decode(ids[0]))""",
 )
@@ -104,17 +101,11 @@ class ClmModelOptions(ModelOptions):
     preset: str | None = preset_choice(CLM_PRESETS)
 
 
-def main(
-    arguments: Sequence[str],
-    options_class: type[ClmOptions] = ClmOptions,
-    prog: str = "ngram-wdr clm",
-    description: str = __doc__,
-    **defaults: Any,
-) -> RunResult:
-    """Train a model, choose its ensemble on the validation text, evaluate, and save; with `--compare`, several."""
+def main(arguments: Sequence[str], options_class: type[ClmOptions] = ClmOptions, **command: Any) -> RunResult:
+    """Train, choose the ensemble on the validation text, evaluate and save; `command` has arguments of `parse`."""
     classes = (options_class, ClmModelOptions, RunTrainingArguments)
-    defaults = {"output_dir": "runs/clm"} | defaults
-    options, model_options, training = parse(classes, arguments, prog, description, defaults)
+    command = {"prog": "ngram-wdr clm", "description": __doc__, "defaults": {"output_dir": "runs/clm"}, **command}
+    options, model_options, training = parse(classes, arguments, **command)
     if uses_fsdp(training) and (options.self_generated or options.cache_hidden_states):
         raise InputError("`--self_generated` and `--cache_hidden_states` do not work with FSDP: train without it.")
     search = EnsembleSearch.of(options, model_options, training, searches=not options.validates_on_own_text)
@@ -122,7 +113,9 @@ def main(
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             splits = load_splits(options, training, needs_text=options.self_generated is None)
-            tokenizer = folder.tokenizer() or clm_tokenizer(options, model_options, splits)
+            default = "word" if options.names_text else "bpe"
+            trainers = {"word": train_word_tokenizer, "bpe": train_bpe_tokenizer}
+            tokenizer = folder.tokenizer() or find_tokenizer(options, model_options, splits, trainers, default)
             data = tokenize_splits(splits, tokenizer, options, training.seed)
 
             # 2. Model
@@ -151,9 +144,8 @@ def main(
                 data_collator=pad_batch if data.own or options.cache_hidden_states else default_data_collator,
                 **search.trainer_options(model_options, training),
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer, tokenizer)
-        model = load_trained(model, folder, training)
+            train(trainer, model_options, folder)
+        model = load_trained(model, folder)
 
         # 4. Evaluate, and choose the ensemble
         fit, scores = fit_and_score(model, texts, search, training)
@@ -164,23 +156,13 @@ def main(
         samples = sample_texts(model, tokenizer, prompt, options, training.seed) if training.should_save else {}
 
         # 5. Save and report
-        result = clm_result(model, fit, scores, samples=samples, settings=folder.settings, history=folder.history())
-        usage = {"prompt": tokenizer.decode(prompt), "max_length": min(len(prompt) + 50, longest)}
-        save(result, model, folder, training, CARD, usage)
+        (splits, tables), own = metrics_and_tables(model, fit, scores), model.ngram_ensemble()
+        result = run_result(model, folder, splits=splits, tables=tables, ensemble=own, fit=fit, samples=samples)
+        max_length = min(len(prompt) + 50, longest)
+        save(result, model, folder, CARD, prompt=tokenizer.decode(prompt), max_length=max_length)
     if model_options.compare:
-        compare(main, arguments, result, model_options, training)
+        compare(main, arguments, result, model_options, folder)
     return result
-
-
-def clm_tokenizer(options: ClmOptions, model: ModelOptions, splits: Splits) -> PreTrainedTokenizerBase:
-    """Load or train the tokenizer that `--tokenizer` selects, by default the checkpoint's, `bpe` or `word`."""
-    subwords = options.vocab_size or CLM_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
-    trainers = {
-        "word": lambda texts: train_word_tokenizer(texts, options.vocab_size),
-        "bpe": lambda texts: train_bpe_tokenizer(texts, subwords),
-    }
-    default = model.model_name_or_path or ("word" if options.names_text else "bpe")
-    return find_tokenizer(options.tokenizer or default, trainers, splits)
 
 
 def training_set(data: TextData, block_size: int) -> Dataset | StreamedBlocks:
@@ -211,31 +193,18 @@ def prompt_ids(prompt: str | None, tokenizer: PreTrainedTokenizerBase, data: Tex
     return torch.as_tensor((texts or data.own["validation"])[0][:16]).long()
 
 
-@torch.no_grad()
 def sample_texts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: torch.Tensor, options: ClmOptions, seed: int
 ) -> dict[str, str]:
     """Sample texts from one prompt with the same seed, without and with the ensemble. Return them by label."""
-    samples, room = {}, (max_positions(model) or sys.maxsize) - len(prompt)
-    inputs = prompt[None].to(model.device)
-    model.eval()
+    samples, ensembles, use_mtp = {}, [0.0], options.use_mtp and bool(model.ngram_heads)
     # Heads for drafts alone know no probabilities.
-    has_ensemble = model.ngram_heads and model.config.head_loss_tokens != "draft"
-    ensembles = (0.0, model.ngram_ensemble() or SAMPLE_LAMBDA) if has_ensemble else (0.0,)
+    if model.ngram_heads and model.config.head_loss_tokens != "draft":
+        ensembles.append(model.ngram_ensemble() or SAMPLE_LAMBDA)
     for ensemble in ensembles if options.sample_tokens else ():
         torch.manual_seed(seed)
-        output = model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_length=None,
-            max_new_tokens=min(options.sample_tokens, room),
-            do_sample=True,
-            temperature=0.8,
-            top_k=40,
-            use_mtp=options.use_mtp and bool(model.ngram_heads),
-            return_dict_in_generate=True,
-            **ensemble_arguments(ensemble),
-        )
+        sampling = {"do_sample": True, "temperature": 0.8, "top_k": 40, **ensemble_arguments(ensemble)}
+        output = generate_after(model, prompt[None], options.sample_tokens, use_mtp, **sampling)
         label = describe_ensemble(ensemble)
         if "speculation" in output:
             label += f", {output.speculation.mean_acceptance_length:.2f} tokens per forward pass"
@@ -243,22 +212,29 @@ def sample_texts(
     return samples
 
 
-def clm_result(model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str, Scores], **fields: Any) -> RunResult:
-    """Return a result with perplexities by word if every token is a word, else by token; `fields` are further ones."""
+def metrics_and_tables(
+    model: PreTrainedModel, fit: EnsembleFit | None, scores: dict[str, Scores]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return perplexities by split, and their table: by word if every token is a word, else by token."""
     unit = "word" if all(each.num_words == each.num_tokens for each in scores.values()) else "token"
     own = model.ngram_ensemble()
     has_best = "validation" in scores and len(model.ngram_heads) > 0
     ensembles = named_ensembles(own, scores["validation"].best_lambda if has_best else None, fit)
-    cells = {}
+    splits, cells = {}, {}
     for split, each in scores.items():
         figures = {ensemble: each.perplexity(ensemble, unit) for ensemble in each.ensembles}
         count = each.num_words if unit == "word" else each.num_tokens
         cells[split] = ensemble_cells(f"{unit}s", count, ensembles, figures, own)
-    return RunResult(
-        **describe_model(model),
-        **fields,
-        splits={split: score_metrics(each, ensembles) for split, each in scores.items()},
-        tables={f"Perplexity by {unit}, with and without the heads": cells},
-        ensemble=own,
-        fit=fit,
-    )
+        splits[split] = {
+            "lambda": [*each.by_lambda()],
+            "perplexity": [*each.by_lambda("word").values()],
+            "token_perplexity": [*each.by_lambda("token").values()],
+            "ensembles": {
+                heading: {"perplexity": each.perplexity(key, "word"), "token_perplexity": each.perplexity(key)}
+                for heading, key in ensembles.items()
+            },
+            **dict(zip(loss_names(len(each.head_nlls)), each.head_nlls, strict=True)),
+            "num_words": each.num_words,
+            "num_tokens": each.num_tokens,
+        }
+    return splits, {f"Perplexity by {unit}, with and without the heads": cells}

@@ -36,10 +36,7 @@ def own_rows(
     folder: RunFolder,
     training: TrainingArguments,
 ) -> dict[str, list[np.ndarray]]:
-    """
-    Return the text of `--self_generated` by split: what is in the folder of the run, and in training, what is missing
-    there, written now. Without another text (`options.validates_on_own_text`), the last rows are for validation.
-    """
+    """Return the text of `--self_generated` by split, from the run's folder; in training, write what is missing."""
     if options.self_generated is None:
         return {}
     store = RowStore(folder.path / "self_generated")
@@ -60,9 +57,7 @@ def encode_prompts(lines: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> 
     """Return the ids of each prompt, in the tokenizer's chat template if it has one; by default, the start token."""
     if not lines:
         if start_token_id(tokenizer) is None:
-            raise InputError(
-                "`--self_generated` needs a `--prompt_file`, as the tokenizer has no token to begin with."
-            )
+            raise InputError("`--self_generated` needs a `--prompt_file`: the tokenizer has no token to begin with.")
         return [[start_token_id(tokenizer)]]
     if tokenizer.chat_template is not None:
         messages = [[{"role": "user", "content": line}] for line in lines]
@@ -94,10 +89,7 @@ def _write_rows(
 
 
 def _keep_freed_memory() -> None:
-    """
-    Let glibc keep freed memory for the next step of `generate`, which makes a new cache in every step. Otherwise, up
-    to half of the time on a CPU goes to the kernel, which clears the same pages again and again.
-    """
+    """Let glibc keep freed memory for the next cache of `generate`: the kernel takes half of the time to clear it."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(libc, "mallopt"):
         M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -137,11 +129,7 @@ def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], options:
 
 
 class CachedRows(Dataset):
-    """
-    Rows, items with `input_ids`, and the hidden states of a frozen model, computed once and kept on disk. An item also
-    has `last_hidden_state` of shape `(T, d)`, and `shift_labels`: the model's own most likely next tokens. `labels`
-    are the same tensor, since Trainer counts targets only with labels.
-    """
+    """Rows of tokens with a frozen model's hidden states `(T, d)` and its own next tokens, computed once, on disk."""
 
     def __init__(self, rows: Dataset, folder: Path, model: PreTrainedModel, training: TrainingArguments):
         self.rows = rows
@@ -193,6 +181,7 @@ class CachedRows(Dataset):
         return {
             "input_ids": self.rows[i]["input_ids"],
             "last_hidden_state": torch.from_numpy(np.array(states[span])),
+            # Trainer counts targets only with labels.
             "labels": next_tokens,
             "shift_labels": next_tokens,
         }

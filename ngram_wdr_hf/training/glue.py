@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
                     )
                     # Classifiers accept `num_items_in_batch` but ignore it: their loss is a mean.
                     trainer.model_accepts_loss_kwargs = False
-                    folder.train(trainer, tokenizer)
+                    folder.train(trainer)
                 evaluations = [entry for entry in folder.history() if "eval_loss" in entry]
                 scores[str(seed)] = [entry[f"eval_{task.metric}"] for entry in evaluations]
 
@@ -172,7 +172,17 @@ def main(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
     # 5. Save and report
     if all_training.process_index == 0:
-        save_results(results, model_options.model_name_or_path, Path(all_training.output_dir))
+        rows = [["task", "metric", "seeds", "last epoch", "majority class"]]
+        for name, result in results.items():
+            last, metric = result["last_epoch"], result["metric"].replace("_", " ").capitalize()
+            score = f"{100 * last['mean']:.1f}" + ("" if last["std"] is None else f" ± {100 * last['std']:.1f}")
+            majority = f"{100 * result['majority_class']:.1f}"
+            rows.append([GLUE_TASKS[name].title, metric, f"{len(result['by_seed'])}", score, majority])
+        metrics, path = {"model": model_options.model_name_or_path, "tasks": results}, Path(all_training.output_dir)
+        text = json.dumps(metrics, indent=2, ensure_ascii=False, allow_nan=False)
+        (path / "glue_metrics.json").write_text(text + "\n", encoding="utf-8")
+        print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(rows)}")
+        print(f"\nSaved in {path}: a model per task and seed, and glue_metrics.json.")
     return list(results.values())
 
 
@@ -269,17 +279,3 @@ def padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 def predicted_labels(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
     """Return the predicted ids: Trainer need not keep the logits, or an encoder's hidden states after them."""
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
-
-
-def save_results(results: dict[str, dict[str, Any]], model: str, folder: Path) -> None:
-    """Print and save the results of all tasks."""
-    rows = [["task", "metric", "seeds", "last epoch", "majority class"]]
-    for name, result in results.items():
-        last, metric = result["last_epoch"], result["metric"].replace("_", " ").capitalize()
-        score = f"{100 * last['mean']:.1f}" + ("" if last["std"] is None else f" ± {100 * last['std']:.1f}")
-        majority = f"{100 * result['majority_class']:.1f}"
-        rows.append([GLUE_TASKS[name].title, metric, f"{len(result['by_seed'])}", score, majority])
-    text = json.dumps({"model": model, "tasks": results}, indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "glue_metrics.json").write_text(text + "\n", encoding="utf-8")
-    print(f"\nValidation, × 100: mean ± standard deviation over seeds\n\n{as_text(rows)}")
-    print(f"\nSaved in {folder}: a model per task and seed, and glue_metrics.json.")

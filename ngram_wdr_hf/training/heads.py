@@ -37,4 +37,4 @@ def main(arguments: Sequence[str]) -> RunResult:
     elif not {"-h", "--help"} & {*words}:
         raise InputError("Name the model that gets heads first: `ngram-wdr heads MODEL [--option value ...]`.")
     defaults = {"recipe": "drafts", "cache_hidden_states": True, "output_dir": "runs/heads"}
-    return clm.main(words, HeadsOptions, "ngram-wdr heads MODEL", __doc__, **defaults)
+    return clm.main(words, HeadsOptions, prog="ngram-wdr heads MODEL", description=__doc__, defaults=defaults)

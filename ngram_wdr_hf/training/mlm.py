@@ -32,9 +32,9 @@ from ..modeling.masked import COMPOSITIONS
 from .new_models import make_model
 from .options import KINDS, ModelOptions, RunTrainingArguments, TextOptions, choice, optional, preset_choice
 from .parsing import parse
-from .presets import DEFAULT_PRESET, MLM_PRESETS, Preset
-from .report import Card, RunResult, compare, describe_model, save
-from .results import add_callbacks, introduce, load_trained, score_text
+from .presets import MLM_PRESETS, Preset
+from .report import Card, RunResult, compare, run_result, save
+from .results import introduce, load_trained, score_text, train
 from .run_folder import RunFolder, settings_of
 from .text_data import find_block_size, find_tokenizer, load_splits, tokenize_splits
 from .trainer import NgramTrainer, loss_names
@@ -42,11 +42,8 @@ from .trainer import NgramTrainer, loss_names
 CARD = Card(
     "A masked language model",
     "fill-mask",
-    """from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-model = AutoModelForMaskedLM.from_pretrained({name!r}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
-inputs = tokenizer("It is " + tokenizer.mask_token, return_tensors="pt")
+    "AutoModelForMaskedLM",
+    """inputs = tokenizer("It is " + tokenizer.mask_token, return_tensors="pt")
 is_masked = inputs["input_ids"] == tokenizer.mask_token_id
 best = model(**inputs).logits[is_masked][0].topk(5).indices
 print([tokenizer.decode(token) for token in best])""",
@@ -81,6 +78,11 @@ class MlmModelOptions(ModelOptions):
     default_recipe: ClassVar[str] = "paper"
     # Two levels of word differences: the paper's best on average.
     default_ngram_size: ClassVar[int] = 3
+    compared_kinds: ClassVar[dict[str, str]] = {
+        "plain": KINDS["plain"],
+        "wdr": f"{KINDS['wdr']} --wdr_compose all",
+        "masked": f"{KINDS['wdr']} --wdr_compose masked",
+    }
 
     preset: str | None = preset_choice(MLM_PRESETS)
     wdr_compose: str | None = choice(
@@ -92,11 +94,6 @@ class MlmModelOptions(ModelOptions):
     @property
     def kind(self) -> str:
         return "masked" if super().kind != "plain" and self.wdr_compose == "masked" else super().kind
-
-    @property
-    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
-        wdr = (*KINDS["wdr"], "--wdr_compose")
-        return {"plain": KINDS["plain"], "wdr": (*wdr, "all"), "masked": (*wdr, "masked")}
 
 
 class NewMasks(TrainerCallback):
@@ -126,10 +123,8 @@ def main(arguments: Sequence[str]) -> RunResult:
         with training.main_process_first(local=False, desc="preparing data and model"):
             # 1. Data
             splits = load_splits(options, training)
-            vocab_size = options.vocab_size or MLM_PRESETS[model_options.preset or DEFAULT_PRESET].subword_vocab_size
-            kind = options.tokenizer or model_options.model_name_or_path or "bpe"
-            trainers = {"bpe": lambda texts: train_masked_tokenizer(texts, vocab_size)}
-            tokenizer = folder.tokenizer() or find_tokenizer(kind, trainers, splits)
+            trainers = {"bpe": train_masked_tokenizer}
+            tokenizer = folder.tokenizer() or find_tokenizer(options, model_options, splits, trainers)
             masking = Masking(tokenizer, options.masking, options.mlm_probability)
             data = tokenize_splits(splits, tokenizer, options, training.seed)
 
@@ -157,9 +152,8 @@ def main(arguments: Sequence[str]) -> RunResult:
                 head_loss_schedule=model_options.head_loss_schedule,
                 callbacks=[NewMasks()],
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer, tokenizer)
-        model = load_trained(model, folder, training)
+            train(trainer, model_options, folder)
+        model = load_trained(model, folder)
 
         # 4. Evaluate
         metrics, cells = {}, {}
@@ -182,14 +176,8 @@ def main(arguments: Sequence[str]) -> RunResult:
             }
 
         # 5. Save and report
-        result = RunResult(
-            **describe_model(model),
-            settings=folder.settings,
-            history=folder.history(),
-            splits=metrics,
-            tables={"Masked tokens": cells},
-        )
-        save(result, model, folder, training, CARD, {})
+        result = run_result(model, folder, splits=metrics, tables={"Masked tokens": cells})
+        save(result, model, folder, CARD)
     if model_options.compare:
-        compare(main, arguments, result, model_options, training)
+        compare(main, arguments, result, model_options, folder)
     return result

@@ -8,14 +8,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import (
-    WDRNgramBertForMaskedLM,
-    WDRNgramGPT2LMHeadModel,
-    WDRNgramMarianMTModel,
-    WDRNgramModernBertForMaskedLM,
-    WDRNgramReformerModelWithLMHead,
-    WDRNgramTensorizedTransformerLMHeadModel,
-)
+from .. import backbones
+from ..backbones.tensorized import WDRNgramTensorizedTransformerLMHeadModel
 from ..data.errors import InputError
 from ..data.tokenizers import end_token_id, start_token_id
 from ..evaluation.models import load_checkpoint, load_config, max_positions
@@ -31,12 +25,12 @@ FIELD_OPTIONS = (
     "wdr_compose",
 )  # fmt: skip
 BACKBONES = {
-    "gpt2": WDRNgramGPT2LMHeadModel,
+    "gpt2": backbones.WDRNgramGPT2LMHeadModel,
     "tensorized": WDRNgramTensorizedTransformerLMHeadModel,
-    "reformer": WDRNgramReformerModelWithLMHead,
-    "marian": WDRNgramMarianMTModel,
-    "bert": WDRNgramBertForMaskedLM,
-    "modernbert": WDRNgramModernBertForMaskedLM,
+    "reformer": backbones.WDRNgramReformerModelWithLMHead,
+    "marian": backbones.WDRNgramMarianMTModel,
+    "bert": backbones.WDRNgramBertForMaskedLM,
+    "modernbert": backbones.WDRNgramModernBertForMaskedLM,
 }
 
 
@@ -115,9 +109,8 @@ def restrict_drafts(
     model: PreTrainedModel, options: ModelOptions, ensemble: EnsembleOptions, training_tokens: Iterable[np.ndarray]
 ) -> None:
     """
-    Let the heads draft only the most frequent of `training_tokens`: as many as `--draft_vocab_size` says or, if only
-    the heads are trained, as cover `COVERAGE` of them. Without training tokens, keep the model's draft tokens, cut or
-    filled up to `--draft_vocab_size` with the first ids of the vocabulary.
+    Let the heads draft only the `--draft_vocab_size` most frequent of `training_tokens`; by default, if only the heads
+    are trained, as many as cover `COVERAGE`. Without such tokens, cut the model's own list, or fill it up.
     """
     size, vocab_size = ensemble.draft_vocab_size, model.ngram_vocab_size
     if not model.ngram_heads or (size is None and options.train_mode != "heads"):

@@ -16,7 +16,7 @@ Repeat a command to resume an interrupted run. `python train_nmt.py` is the same
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,7 +29,6 @@ from ..data.errors import InputError
 from ..data.pair_batches import unwrap_batch
 from ..data.pairs import has_references, read_lines
 from ..data.tokenizers import load_tokenizer
-from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.models import max_positions
 from ..evaluation.scores import Scores, by_kind
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
@@ -39,8 +38,8 @@ from .options import KINDS, ModelOptions, RunTrainingArguments, optional, preset
 from .pair_data import PairOptions, load_pairs, nmt_tokenizer, tokenize_splits
 from .parsing import parse
 from .presets import NMT_PRESETS, Preset
-from .report import Card, RunResult, compare, describe_model, ensemble_cells, named_ensembles, save
-from .results import EnsembleSearch, add_callbacks, fit_and_score, introduce, load_trained, set_ensemble
+from .report import Card, RunResult, compare, ensemble_cells, named_ensembles, run_result, save
+from .results import EnsembleSearch, fit_and_score, introduce, load_trained, set_ensemble, train
 from .run_folder import TRANSLATIONS, RunFolder, settings_of
 from .trainer import NgramTrainer, loss_names, to_device, uses_fsdp
 from .translator import Translator
@@ -50,11 +49,8 @@ DECODED_METRICS = ("bleu", "chrf")
 CARD = Card(
     "A translation model",
     "translation",
-    """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model = AutoModelForSeq2SeqLM.from_pretrained({name!r}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
-ids = model.generate(**tokenizer([{source!r}], return_tensors="pt", truncation=True))
+    "AutoModelForSeq2SeqLM",
+    """ids = model.generate(**tokenizer([{source!r}], return_tensors="pt", truncation=True))
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))""",
 )
 
@@ -64,6 +60,12 @@ class NmtModelOptions(ModelOptions):
     """A new Marian by preset, or an encoder-decoder checkpoint such as Marian, BART or T5."""
 
     presets: ClassVar[dict[str, Preset]] = NMT_PRESETS
+    compared_kinds: ClassVar[dict[str, str]] = {
+        "plain": f"{KINDS['plain']} --bow_loss_weight 0",
+        "bow": f"{KINDS['plain']} --bow_loss_weight 1",
+        "simple": f"{KINDS['simple']} --bow_loss_weight 0",
+        "wdr": f"{KINDS['wdr']} --bow_loss_weight 0",
+    }
 
     preset: str | None = preset_choice(NMT_PRESETS)
     bow_loss_weight: float | None = optional(
@@ -78,11 +80,6 @@ class NmtModelOptions(ModelOptions):
     def kind(self) -> str:
         kind = super().kind
         return "bow" if kind == "plain" and self.bow_loss_weight else kind
-
-    @property
-    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
-        kinds = {kind: (*options, "--bow_loss_weight", "0") for kind, options in KINDS.items()}
-        return {"plain": kinds["plain"], "bow": (*KINDS["plain"], "--bow_loss_weight", "1"), **kinds}
 
 
 class TranslationTrainer(NgramTrainer):
@@ -142,9 +139,8 @@ def main(arguments: Sequence[str]) -> RunResult | None:
                 pairs=pairs["validation"],
                 **search.trainer_options(model_options, training),
             )
-            add_callbacks(trainer, model_options)
-            folder.train(trainer, tokenizer)
-        model = load_trained(model, folder, training)
+            train(trainer, model_options, folder)
+        model = load_trained(model, folder)
         translator = make_translator(model, tokenizer, options, training)
 
         # 4. Evaluate, choose the ensemble by BLEU, and translate the test set
@@ -169,16 +165,20 @@ def main(arguments: Sequence[str]) -> RunResult | None:
         # Examples from the whole test set, first those that the ensemble translates differently.
         spread = sorted(rows[:: max(1, len(rows) // 50)], key=lambda row: row["plain"] == row["hypothesis"])
         examples = spread[: options.num_examples]
-        result = nmt_result(model, fit, scores, ratings, named, examples, folder)
+        shown = [name for name in ("source", "reference", "plain", "hypothesis") if name != "hypothesis" or own != 0]
+        texts = ["\n".join(f"{name:<10}  {row[name]}" for name in shown if row[name] is not None) for row in examples]
+        samples = {describe_ensemble(own): "\n\n".join(texts)} if texts else {}
+        splits, tables = metrics_and_tables(model, scores, ratings, named)
+        result = run_result(model, folder, splits=splits, tables=tables, ensemble=own, fit=fit, samples=samples)
         if training.do_train and training.should_save:
             if rows:
                 lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
                 (folder.path / TRANSLATIONS).write_text(lines, encoding="utf-8")
             model.generation_config.save_pretrained(folder.path)
         source = examples[0]["source"] if examples else "A sentence."
-        save(result, model, folder, training, CARD, {"source": (options.source_prefix or "") + source})
+        save(result, model, folder, CARD, source=(options.source_prefix or "") + source)
     if model_options.compare:
-        compare(main, arguments, result, model_options, training)
+        compare(main, arguments, result, model_options, folder)
     return result
 
 
@@ -224,24 +224,17 @@ def translate_file(options: PairOptions, model_options: ModelOptions, training: 
         sys.stdout.buffer.write("".join(f"{' '.join(line.split())}\n" for line in translations).encode())
 
 
-def nmt_result(
-    model: PreTrainedModel,
-    fit: EnsembleFit | None,
-    scores: Mapping[str, Scores],
-    ratings: Mapping[str, Mapping[Ensemble, Mapping[str, Any]]],
-    named: Mapping[str, Ensemble],
-    examples: Sequence[dict[str, str | None]],
-    folder: RunFolder,
-) -> RunResult:
-    """Return the result of a run: BLEU and chrF of the translations, and the perplexities of the references."""
+def metrics_and_tables(
+    model: PreTrainedModel, scores: dict[str, Scores], ratings: dict[str, dict], named: dict[str, Ensemble]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return BLEU and chrF of the translations with the perplexities of the references by split, and the tables."""
     own, search, splits, tables = model.ngram_ensemble(), model.generation_config, {}, {}
     for split, rated in ratings.items():
         each, lambdas = scores[split], list(filter(is_lambda, rated))
         splits[split] = {
             "lambda": lambdas,
             **rated[0.0],
-            "bleu": [rated[value]["bleu"] for value in lambdas],
-            "chrf": [rated[value]["chrf"] for value in lambdas],
+            **{name: [rated[value][name] for value in lambdas] for name in DECODED_METRICS},
             "ensembles": {name: {each: rated[key][each] for each in DECODED_METRICS} for name, key in named.items()},
             "num_beams": search.num_beams,
             "length_penalty": 1.0 if search.length_penalty is None else search.length_penalty,
@@ -256,15 +249,4 @@ def nmt_result(
             figures = {ensemble: rating[name] for ensemble, rating in rated.items()}
             cells = ensemble_cells("sentences", rated[0.0]["num_sentences"], named, figures, own)
             tables.setdefault(title, {})[split] = cells
-    shown = [name for name in ("source", "reference", "plain", "hypothesis") if name != "hypothesis" or own != 0]
-    texts = ["\n".join(f"{name:<10}  {row[name]}" for name in shown if row[name] is not None) for row in examples]
-    return RunResult(
-        **describe_model(model),
-        settings=folder.settings,
-        history=folder.history(),
-        splits=splits,
-        tables=tables,
-        ensemble=own,
-        fit=fit,
-        samples={describe_ensemble(own): "\n\n".join(texts)} if texts else {},
-    )
+    return splits, tables

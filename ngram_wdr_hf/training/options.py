@@ -15,9 +15,9 @@ from .presets import RECIPES, Preset, Recipe, read_fields
 
 # The kinds of model that `--compare` trains, with the options that select each.
 KINDS = {
-    "plain": ("--ngram_target", "none", "--ngram_size", "1"),
-    "simple": ("--ngram_target", "simple"),
-    "wdr": ("--ngram_target", "wdr"),
+    "plain": "--ngram_target none --ngram_size 1",
+    "simple": "--ngram_target simple",
+    "wdr": "--ngram_target wdr",
 }
 
 
@@ -60,6 +60,7 @@ class ModelOptions(Options):
     default_recipe: ClassVar[str] = "free"
     # The N of new heads on a checkpoint.
     default_ngram_size: ClassVar[int] = 4
+    compared_kinds: ClassVar[dict[str, str]] = KINDS
 
     preset: str | None = None
     model_name_or_path: str | None = optional("Checkpoint to start from: a folder or a name on the Hub.")
@@ -112,11 +113,6 @@ class ModelOptions(Options):
     def kind(self) -> str:
         """The kind of model, a key of `KINDS`; "plain" without heads."""
         return "plain" if self.ngram_size == 1 or self.ngram_target == "none" else self.ngram_target or "wdr"
-
-    @property
-    def compared_kinds(self) -> dict[str, tuple[str, ...]]:
-        """The kinds of model that `--compare` trains, with the options that select each."""
-        return KINDS
 
 
 @dataclass

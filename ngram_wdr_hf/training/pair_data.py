@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
@@ -16,7 +15,6 @@ from ..data.text import SPLITS, hold_out
 from ..data.tokenizers import train_sentence_tokenizer
 from ..evaluation.models import max_positions
 from .options import EnsembleOptions, ModelOptions, RunTrainingArguments, optional
-from .presets import DEFAULT_PRESET, NMT_PRESETS
 from .text_data import find_tokenizer
 
 FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
@@ -69,7 +67,7 @@ class PairOptions(EnsembleOptions):
             raise InputError("`--dataset_name` cannot be combined with text files: give only one of them.")
 
 
-def load_pairs(options: PairOptions, training: RunTrainingArguments) -> dict[str, Dataset]:
+def load_pairs(options: PairOptions, training: RunTrainingArguments) -> pairs.Splits:
     """Load the pairs by split, or generate them, without empty sides; hold out validation pairs if there are none."""
     sides = {split: [getattr(options, f"{split}_{side}") or [] for side in ("source", "target")] for split in SPLITS}
     files = {split: paths for split, paths in sides.items() if any(paths)}
@@ -79,9 +77,7 @@ def load_pairs(options: PairOptions, training: RunTrainingArguments) -> dict[str
     else:
         splits = pairs.load_pair_files(files) if files else english_german()
     if training.do_train and "train" not in splits:
-        raise InputError(
-            "Training pairs are missing: give `--train_source`, or a `--dataset_name` with a train split."
-        )
+        raise InputError("Training pairs are missing: give `--train_source` or a `--dataset_name` with a train split.")
     for split, rows in splits.items():
         if split != "test" and not pairs.has_references(rows):
             raise InputError(f"`--{split}_target` is missing: give the translations of the {split} set.")
@@ -89,23 +85,17 @@ def load_pairs(options: PairOptions, training: RunTrainingArguments) -> dict[str
     return splits if training.do_train else {split: rows for split, rows in splits.items() if split != "train"}
 
 
-def nmt_tokenizer(options: PairOptions, model: ModelOptions, splits: dict[str, Dataset]) -> PreTrainedTokenizerBase:
-    """Load or train the tokenizer that `--tokenizer` selects, by default the checkpoint's or `bpe`."""
-    size = options.vocab_size or NMT_PRESETS[model.preset or DEFAULT_PRESET].subword_vocab_size
-    trainers = {"bpe": lambda _: train_sentence_tokenizer(pairs.texts_of_pairs(splits["train"]), size)}
-    kind = options.tokenizer or model.model_name_or_path or "bpe"
-    tokenizer = find_tokenizer(kind, trainers, splits)
+def nmt_tokenizer(options: PairOptions, model: ModelOptions, splits: pairs.Splits) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of `find_tokenizer`, if it suits a translation model."""
+    trainers = {"bpe": lambda _, size: train_sentence_tokenizer(pairs.texts_of_pairs(splits["train"]), size)}
+    tokenizer = find_tokenizer(options, model, splits, trainers)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id not in tokenizer(text_target=["a"])["input_ids"][0]:
-        raise InputError(f"`--tokenizer {kind}` has no padding or adds no end token: choose one for translation.")
+        raise InputError(f"`--tokenizer {tokenizer.name_or_path}` has no padding token, or adds no end token.")
     return tokenizer
 
 
 def tokenize_splits(
-    splits: dict[str, Dataset],
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    options: PairOptions,
-    seed: int,
+    splits: pairs.Splits, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, options: PairOptions, seed: int
 ) -> dict[str, PairBatches]:
     """Tokenize and batch every split with targets; truncate for the model, and keep `--max_length` in training."""
     longest, num_workers, batches = max_positions(model), options.num_workers or os.cpu_count() or 1, {}

@@ -4,7 +4,7 @@ command line, `name=value`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -88,49 +88,33 @@ def _blocks(size: int, batch_size: int, eval_batch_size: int | None = None) -> s
 
 
 _TINY_RUN = "learning_rate=2e-3 lr_scheduler_type=cosine warmup_steps=0.1 num_train_epochs=5 patience=3"
-_PAPER_STEPS = "eval_strategy=steps lr_scheduler_type={schedule} max_steps={steps} eval_steps={eval_steps} "
 
 # Sizes and steps of TT (Tensorized Transformer) are those of the original scripts for Penn Treebank and WikiText-103.
-_SMALL_TT = (
-    "num_hidden_layers=3 dropout=0.3",
-    _blocks(32, 120, 64) + _PAPER_STEPS.format(schedule="cosine", steps=20_000, eval_steps=500),
+_TT = "hidden_size=256 attention_rank=40 intermediate_size=2100 "
+_TT_RUN = "eval_strategy=steps lr_scheduler_type=cosine learning_rate=2.5e-3 "
+_SMALL_TT = Preset(
+    "Tensorized Transformer",
+    "tensorized",
+    _TT + "num_hidden_layers=3 dropout=0.3",
+    _blocks(32, 120, 64) + _TT_RUN + "max_steps=20000 eval_steps=500",
 )
-_LARGE_TT = (
-    "num_hidden_layers=6 dropout=0.1",
-    _blocks(80, 60, 64) + _PAPER_STEPS.format(schedule="cosine", steps=200_000, eval_steps=4000),
+_LARGE_TT = replace(
+    _SMALL_TT,
+    config=_TT + "num_hidden_layers=6 dropout=0.1",
+    options=_blocks(80, 60, 64) + _TT_RUN + "max_steps=200000 eval_steps=4000",
 )
+# Of RF (Reformer), the paper gives only the number of parameters, for another implementation: these are Transformers'
+# defaults, with heads of the paper's size. With larger initial position embeddings, it learned only token frequencies.
+_RF = "hidden_size=256 axial_pos_embds_dim=[64,192] axial_norm_std=0.02"
+_RF_RUN = "eval_strategy=steps lr_scheduler_type=constant max_steps=100000 eval_steps=1000 learning_rate=1e-4"
+_RF_32, _RF_16, _RF_1 = (Preset("Reformer", "reformer", _RF, _blocks(512, size, 8) + _RF_RUN) for size in (32, 16, 1))
 
 
-def _paper_tt(dataset: str, ngram_size: int, simple: float, wdr: float, sizes: tuple[str, str]) -> Preset:
-    """Return the preset of the paper's TT for a dataset. `simple` and `wdr` are the paper's λ for these targets."""
-    config, options = sizes
-    return Preset(
-        f"the paper's Tensorized Transformer for {dataset}, N = {ngram_size}",
-        "tensorized",
-        f"hidden_size=256 attention_rank=40 intermediate_size=2100 ngram_size={ngram_size} {config}",
-        f"{options} learning_rate=2.5e-3",
-        recipe="paper",
-        lambdas={"simple": simple, "wdr": wdr},
-    )
-
-
-def _paper_rf(dataset: str, ngram_size: int, simple: float, wdr: float, batch_size: int) -> Preset:
-    """
-    Return the preset of the paper's RF (Reformer) for a dataset. `simple` and `wdr` are the paper's λ for these
-    targets. Of its size, the paper gives only the number of parameters, for another implementation: these are
-    Transformers' defaults, with heads of the paper's size.
-    """
-    return Preset(
-        f"the paper's Reformer for {dataset}, N = {ngram_size}",
-        "reformer",
-        # With larger initial position embeddings, it learned only token frequencies.
-        f"hidden_size=256 axial_pos_embds_dim=[64,192] axial_norm_std=0.02 ngram_size={ngram_size}",
-        _blocks(512, batch_size, 8)
-        + _PAPER_STEPS.format(schedule="constant", steps=100_000, eval_steps=1000)
-        + "learning_rate=1e-4",
-        recipe="paper",
-        lambdas={"simple": simple, "wdr": wdr},
-    )
+def _paper(model: Preset, dataset: str, ngram_size: int, simple: float, wdr: float) -> Preset:
+    """Return the preset of a model of the paper for a dataset. `simple` and `wdr` are its λ for these targets."""
+    description = f"the paper's {model.description} for {dataset}, N = {ngram_size}"
+    config, lambdas = f"{model.config} ngram_size={ngram_size}", {"simple": simple, "wdr": wdr}
+    return replace(model, description=description, config=config, recipe="paper", lambdas=lambdas)
 
 
 CLM_PRESETS = {
@@ -152,14 +136,14 @@ CLM_PRESETS = {
         _blocks(128, 32) + "learning_rate=2.5e-4 lr_scheduler_type=constant num_train_epochs=1000 patience=50",
         recipe="paper",
     ),
-    "paper-tt-ptb": _paper_tt("Penn Treebank", 2, 0.2, 0.4, _SMALL_TT),
-    "paper-tt-wikitext2": _paper_tt("WikiText-2", 4, 0.2, 0.3, _SMALL_TT),
-    "paper-tt-text8": _paper_tt("Text8", 3, 0.2, 0.1, _LARGE_TT),
-    "paper-tt-wikitext103": _paper_tt("WikiText-103", 2, 0.1, 0.1, _LARGE_TT),
-    "paper-rf-ptb": _paper_rf("Penn Treebank", 4, 0.2, 0.1, 32),
-    "paper-rf-wikitext2": _paper_rf("WikiText-2", 2, 0.2, 0.3, 16),
-    "paper-rf-text8": _paper_rf("Text8", 3, 0.1, 0.1, 1),
-    "paper-rf-wikitext103": _paper_rf("WikiText-103", 4, 0.1, 0.1, 1),
+    "paper-tt-ptb": _paper(_SMALL_TT, "Penn Treebank", 2, 0.2, 0.4),
+    "paper-tt-wikitext2": _paper(_SMALL_TT, "WikiText-2", 4, 0.2, 0.3),
+    "paper-tt-text8": _paper(_LARGE_TT, "Text8", 3, 0.2, 0.1),
+    "paper-tt-wikitext103": _paper(_LARGE_TT, "WikiText-103", 2, 0.1, 0.1),
+    "paper-rf-ptb": _paper(_RF_32, "Penn Treebank", 4, 0.2, 0.1),
+    "paper-rf-wikitext2": _paper(_RF_16, "WikiText-2", 2, 0.2, 0.3),
+    "paper-rf-text8": _paper(_RF_1, "Text8", 3, 0.1, 0.1),
+    "paper-rf-wikitext103": _paper(_RF_1, "WikiText-103", 4, 0.1, 0.1),
     "tiny-tt": Preset(
         "a small Tensorized Transformer for CPUs: 2 layers, width 128, 32 tokens of context",
         "tensorized",
@@ -240,13 +224,20 @@ _CRAMMED_RUN = (
     "block_size=128 lr_scheduler_type=linear warmup_steps=0.25 weight_decay=0.01 adam_beta2=0.98 adam_epsilon=1e-12 "
     "max_grad_norm=0.5 load_best_model_at_end=false "
 )
-_CRAMMED = (
-    "modernbert",
-    _CRAMMED_BERT + "hidden_size=768 num_hidden_layers=16 num_attention_heads=12 intermediate_size=1536",
-    # About CrammedBERT's data budget: 600,000 batches of 128 sequences.
-    _CRAMMED_RUN + "learning_rate=1e-3 max_steps=18750 eval_strategy=steps eval_steps=1000 "
-    "per_device_train_batch_size=128 gradient_accumulation_steps=32 per_device_eval_batch_size=128 mlm_probability=",
-)
+
+
+def _crammed(description: str, mlm_probability: float) -> Preset:
+    return Preset(
+        description,
+        "modernbert",
+        _CRAMMED_BERT + "hidden_size=768 num_hidden_layers=16 num_attention_heads=12 intermediate_size=1536",
+        # About CrammedBERT's data budget: 600,000 batches of 128 sequences.
+        _CRAMMED_RUN + "learning_rate=1e-3 max_steps=18750 eval_strategy=steps eval_steps=1000 gradient_accumulation_"
+        f"steps=32 per_device_train_batch_size=128 per_device_eval_batch_size=128 mlm_probability={mlm_probability}",
+        subword_vocab_size=32_768,
+    )
+
+
 MLM_PRESETS = {
     "tiny": Preset(
         "a small CrammedBERT that trains in minutes on a CPU: 4 layers, width 128",
@@ -256,15 +247,12 @@ MLM_PRESETS = {
         "per_device_eval_batch_size=32 num_train_epochs=5",
         subword_vocab_size=2048,
     ),
-    "crammed": Preset(
+    "crammed": _crammed(
         "like CrammedBERT: 16 layers, width 768, 32,768 subwords, 25%% masked; its length is by steps: 18,750, "
         "about CrammedBERT's data budget",
-        *(*_CRAMMED[:2], _CRAMMED[2] + "0.25"),
-        subword_vocab_size=32_768,
+        0.25,
     ),
-    "crammed-15": Preset(
-        "like `crammed` with 15%% masked", *(*_CRAMMED[:2], _CRAMMED[2] + "0.15"), subword_vocab_size=32_768
-    ),
+    "crammed-15": _crammed("like `crammed` with 15%% masked", 0.15),
     "tiny-bert": Preset(
         "a small BERT that trains in minutes on a CPU: 4 layers, width 128",
         "bert",

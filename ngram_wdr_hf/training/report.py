@@ -10,11 +10,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 
 from ..evaluation.ensemble_fit import EnsembleFit
 from ..evaluation.gradient_diversity import GRADIENT_DIVERSITY, plot_gradient_diversity
-from ..evaluation.scores import Scores
 from ..method.ensemble import Ensemble, describe_ensemble, is_lambda
 from .options import ModelOptions
 from .run_folder import METRICS, RunFolder
@@ -22,6 +21,8 @@ from .trainer import loss_names
 
 # What the plot of the training shows of the evaluations, after the model's name; the last two only with heads.
 VALIDATION_CURVES = {"eval_perplexity": "", "eval_best_perplexity": ", best λ", "eval_fitted_perplexity": ", fitted"}
+# The fields of a `RunResult` that are in `metrics.json` as they are.
+SAVED_FIELDS = ("num_parameters", "head_parameters", "splits", "settings", "history")
 
 
 @dataclass
@@ -52,7 +53,7 @@ class RunResult:
 
 
 def describe_model(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of a `RunResult` that describe its model."""
+    """Return the fields of a [`RunResult`] that describe its model."""
     config, has_heads = model.config, len(model.ngram_heads) > 0
     name = f"{config.ngram_target} N={config.ngram_size}" if has_heads else "plain"
     if has_heads and getattr(config, "wdr_compose", "all") == "masked":
@@ -65,6 +66,11 @@ def describe_model(model: PreTrainedModel) -> dict[str, Any]:
         "num_parameters": model.num_parameters(),
         "head_parameters": sum(parameter.numel() for parameter in model.ngram_heads.parameters()),
     }
+
+
+def run_result(model: PreTrainedModel, folder: RunFolder, **fields: Any) -> RunResult:
+    """Return the result of a run, given what its script measured."""
+    return RunResult(**describe_model(model), settings=folder.settings, history=folder.history(), **fields)
 
 
 def named_ensembles(own: Ensemble, best_lambda: float | None, fit: EnsembleFit | None) -> dict[str, Ensemble]:
@@ -91,23 +97,6 @@ def ensemble_cells(
         is_chosen = ensemble == chosen and len(named) > 1 and (ensemble != 0 or heading == "without heads")
         cells[heading] = f"{figures[ensemble]:.2f}{note}{'*' * is_chosen}"
     return cells
-
-
-def score_metrics(scores: Scores, named: Mapping[str, Ensemble]) -> dict[str, Any]:
-    """Return the perplexities of a split for `metrics.json`: by λ, and for the ensembles in `named`."""
-    by_ensemble = {
-        heading: {"perplexity": scores.perplexity(ensemble, "word"), "token_perplexity": scores.perplexity(ensemble)}
-        for heading, ensemble in named.items()
-    }
-    return {
-        "lambda": [*scores.by_lambda()],
-        "perplexity": [*scores.by_lambda("word").values()],
-        "token_perplexity": [*scores.by_lambda("token").values()],
-        "ensembles": by_ensemble,
-        **dict(zip(loss_names(len(scores.head_nlls)), scores.head_nlls, strict=True)),
-        "num_words": scores.num_words,
-        "num_tokens": scores.num_tokens,
-    }
 
 
 def all_tables(results: Sequence[RunResult], layout: Callable[[Sequence[Sequence[str]]], str]) -> str:
@@ -149,21 +138,14 @@ class Card(NamedTuple):
     # Such as "A language model".
     kind: str
     pipeline_tag: str
+    auto_class: str
+    # What to do with `model` and `tokenizer`.
     code: str
 
 
-def save(
-    result: RunResult,
-    model: PreTrainedModel,
-    folder: RunFolder,
-    training: TrainingArguments,
-    card: Card,
-    usage: Mapping[str, Any],
-) -> None:
-    """
-    Print the results of a run in the first process. Save and push them, and the chosen ensemble in the model's
-    configuration; without training, save tables and metrics only. `usage` has the values for the card's code.
-    """
+def save(result: RunResult, model: PreTrainedModel, folder: RunFolder, card: Card, **usage: Any) -> None:
+    """Print, save and push a run's results; of an evaluation, save only tables. `usage` is for the card's code."""
+    training = folder.training
     if not training.should_save:
         return
     for label, text in result.samples.items():
@@ -180,47 +162,39 @@ def save(
         if any(GRADIENT_DIVERSITY in entry for entry in result.history):
             figure = plot_gradient_diversity({result.name: result.history})
             figure.savefig(path / "gradient_diversity.png", dpi=120)
-        text = _model_card(result, card, {"name": folder.repository or str(path), **usage})
+        text = _model_card(result, card, folder.repository or str(path), usage)
     (path / names[0]).write_text(text, encoding="utf-8")
-    (path / names[1]).write_text(_as_json(result), encoding="utf-8")
-    print(f"\nSaved in {path}: {' and '.join(names)}.")
-    folder.push(training.hub_token)
-
-
-def compare(
-    main: Callable[[Sequence[str]], RunResult],
-    arguments: Sequence[str],
-    result: RunResult,
-    model: ModelOptions,
-    training: TrainingArguments,
-) -> None:
-    """Run `main` with the same command line for each other kind of model, and print and plot all results together."""
-    results, folder = [result], Path(training.output_dir)
-    for kind, options in model.compared_kinds.items():
-        if kind != model.kind:
-            results.append(main([*arguments, *options, "--compare", "false", "--output_dir", str(folder / kind)]))
-    if training.should_save:
-        print(f"\n{all_tables(results, as_text)}")
-        save_lambda_plot(results, folder / "comparison.png")
-        save_training_plot(results, folder / "comparison_training.png")
-
-
-def _as_json(result: RunResult) -> str:
-    """Return the metrics of a run, with model, settings and training log. NaN and infinity become `null`."""
-    has_lambda = is_lambda(result.ensemble)
+    has_lambda, fit = is_lambda(result.ensemble), result.fit
     metrics = {
         "model": result.name,
         "ensemble_lambda": result.ensemble if has_lambda else None,
         "ensemble_weights": None if has_lambda else result.ensemble,
-        "fit": None if result.fit is None else asdict(result.fit),
+        "fit": None if fit is None else asdict(fit),
+        **{name: getattr(result, name) for name in SAVED_FIELDS},
     }
-    kept = ("num_parameters", "head_parameters", "splits", "settings", "history")
-    metrics |= {name: getattr(result, name) for name in kept}
+    # NaN and infinity become `null`.
     finite = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
+    (path / names[1]).write_text(json.dumps(finite, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"\nSaved in {path}: {' and '.join(names)}.")
+    folder.push()
 
 
-def _model_card(result: RunResult, card: Card, usage: Mapping[str, Any]) -> str:
+def compare(
+    main: Callable[..., RunResult], arguments: Sequence[str], result: RunResult, model: ModelOptions, folder: RunFolder
+) -> None:
+    """Run `main` with the same command line for each other kind of model, and print and plot all results together."""
+    results, path = [result], folder.path
+    for kind, options in model.compared_kinds.items():
+        if kind != model.kind:
+            words = [*options.split(), "--compare", "false", "--output_dir", str(path / kind)]
+            results.append(main([*arguments, *words]))
+    if folder.training.should_save:
+        print(f"\n{all_tables(results, as_text)}")
+        save_lambda_plot(results, path / "comparison.png")
+        save_training_plot(results, path / "comparison_training.png")
+
+
+def _model_card(result: RunResult, card: Card, name: str, usage: Mapping[str, Any]) -> str:
     """Return the model card: use, results, plots, and samples as indented blocks, which no text can end."""
     ensemble = how_without = plot = ""
     if result.ensemble is not None:
@@ -246,6 +220,10 @@ Modeling*](https://hf.co/papers/2409.03295), trained with `ngram_wdr_hf` and the
 ## Use
 
 ```python
+from transformers import {card.auto_class}, AutoTokenizer
+
+model = {card.auto_class}.from_pretrained({name!r}, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained({name!r}, trust_remote_code=True)
 {card.code.format(**usage)}
 ```
 
@@ -279,10 +257,7 @@ def _panels(count: int, path: Path) -> Iterator[Sequence[Any]]:
 
 
 def save_lambda_plot(results: Sequence[RunResult], path: Path) -> None:
-    """
-    Plot BLEU or perplexity over λ: a panel per split, a curve per model with a star at its saved λ, a dashed line
-    without heads, and a dotted line for fitted weights. Without metrics over λ, no plot.
-    """
+    """Plot BLEU or perplexity over λ, a panel per split: a star at the saved λ, a dotted line for fitted weights."""
     splits = results[0].lambda_splits
     if not splits:
         return

@@ -51,17 +51,15 @@ class EnsembleSearch:
         fits = (self.fits or training.requested_metric == "fitted_perplexity") and not is_sharded
         if has_heads_only:
             counts_drafts = RECIPES[model.recipe or model.default_recipe].ensemble is None and not is_sharded
-            default_metric = "accepted_drafts" if counts_drafts else "heads_loss"
+            default = "accepted_drafts" if counts_drafts else "heads_loss"
         elif fits:
-            default_metric = "fitted_perplexity"
+            default = "fitted_perplexity"
         else:
-            default_metric = "loss" if model.recipe == "paper" else "best_perplexity"
-        training.select_by(default_metric)
+            default = "loss" if model.recipe == "paper" else "best_perplexity"
+        training.select_by(default)
         metric = training.metric_for_best_model
         if has_heads_only and not metric.startswith(HEAD_METRICS):
-            raise InputError(
-                f"`--metric_for_best_model {metric}` never changes with `--train_mode heads`: choose {default_metric}."
-            )
+            raise InputError(f"`--train_mode heads` never changes {metric}: set `--metric_for_best_model {default}`.")
         # The grid takes longer than the fit, and the fit is at least as good.
         needs_grid = metric == "best_perplexity" or not (fits or metric == "accepted_drafts")
         return {
@@ -72,12 +70,13 @@ class EnsembleSearch:
         }
 
 
-def add_callbacks(trainer: NgramTrainer, options: ModelOptions) -> None:
-    """Add early stopping and the measurement of gradient diversity, if the options ask for them."""
+def train(trainer: NgramTrainer, options: ModelOptions, folder: RunFolder) -> None:
+    """Train, with early stopping and a measurement of gradient diversity if the options ask for them."""
     if options.patience is not None and trainer.args.load_best_model_at_end:
         trainer.add_callback(EarlyStoppingCallback(options.patience))
     if options.gradient_diversity_steps is not None:
         trainer.add_callback(GradientDiversityCallback(trainer, options.gradient_diversity_steps))
+    folder.train(trainer)
 
 
 def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTrainingArguments) -> None:
@@ -88,11 +87,11 @@ def introduce(model: PreTrainedModel, counts: Mapping[str, str], training: RunTr
         print(f"{fields['name']}: {sizes}. Data: {', '.join(f'{split} {count}' for split, count in counts.items())}.")
 
 
-def load_trained(model: PreTrainedModel, folder: RunFolder, training: RunTrainingArguments) -> PreTrainedModel:
+def load_trained(model: PreTrainedModel, folder: RunFolder) -> PreTrainedModel:
     """Return the model saved in a folder, without an ensemble until that is chosen; without training, `model`."""
-    if training.do_train:
+    if folder.training.do_train:
         model = type(model).from_pretrained(folder.path, ensemble_lambda=0.0, ensemble_weights=None)
-    return to_device(model, training)
+    return to_device(model, folder.training)
 
 
 def fit_and_score(

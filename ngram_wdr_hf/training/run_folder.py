@@ -36,10 +36,7 @@ NOT_SETTINGS = re.compile(
 
 
 def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str, Any]:
-    """
-    Return the options that identify a run, for `run.yaml`, which as a settings file gives the same run: those that
-    change the trained weights, without Trainer's defaults unless the preset has others.
-    """
+    """Return the options that identify a run, for `run.yaml`; of Trainer's, those that are not as by default."""
     own = {field.name: getattr(group, field.name) for group in (data, model) for field in fields(group)}
     defaults = type(training)(output_dir=training.output_dir).to_dict()
     preset = model.presets.get(getattr(model, "preset", None))
@@ -57,10 +54,9 @@ def settings_of(data: Any, model: Any, training: TrainingArguments) -> dict[str,
 class RunFolder:
     """The folder of one run: options (`run.yaml`), tokenizer, checkpoints, model and Trainer's log."""
 
-    def __init__(self, path: str | Path, settings: dict[str, Any] | None = None, is_trained_here: bool = False):
-        self.path = Path(path)
-        self.settings = settings or {}
-        self.is_trained_here, self.is_longer = is_trained_here, False
+    def __init__(self, path: Path, settings: dict[str, Any] | None = None, training: TrainingArguments | None = None):
+        self.path, self.settings, self.training = path, settings, training
+        self.is_longer = False
         self.repository: str | None = None
 
     @classmethod
@@ -72,7 +68,7 @@ class RunFolder:
         up to the length of the training. An evaluation may use any folder.
         """
         set_seed(training.seed)
-        folder = cls(training.output_dir, settings, training.do_train)
+        folder = cls(Path(training.output_dir), settings, training)
         if not training.do_train:
             yield folder
             return
@@ -118,7 +114,7 @@ class RunFolder:
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Return the tokenizer of the run in the folder; `None` if there is none yet, and in an evaluation."""
-        return load_tokenizer(str(self.path)) if self.is_trained_here and self.has_begun() else None
+        return load_tokenizer(str(self.path)) if self.training.do_train and self.has_begun() else None
 
     def begin(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write tokenizer and settings before the training, and remove the results of a shorter one."""
@@ -131,11 +127,10 @@ class RunFolder:
         unfinished.write_text(_as_yaml(self.settings), encoding="utf-8")
         unfinished.replace(self.path / SETTINGS)
 
-    def train(self, trainer: ResumableTrainer, tokenizer: PreTrainedTokenizerBase) -> None:
+    def train(self, trainer: ResumableTrainer) -> None:
         """
-        Write tokenizer and settings. Train from the last complete checkpoint in the folder, else from that of
-        `--resume_from_checkpoint`, else from the start. Save the model, and last Trainer's state, which marks the
-        training as complete.
+        Train from the last complete checkpoint in the folder, else from that of `--resume_from_checkpoint`, else from
+        the start. Save the model, and last Trainer's state, which marks the training as complete.
         """
         complete = [path for path in self.path.glob("checkpoint-*") if read_state(path) is not None]
         checkpoint = max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
@@ -148,7 +143,7 @@ class RunFolder:
             has_ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
             is_over = has_ended and state.max_steps == num_steps
         if trainer.args.should_save:
-            self.begin(tokenizer)
+            self.begin(trainer.processing_class)
         trainer.accelerator.wait_for_everyone()
         if is_over:
             # Trainer would take another step.
@@ -162,12 +157,13 @@ class RunFolder:
 
     def history(self) -> list[dict[str, float]]:
         """Return Trainer's log of the completed training; empty in an evaluation."""
-        return read_state(self.path).log_history if self.is_trained_here else []
+        return read_state(self.path).log_history if self.training.do_train else []
 
-    def push(self, token: str | None) -> None:
+    def push(self) -> None:
         """Upload the run to its repository on the Hub, if it has one, without its checkpoints and logs."""
         if self.repository is not None:
             ignored = [".*", "*/*", "training_args.bin", "comparison*"]
+            token = self.training.hub_token
             upload_folder(repo_id=self.repository, folder_path=self.path, token=token, ignore_patterns=ignored)
             print(f"Pushed to {self.repository}.")
 

@@ -16,23 +16,6 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
 
     With `peft_config`, list the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...; otherwise
     PEFT freezes them.
-
-    Example:
-
-    ```python
-    >>> from datasets import Dataset
-    >>> from transformers import AutoTokenizer
-    >>> from trl import SFTConfig
-    >>> from ngram_wdr_hf import NgramSFTTrainer, WDRNgramGPT2LMHeadModel
-
-    >>> trainer = NgramSFTTrainer(
-    ...     WDRNgramGPT2LMHeadModel.from_pretrained("gpt2", ngram_size=4),
-    ...     SFTConfig("run", packing=True),
-    ...     train_dataset=Dataset.from_dict({"prompt": ["2 + 2 is"], "completion": [" 4."]}),
-    ...     processing_class=AutoTokenizer.from_pretrained("gpt2"),
-    ... )
-    >>> trainer.train()
-    ```
     """
 
     def __init__(self, *args, **kwargs):
@@ -54,9 +37,7 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
         # With a cache, Transformers ignores the boundaries of packed documents.
         inputs["use_cache"] = False
         # Skip SFTTrainer: Trainer's `compute_loss` uses the model's own loss.
-        loss, outputs = super(SFTTrainer, self).compute_loss(
-            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
-        )
+        loss, outputs = super(SFTTrainer, self).compute_loss(model, inputs, True, num_items_in_batch)
         metrics = self._metrics["train" if self.model.training else "eval"]
         # One row per process.
         head_losses = self.accelerator.gather_for_metrics(outputs.head_losses[None]).mean(0)

@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from datasets import IterableDataset
@@ -16,7 +17,8 @@ from ..data.text import SPLITS, Splits, hold_out, load_text_dataset, load_text_f
 from ..data.token_stream import TokenStream, tokenize
 from ..data.tokenizers import load_tokenizer, texts_of
 from ..evaluation.models import DEFAULT_BLOCK_SIZE, max_positions
-from .options import RunTrainingArguments, TextOptions
+from .options import ModelOptions, RunTrainingArguments, TextOptions
+from .presets import DEFAULT_PRESET
 
 # The highest accepted share of unknown tokens in a text.
 MAX_UNKNOWN = 0.5
@@ -48,9 +50,8 @@ class TextData:
 
 def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text: bool = True) -> Splits:
     """
-    Load the text by split; without any data option, English text that ships with Python. If there is no validation
-    text, a part of the training text is held out for it. Without training, the result has no training split. With
-    `needs_text=False`, the model writes its training text, and no option need name one.
+    Load the text by split, by default English text that ships with Python. Part of the training text is held out if
+    there is no validation text. With `needs_text=False`, the model writes its training text: there may be no other.
     """
     if options.streaming and training.do_train:
         if training.max_steps <= 0 or "epoch" in (training.eval_strategy, training.save_strategy):
@@ -76,14 +77,17 @@ def load_splits(options: TextOptions, training: RunTrainingArguments, needs_text
 
 
 def find_tokenizer(
-    kind: str, trainers: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerBase]], splits: Splits
+    options: Any, model: ModelOptions, splits: Splits, trainers: dict[str, Callable], default: str = "bpe"
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer on the training split if `kind` is a key of `trainers`; else load it by name or folder."""
+    """Return the tokenizer of `--tokenizer`, by default the checkpoint's: loaded, or made by one of `trainers`."""
+    kind = options.tokenizer or model.model_name_or_path or default
     if kind not in trainers:
         return load_tokenizer(kind)
     if "train" not in splits:
         raise InputError(f"`--tokenizer {kind}` needs a training text: give one, or another tokenizer.")
-    return trainers[kind](texts_of(splits["train"]))
+    subwords = model.presets[model.preset or DEFAULT_PRESET].subword_vocab_size
+    size = options.vocab_size or (None if kind == "word" else subwords)
+    return trainers[kind](texts_of(splits["train"]), size)
 
 
 def tokenize_splits(splits: Splits, tokenizer: PreTrainedTokenizerBase, options: TextOptions, seed: int) -> TextData:
