@@ -214,7 +214,12 @@ class DraftDepth:
     def rate(self, kind: DraftKind) -> float:
         """Return the acceptance rate of drafts of this kind, given that all drafts before them are accepted."""
         accepted, total = self.counts.get(kind, (0.0, 0.0))
-        return (accepted + PRIOR_WEIGHT * kind.prior()) / (total + PRIOR_WEIGHT)
+        prior = kind.prior()
+        if kind.source == "head":
+            # What the first head's drafts of any confidence have shown so far.
+            first = DraftKind("depth", 0)
+            prior *= min(1.0, self.rate(first) / first.prior())
+        return (accepted + PRIOR_WEIGHT * prior) / (total + PRIOR_WEIGHT)
 
     def _check_cost(self) -> float:
         # Of checking one more draft per row.
