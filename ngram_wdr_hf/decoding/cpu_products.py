@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-# Products with more vectors than this are left to PyTorch, which rearranges the weights for them. In one thread, this
-# pays earlier.
-MOST_TOKENS, MOST_TOKENS_OF_ONE_THREAD = 8, 5
+# The numbers of vectors that products are reordered for, in several threads and in one. More vectors are left to
+# PyTorch, which rearranges the weights for them; in one thread, a single one is as fast either way.
+SEVERAL_THREADS, ONE_THREAD = range(1, 9), range(2, 6)
 # Weights up to this size stay in the processor's cache between forward passes: PyTorch's own order is then faster.
 CACHE_BYTES = 2**25
 
@@ -24,7 +24,7 @@ class CpuProducts(TorchFunctionMode):
     @staticmethod
     def pay_for(num_tokens: int) -> bool:
         """Return whether products with this number of vectors are computed in the other order."""
-        return 0 < num_tokens <= (MOST_TOKENS if torch.get_num_threads() > 1 else MOST_TOKENS_OF_ONE_THREAD)
+        return num_tokens in (SEVERAL_THREADS if torch.get_num_threads() > 1 else ONE_THREAD)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs:

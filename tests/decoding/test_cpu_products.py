@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ngram_wdr_hf.decoding import drafter
-from ngram_wdr_hf.decoding.cpu_products import MOST_TOKENS, CpuProducts, linear
+from ngram_wdr_hf.decoding.cpu_products import SEVERAL_THREADS, CpuProducts, linear
 from tests.support.backbones import tiny_backbone
 from tests.support.options import DRAFTS
 from tests.support.side_by_side import generate
@@ -36,9 +36,9 @@ def vectors(monkeypatch) -> list[int]:
 @torch.no_grad()
 def test_layers_of_a_model(vectors):
     """Inside the context, all products with a few vectors are computed in the other order; afterwards, none is."""
-    model, ids = tiny_backbone("llama").float().eval(), random_ids(1, MOST_TOKENS)
+    model, ids = tiny_backbone("llama").float().eval(), random_ids(1, SEVERAL_THREADS[-1])
     num_layers = sum(isinstance(module, nn.Linear) for module in model.model.modules())
-    for length in (1, 3, MOST_TOKENS):
+    for length in (1, 3, SEVERAL_THREADS[-1]):
         expected = model(ids[:, :length]).logits
         assert not vectors
         with CpuProducts():
@@ -47,6 +47,14 @@ def test_layers_of_a_model(vectors):
         assert vectors == [max(length, 2)] * (num_layers + 1)
         vectors.clear()
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_of_vectors():
+    """In one thread, a single vector is left to PyTorch, and so are more than a few."""
+    with pytest.MonkeyPatch.context() as patch:
+        for threads, expected in ((1, [2, 3, 4, 5]), (2, [1, 2, 3, 4, 5, 6, 7, 8])):
+            patch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            assert [count for count in range(20) if CpuProducts.pay_for(count)] == expected
 
 
 def test_switch(vectors, monkeypatch):
