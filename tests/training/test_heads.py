@@ -16,7 +16,7 @@ from ngram_wdr_hf.training.frozen_model_data import CachedRows, encode_prompts, 
 from ngram_wdr_hf.training.options import RunTrainingArguments
 from ngram_wdr_hf.training.run_folder import RunFolder
 from tests.support.errors import raises_naming
-from tests.support.scripts import QUICK, as_arguments, metrics_of, run, weights_of
+from tests.support.scripts import EVALUATE, QUICK, as_arguments, metrics_of, run, weights_of
 
 PROMPTS = ["the cat", "my fish sees one bird today . a dog hears my fish", "today"]
 HEADS = as_arguments(self_generated=400, self_generated_batch_size=8, ngram_size=3, self_generated_length=12)
@@ -160,41 +160,35 @@ def test_training_from_cached_states(model, tmp_path, monkeypatch):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-2)
 
 
-def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
+def test_run_on_own_text(checkpoint, tmp_path, monkeypatch):
     """Only the heads change. They are chosen by accepted drafts and draft by default; there is no ensemble."""
     monkeypatch.chdir(tmp_path)
     result = heads.main([checkpoint, *QUICK["clm"], *HEADS])
-    folder, printed = tmp_path / "runs" / "heads", capsys.readouterr().out
+    folder = tmp_path / "runs" / "heads"
     trained, plain = AutoModelForCausalLM.from_pretrained(folder), GPT2LMHeadModel.from_pretrained(checkpoint)
-    weights = trained.state_dict()
+    weights, config = trained.state_dict(), trained.config
     assert all(torch.equal(weights[name], tensor) for name, tensor in plain.state_dict().items())
     assert len(trained.ngram_heads) == 2 and all(head.fc_out.weight.any() for head in trained.ngram_heads)
-    config = trained.config
     assert (config.head_loss_tokens, config.ngram_head_expansion, config.head_sample_rate) == ("draft", 3, 1)
     assert result.fit is None and config.ensemble_weights is None and config.ensemble_lambda == result.ensemble == 0
     # The stock class is not told to draft.
-    assert config.draft_by_default is True and "use_mtp" not in json.loads(
-        (folder / "generation_config.json").read_text()
-    )
+    assert config.draft_by_default is True and "use_mtp" not in (folder / "generation_config.json").read_text()
     evaluations = [entry for entry in metrics_of(folder)["history"] if "eval_loss" in entry]
     for entry in evaluations:
         first, second = (entry[f"eval_head_{n}_acceptance"] for n in (1, 2))
         assert entry["eval_accepted_drafts"] == pytest.approx(first + first * second)
-        assert "eval_fitted_perplexity" not in entry
     state = json.loads((folder / "trainer_state.json").read_text())
     assert len(evaluations) == 2
     assert state["best_metric"] == max(entry["eval_accepted_drafts"] for entry in evaluations)
-    assert " accepted 0." in printed and "own text" in printed
     # The tokens of the text that cover 98% of it are drafted.
     rows = RowStore(folder / "self_generated").rows
     held_out = max(1, round(len(rows) * 0.05))
     own, drafted = np.concatenate(rows[:-held_out]), trained.draft_token_ids.numpy()
     assert np.isin(own, drafted).mean() >= 0.98 > np.isin(own, drafted[:-1]).mean()
-    assert total_length(rows) >= 400 and result.splits["validation"]["num_tokens"] == sum(
-        len(row) - 1 for row in rows[-held_out:]
-    )
+    assert total_length(rows) >= 400
+    assert result.splits["validation"]["num_tokens"] == total_length(rows[-held_out:]) - held_out
     # The run can be evaluated later, on the same held-out rows.
-    again = run("clm", "--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
+    again = run("clm", *EVALUATE, folder, "--sample_tokens", "0")
     assert again.splits["validation"]["perplexity"] == pytest.approx(result.splits["validation"]["perplexity"])
     # Heads that are there already are trained further.
     heads.main([str(folder), *QUICK["clm"], *HEADS[:4], "--output_dir", "further"])
@@ -202,10 +196,10 @@ def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
     assert (config.ngram_size, config.ngram_head_expansion) == (3, 3)
 
 
-STAGES = [(CachedRows, "_fill", True), (frozen_model_data, "_continue", True), (CachedRows, "_fill", False)]
-
-
-@pytest.mark.parametrize(("owner", "name", "writes"), [*STAGES, (RunFolder, "train", False)])
+@pytest.mark.parametrize(
+    ("owner", "name", "writes"),
+    [(frozen_model_data, "_continue", True), (CachedRows, "_fill", False), (RunFolder, "train", False)],
+)
 def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, writes):
     """After the stage is complete, with own text or without."""
     original, command = getattr(owner, name), [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :]]
@@ -224,20 +218,14 @@ def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, 
     assert result.splits["validation"]["num_words"] == 320
 
 
-def test_defaults_and_bad_options(checkpoint, texts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_defaults(checkpoint, texts, monkeypatch):
     seen = []
     monkeypatch.setattr(clm.RunFolder, "claimed", lambda settings, training: seen.append(settings) or exit())
-    Path("some.yaml").write_text("seed: 3\n")
-    for more in ([], ["some.yaml", "--train_file", texts["train"], "--learning_rate", "0.1"]):
+    for more in ([], ["--train_file", texts["train"], "--learning_rate", "0.1"]):
         with pytest.raises(SystemExit):
             heads.main([checkpoint, *more])
-    names = ("model_name_or_path", "train_mode", "self_generated", "learning_rate", "seed")
-    assert [seen[0].get(name) for name in names] == [checkpoint, "heads", 200_000, 3e-3, 42]
-    assert [seen[1].get(name) for name in names] == [checkpoint, "heads", None, 0.1, 3]
-    for arguments in ([], ["--seed", "1"]):
-        with raises_naming(InputError, "ngram-wdr heads MODEL"):
-            heads.main(arguments)
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with raises_naming(InputError, "FSDP"):
-        heads.main([checkpoint])
+    names = ("model_name_or_path", "train_mode", "self_generated", "learning_rate")
+    assert [seen[0].get(name) for name in names] == [checkpoint, "heads", 200_000, 3e-3]
+    assert [seen[1].get(name) for name in names] == [checkpoint, "heads", None, 0.1]
+    with raises_naming(InputError, "ngram-wdr heads MODEL"):
+        heads.main(["--seed", "1"])

@@ -11,22 +11,18 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ngram_wdr_hf import WDRNgramMarianMTModel
-from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.metrics import TRANSLATION
 from ngram_wdr_hf.training import nmt
 from ngram_wdr_hf.training.new_models import make_model
 from ngram_wdr_hf.training.presets import NMT_PRESETS
 from ngram_wdr_hf.training.translator import Translator
 from tests.support import scripts
-from tests.support.errors import raises_naming
-from tests.support.processes import ROOT, run_python
 from tests.support.scripts import (
     EVALUATE,
     LANGUAGES,
     NUM_PAIRS,
     as_arguments,
     card_code,
-    contents,
     metrics_of,
     save_plain_seq2seq,
     toy_pairs,
@@ -75,7 +71,7 @@ def test_pairs_that_are_too_long(marian, tmp_path):
 
 
 def test_run_and_its_files(finished):
-    _, folder, result, printed = finished["nmt"]
+    _, folder, result, printed = finished("nmt")
     metrics, rows = metrics_of(folder), translations_of(folder)
     validation, test = metrics["splits"]["validation"], metrics["splits"]["test"]
     assert metrics["model"] == "wdr N=3" and metrics["settings"]["learning_rate"] == 1e-2
@@ -87,7 +83,6 @@ def test_run_and_its_files(finished):
     assert perplexities["temperature"] < perplexities["without heads"]
     for split, count in ((validation, 24), (test, 22)):
         assert split["num_sentences"] == count and split["num_beams"] == 2 and split["length_penalty"] == 1
-        assert split["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
         # An untrained model's perplexity would be about 350.
         assert 1 < min(split["token_perplexity"]) < 20 and split["next_word_loss"] < 4 and split["head_2_loss"] < 4
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -109,17 +104,13 @@ def test_run_and_its_files(finished):
     # The ensemble with the best BLEU on the validation set is chosen.
     figures = {**{name: scores["bleu"] for name, scores in validation["ensembles"].items()}, **bleu}
     assert figures[heading] == max(figures.values()) and len(set(figures.values())) > 1
-
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"wdr N=3 +test +22 .* {test['ensembles'][heading]['bleu']:.2f}[^*]*\*", printed)
-    assert all(split["bleu_signature"] in text for split in (validation, test) for text in (printed, card))
-    assert "pipeline_tag: translation" in card and (folder / "lambda_sweep.png").exists()
-    examples = re.findall(r"source +(.+)\n +reference +(.+)\n +plain +(.+)", card)
-    assert len(examples) == 5 and {*examples} <= {(row["source"], row["reference"], row["plain"]) for row in rows}
+    assert all(test["bleu_signature"] in text for text in (printed, card))
 
 
 def test_the_saved_model_translates_as_it_was_evaluated(finished, capsys):
-    _, folder, result, _ = finished["nmt"]
+    _, folder, result, _ = finished("nmt")
     rows = translations_of(folder)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     assert model.ngram_ensemble() == result.ensemble and tokenizer.model_max_length == 64
@@ -136,47 +127,34 @@ def test_the_saved_model_translates_as_it_was_evaluated(finished, capsys):
     assert hypothesis in capsys.readouterr().out
 
 
-def test_evaluation_without_a_validation_set(finished, pair_files):
-    """The ensemble is that of the model. Only the tables are written."""
-    _, folder, result, _ = finished["nmt"]
-    before = contents(folder)
-    test = run(*EVALUATE, folder, *SEARCH, *pair_files["test"])
-    assert list(test.splits) == ["test"] and test.ensemble == result.ensemble and test.samples == result.samples
-    new = contents(folder)
-    assert before.items() <= new.items()
-    for name in {path.name for path in new.keys() - before.keys()}:
-        assert name in ("evaluation.md", "evaluation.json")
-        (folder / name).unlink()
-
-
-def test_finished_run_with_other_beams(finished, tmp_path):
+def test_finished_run_with_other_beams(finished, pair_files, tmp_path):
     """It is not trained again, and is saved with the search that its results come from."""
-    command, folder, result, _ = finished["nmt"]
+    command, folder, result, _ = finished("nmt")
     again = shutil.copytree(folder, tmp_path / "run")
     repeated = run(*command, "--num_beams", "1", "--length_penalty", "0.6", "--output_dir", again)
     assert repeated.history == result.history and weights_of(again) == weights_of(folder)
     assert metrics_of(again)["splits"]["test"]["num_beams"] == 1
     search = WDRNgramMarianMTModel.from_pretrained(again).generation_config
     assert search.num_beams == 1 and search.length_penalty is None
+    # Evaluated without a validation set, the ensemble is that of the model.
+    test = run(*EVALUATE, again, *SEARCH, *pair_files["test"])
+    assert list(test.splits) == ["test"] and test.ensemble == result.ensemble and test.samples == result.samples
 
 
 def test_translate(finished, tmp_path, capsys):
-    """One translation per line, in UTF-8; an empty line stays empty. Nothing else is on standard output."""
-    folder = finished["nmt"].folder
+    """One translation per line; an empty line stays empty. Nothing else is on standard output."""
+    folder = finished("nmt").folder
     rows = translations_of(folder)
     lines, expected = ([row[side] for row in rows] for side in ("source", "hypothesis"))
     for place in (len(lines), 7, 0):
         lines.insert(place, "")
         expected.insert(place, "")
     lines[0] = "  \t"
-    (tmp_path / "text.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    arguments = [*EVALUATE, folder, *SEARCH, "--translate", tmp_path / "text.en"]
-    printed = run_python(ROOT / "train_nmt.py", *arguments, PYTHONIOENCODING="ascii")
-    assert printed == "\n".join(expected) + "\n" and not printed.isascii()
     # The last line may lack a line break; Windows line breaks are accepted.
-    (tmp_path / "text.en").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines[1:8]).encode())
-    assert run(*arguments) is None
-    assert capsys.readouterr().out == "\n".join(expected[1:8]) + "\n"
+    for text in ("\n".join([*lines, ""]), "\ufeff" + "\r\n".join(lines)):
+        (tmp_path / "text.en").write_bytes(text.encode())
+        assert run(*EVALUATE, folder, *SEARCH, "--translate", tmp_path / "text.en") is None
+        assert capsys.readouterr().out == "\n".join(expected) + "\n"
     assert [path.name for path in tmp_path.iterdir()] == ["text.en"]
 
 
@@ -197,15 +175,14 @@ def with_bleu(monkeypatch, figures: list[float]) -> list[list[str]]:
 def test_smallest_of_equally_good_lambdas_is_chosen(marian, pair_files, tmp_path, monkeypatch):
     """The test set has no references: it is translated, but not scored."""
     with_bleu(monkeypatch, [1.0, 5.0, 5.0, 2.0])
-    options = [*pair_files["train"], *pair_files["validation"], *pair_files["test"][:2], *QUICK, "--num_examples", "2"]
+    options = [*pair_files["train"], *pair_files["validation"], *pair_files["test"][:2], *QUICK]
     options += as_arguments(lambda_grid="0.6 0.4 0.2", eval_strategy="no", ensemble="lambda")
-    result = run("--model_name_or_path", marian, *options, "--output_dir", str(tmp_path / "run"))
+    result = run("--model_name_or_path", marian, *options, "--output_dir", tmp_path)
     assert list(result.splits) == ["validation"] and result.splits["validation"]["lambda"] == [0.0, 0.2, 0.4, 0.6]
-    assert result.ensemble == WDRNgramMarianMTModel.from_pretrained(tmp_path / "run").config.ensemble_lambda == 0.2
-    rows, card = translations_of(tmp_path / "run"), (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert result.ensemble == WDRNgramMarianMTModel.from_pretrained(tmp_path).config.ensemble_lambda == 0.2
+    rows = translations_of(tmp_path)
     assert [row["source"] for row in rows] == [pair[0] for pair in toy_pairs(22, 2)]
     assert all(row["reference"] is None and row["plain"] for row in rows)
-    assert card.count("\n    source ") == 2 and "reference" not in card.split("## Sample")[1]
 
 
 def test_checkpoint_with_the_best_bleu_is_kept(marian, pairs, tmp_path, monkeypatch):
@@ -232,11 +209,10 @@ def test_plain_checkpoints(pairs, tmp_path, name, train_mode):
     folder, prefix = tmp_path / "run", "translate : " if name == "t5" else ""
     options = [*pairs, *QUICK, "--train_mode", train_mode, "--source_prefix", prefix, "--learning_rate", "1e-2"]
     options += as_arguments(ngram_size=3, max_steps=20, eval_steps=10)
-    result = run("--model_name_or_path", plain, *options, "--output_dir", str(folder))
+    result = run("--model_name_or_path", plain, *options, "--output_dir", folder)
     losses = [entry for entry in result.history if "next_word_loss" in entry]
     assert all(losses[-1][f"head_{n}_loss"] < losses[0][f"head_{n}_loss"] - 0.5 for n in (1, 2))
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert model.config.model_type == f"wdr_ngram_{name}" and model.ngram_ensemble() == result.ensemble
     before = AutoModelForSeq2SeqLM.from_pretrained(plain).named_parameters()
     is_same = [torch.equal(value, model.get_parameter(key)) for key, value in before]
     assert all(is_same) if train_mode == "heads" else not any(is_same)
@@ -244,9 +220,9 @@ def test_plain_checkpoints(pairs, tmp_path, name, train_mode):
     assert translate(model, [row["source"] for row in rows], 0.0) == [row["plain"] for row in rows]
     if name == "t5":
         # Evaluation uses the run's prefix on any pairs, unless another is given.
-        evaluate = [*EVALUATE, str(folder), "--num_beams", "1", "--lambda_grid", "0"]
+        evaluate = [*EVALUATE, folder, *pairs, "--num_beams", "1", "--lambda_grid", "0"]
         expected = pytest.approx(result.splits["test"]["token_perplexity"][0])
-        for more, has_prefix in (([], True), (pairs, True), ([*pairs, "--source_prefix", ""], False)):
+        for more, has_prefix in (([], True), (["--source_prefix", ""], False)):
             assert (run(*evaluate, *more).splits["test"]["token_perplexity"][0] == expected) is has_prefix
 
 
@@ -258,12 +234,3 @@ def test_the_papers_sizes(marian, preset, millions):
     learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     others = (NMT_PRESETS[preset].subword_vocab_size - len(tokenizer)) * model.config.d_model
     assert round((learned + others) / 1e6, 1) == millions
-
-
-@pytest.mark.parametrize(
-    ("options", "name"), [("--validation_source", "`--validation_target`"), ("--test_source", "`--train_source`")]
-)
-def test_sides_that_are_missing(pair_files, options, name):
-    train = pair_files["train"] if "validation" in options else []
-    with raises_naming(InputError, name):
-        run(*QUICK, *train, options, pair_files["train"][1])
