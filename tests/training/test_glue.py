@@ -50,12 +50,11 @@ def command(commands, tmp_path) -> list[str]:
     return [*commands["glue"], "--output_dir", str(tmp_path / "run")]
 
 
-def last_states(model: PreTrainedModel, trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """Return the hidden states of a model's last layer; `trunk` is the submodule to call."""
-    inputs = {"input_ids": ids, "output_hidden_states": True}
-    if model.config.is_encoder_decoder:
-        return trunk(**inputs, decoder_input_ids=ids).decoder_hidden_states[-1]
-    return trunk(**inputs).hidden_states[-1]
+def last_states(trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Return the hidden states of the last layer, of a decoder if there is one."""
+    inputs = {"decoder_input_ids": ids} if trunk.config.is_encoder_decoder else {}
+    output = trunk(input_ids=ids, output_hidden_states=True, **inputs)
+    return (output.decoder_hidden_states if inputs else output.hidden_states)[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,8 +67,8 @@ def test_the_trunk_arrives_and_the_heads_are_left_out(kind, tmp_path):
     assert not any("ngram" in name for name in model.state_dict())
     rows = encode(PAIRS, model, tokenizer)
     ids = torch.tensor([rows[0]["input_ids"]])
-    expected = last_states(language_model, language_model, ids)
-    assert torch.equal(last_states(model, model.base_model, ids), expected) and expected.std() > 0.1
+    expected = last_states(language_model, ids)
+    assert torch.equal(last_states(model.base_model, ids), expected) and expected.std() > 0.1
 
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "classifier")
@@ -193,12 +192,17 @@ def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_it_learns_and_keeps_the_best_model(command, glue, tmp_path):
+def test_scores_improve(command):
+    (result,) = run(*command, "--num_train_epochs", "8", "--seed", "3")
+    assert result["last_epoch"]["mean"] >= 0.8 and result["last_epoch"]["std"] is None
+
+
+def test_load_best_model_at_end(command, glue, tmp_path):
     """With this high learning rate, the last epoch is not the best."""
     options = ["--learning_rate", "0.03", "--lr_scheduler_type", "constant", "--load_best_model_at_end", "true"]
     (result,) = run(*command, *options, "--num_train_epochs", "3", "--seed", "1")
     scores = result["by_seed"]["1"]
-    assert max(scores) > result["last_epoch"]["mean"] == scores[-1] and max(scores) >= 0.8
+    assert max(scores) > result["last_epoch"]["mean"] == scores[-1]
     assert slow_score(tmp_path / "run" / "sst2" / "seed-1", glue, "sst2") == pytest.approx(max(scores))
 
 

@@ -137,7 +137,7 @@ def test_finished_run_with_other_beams(finished, pair_files, tmp_path):
     search = WDRNgramMarianMTModel.from_pretrained(again).generation_config
     assert search.num_beams == 1 and search.length_penalty is None
     # Evaluated without a validation set, the ensemble is that of the model.
-    test = run(*EVALUATE, again, *SEARCH, *pair_files["test"])
+    test = run(*EVALUATE, folder, *SEARCH, *pair_files["test"], "--output_dir", tmp_path / "tables")
     assert list(test.splits) == ["test"] and test.ensemble == result.ensemble and test.samples == result.samples
 
 
@@ -146,7 +146,7 @@ def test_translate(finished, tmp_path, capsys):
     folder = finished("nmt").folder
     rows = translations_of(folder)
     lines, expected = ([row[side] for row in rows] for side in ("source", "hypothesis"))
-    for place in (len(lines), 7, 0):
+    for place in (7, 0):
         lines.insert(place, "")
         expected.insert(place, "")
     lines[0] = "  \t"

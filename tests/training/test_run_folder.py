@@ -110,16 +110,14 @@ def test_settings_file(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(
         "preset: paper-tf-small\neval_strategy: no\nlearning_rate: 1e-3\ntrain_file: a.txt\nlambda_grid: [0, 0.4]\n"
-        "save_total_limit: null\npatience: null\nstreaming: yes\nseed: 3\nprompt: 2024-01-01\n"
-        "lr_scheduler_kwargs: {power: 2}\n"
+        "save_total_limit: null\nstreaming: yes\nseed: 3\nprompt: 2024-01-01\nlr_scheduler_kwargs: {power: 2}\n"
     )
     options, model, training = parsed(str(path), "--seed", "4")
-    assert (model.preset, model.patience, options.prompt) == ("paper-tf-small", None, "2024-01-01")
+    assert (model.preset, options.prompt, training.seed) == ("paper-tf-small", "2024-01-01", 4)
     assert (options.train_file, options.streaming, options.lambda_grid) == (["a.txt"], True, [0.0, 0.4])
-    assert (training.eval_strategy, training.learning_rate, training.seed) == ("no", 1e-3, 4)
+    assert (training.eval_strategy, training.learning_rate) == ("no", 1e-3)
     assert (training.save_total_limit, training.lr_scheduler_kwargs) == (None, {"power": 2})
     assert (training.per_device_train_batch_size, options.block_size) == (32, 128)
-    assert training.lr_scheduler_type == "constant" and training.output_dir == "run"
     # Checkpoints are saved at evaluations.
     _, _, training = parsed("--eval_strategy", "steps", "--logging_steps", "30")
     assert training.eval_steps == training.save_steps == 30
@@ -133,10 +131,8 @@ HEADS = "--model_name_or_path somewhere --train_mode heads"
 RUNS = [
     "--preset paper-tt-ptb --train_file a b --lambda_grid 0 0.3 --label_smoothing 0.2",
     "--compare --validation_percentage 7.5 --adam_epsilon 1e-12 --learning_rate 1e-05",
-    f"{HEADS} --optim adamw_torch --metric_for_best_model best_perplexity --lr_scheduler_type cosine",
-    f"{HEADS} --ngram_size 2 --gradient_checkpointing true --config_overrides head_gradient=0.5",
+    f"{HEADS} --metric_for_best_model best_perplexity --lr_scheduler_type cosine --config_overrides head_gradient=0.5",
     "--streaming true --train_file a --max_steps 10 --eval_strategy steps --eval_steps 5 --patience 2",
-    "--recipe paper --ensemble fitted --eval_strategy no --num_train_epochs 1.5 --stride 4",
 ]
 
 
