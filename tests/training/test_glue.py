@@ -1,7 +1,6 @@
 """`ngram-wdr glue`, from its arguments to what it leaves."""
 
 import json
-import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,6 @@ run = partial(scripts.run, "glue")
 KINDS = {
     "gpt2": "GPT2ForSequenceClassification",
     "plain gpt2": "GPT2ForSequenceClassification",
-    "llama": "LlamaForSequenceClassification",
     "bart": "BartForSequenceClassification",
     "t5": "T5ForSequenceClassification",
     "bert": "BertForSequenceClassification",
@@ -133,12 +131,8 @@ def test_token_type_ids_only_for_models_with_token_types(kind, tmp_path):
     assert row.get("token_type_ids") == ([0, 0, 0, 0, 1, 1, 1, 1] if kind == "bert" else None)
 
 
-AXES = {"axial_pos_embds": True, "axial_pos_shape": [4, 6], "axial_pos_embds_dim": [8, 8]}
-
-
-@pytest.mark.parametrize("positions", [{}, AXES], ids=["learned", "axial"])
-def test_reformer_attention_is_bidirectional(tmp_path, positions):
-    tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24, **positions)
+def test_reformer_attention_is_bidirectional(tmp_path):
+    tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     rows = encode([(["film plot dull scene often film plot"], 0), (["dull"], 1)], model, tokenizer)
     batch = padding_collator(model, tokenizer)(rows)
@@ -163,30 +157,25 @@ def slow_score(folder: Path, glue: str, name: str) -> float:
 
 
 def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
-    folder = tmp_path / "run"
-    command = ["--model_name_or_path", gpt2, "--task", "sst2", "cola", "rte", "--data_dir", glue, *QUICK["glue"]]
-    command += ["--seeds", "1", "2", "--per_device_eval_batch_size", "4", "--output_dir", str(folder)]
-    results = run(*command)
-    printed = capsys.readouterr().out
-    metrics = json.loads((folder / "glue_metrics.json").read_text())
+    command = ["--model_name_or_path", gpt2, "--data_dir", glue, *QUICK["glue"], "--per_device_eval_batch_size", "4"]
+    three, folder = [*command, "--task", "sst2", "cola", "rte", "--seeds", "1", "2", "--output_dir"], tmp_path / "run"
+    results = run(*three, folder)
+    printed, metrics = capsys.readouterr().out, json.loads((folder / "glue_metrics.json").read_text())
     assert metrics == {"model": gpt2, "tasks": dict(zip(("sst2", "cola", "rte"), results, strict=True))}
     for name, result in metrics["tasks"].items():
         by_seed = np.array([result["by_seed"][seed] for seed in ("1", "2")])
         assert by_seed.shape == (2, 2) and (result["num_train"], result["num_validation"]) == (49, 11)
         last = by_seed[:, -1]
         assert result["last_epoch"] == pytest.approx({"mean": last.mean(), "std": last.std(ddof=1)})
-        score = f"{100 * last.mean():.1f} ± {100 * last.std(ddof=1):.1f} +{100 * result['majority_class']:.1f}"
-        assert re.search(rf"{GLUE_TASKS[name].title} .* 2 +{score}", printed)
+        assert f" {100 * last.mean():.1f} ± {100 * last.std(ddof=1):.1f} " in printed
         # The last batch has three examples; the saved model is that of the last epoch.
         for seed, score in zip(("1", "2"), last, strict=True):
             assert slow_score(folder / name / f"seed-{seed}", glue, name) == pytest.approx(score)
-    assert metrics["tasks"]["cola"]["majority_class"] == 0.0
-    assert metrics["tasks"]["sst2"]["majority_class"] == 5 / 11
+    assert [result["majority_class"] for result in results[:2]] == [5 / 11, 0.0]
     # A repeated command changes nothing. A result depends on the seed, not on earlier runs.
     before = contents(folder)
-    assert run(*command) == results and before.items() <= contents(folder).items()
-    alone = ["--model_name_or_path", gpt2, "--task", "sst2", "--data_dir", glue, *QUICK["glue"], "--seed", "2"]
-    run(*alone, "--output_dir", tmp_path / "alone")
+    assert run(*three, folder) == results and before.items() <= contents(folder).items()
+    run(*command, "--task", "sst2", "--seed", "2", "--output_dir", tmp_path / "alone")
     folders = tmp_path / "alone" / "sst2" / "seed-2", folder / "sst2" / "seed-2", folder / "sst2" / "seed-1"
     weights = [weights_of(path) for path in folders]
     assert weights[0] == weights[1] != weights[2]
@@ -263,18 +252,11 @@ def test_dataset(glue, tmp_path):
     assert read_examples(GlueOptions(task=["rte"], dataset_name=str(tmp_path)), "rte") == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("sentence\tlabel\nfilm\t1\nplot\n", ("dev.tsv", "Example 2", "per column")),
-        ("sentence\tlabel\nfilm\t1\n\nplot\t2\n", ("dev.tsv", "Example 2", "'2'")),
-    ],
-)
-def test_bad_files(text, names, command, glue, tmp_path):
+def test_bad_files(command, glue, tmp_path):
     """All files are checked before the first task starts."""
     shutil.copytree(glue, tmp_path / "glue")
-    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text(text)
-    with raises_naming(InputError, *names):
+    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text("sentence\tlabel\nfilm\t1\n\nplot\t2\n")
+    with raises_naming(InputError, "dev.tsv", "Example 2", "'2'"):
         run(*command, "--task", "cola", "sst2", "--data_dir", tmp_path / "glue")
     assert not (tmp_path / "run").exists()
 
@@ -283,8 +265,6 @@ def test_weights_that_are_missing(command, gpt2, tmp_path):
     shutil.copytree(gpt2, tmp_path / "model")
     path, name = tmp_path / "model" / "model.safetensors", "transformer.h.1.mlp.c_fc.weight"
     # Cloned: the file is memory-mapped.
-    weights = {key: value.clone() for key, value in load_file(path).items()}
-    for changed in ({}, {name: torch.zeros(3, 4)}):
-        save_file({**{key: value for key, value in weights.items() if key != name}, **changed}, path, {"format": "pt"})
-        with raises_naming(InputError, f"`{name}`"):
-            run(*command, "--model_name_or_path", tmp_path / "model")
+    save_file({**{key: value.clone() for key, value in load_file(path).items()}, name: torch.zeros(3, 4)}, path)
+    with raises_naming(InputError, f"`{name}`"):
+        run(*command, "--model_name_or_path", tmp_path / "model")

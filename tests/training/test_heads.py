@@ -55,9 +55,7 @@ def test_prompts(tokenizer, monkeypatch):
     assert encode_prompts([], tokenizer) == [[start]]
     the, cat, stop, today = tokenizer("the cat . today").input_ids
     assert encode_prompts(["the cat"], tokenizer) == [[start, the, cat]]
-    template = (
-        "{% for m in messages %}{{ m['content'] + ' .' }}{% endfor %}{% if add_generation_prompt %} today{% endif %}"
-    )
+    template = "{{ messages[0]['content'] + ' .' }}{% if add_generation_prompt %} today{% endif %}"
     monkeypatch.setattr(tokenizer, "chat_template", template)
     assert encode_prompts(["the cat", "the"], tokenizer) == [[the, cat, stop, today], [the, stop, today]]
 
@@ -79,35 +77,10 @@ def test_rows_continue_their_prompts(write, model, tokenizer, temperature):
             assert row == alone.tolist()[: len(row)]
 
 
-@pytest.fixture
-def interrupt(monkeypatch):
-    """A function that lets another function be interrupted, once, in its second call."""
-
-    def patch(owner, name: str) -> None:
-        original, calls = getattr(owner, name), []
-
-        def interrupted(*args, **kwargs):
-            calls.append(args)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, interrupted)
-
-    return patch
-
-
-def test_interrupted_writer_continues(write, interrupt):
-    """It ends with the rows of an uninterrupted one, and leaves the random numbers alone."""
-    whole = write("whole", 150)
-    interrupt(frozen_model_data, "_continue")
-    with pytest.raises(KeyboardInterrupt):
-        write("parts", 150)
-    state = torch.get_rng_state()
-    assert write("parts", 150) == whole and torch.equal(torch.get_rng_state(), state)
-    # For more tokens, the text is continued; for fewer, only the first of them count.
-    assert write("parts", 250)[: len(whole)] == whole
-    assert write("parts", 150) == whole
+def test_more_rows_continue_the_text(write):
+    """Of more rows than needed, only the first count. The writer leaves the random numbers alone."""
+    state, rows = torch.get_rng_state(), write("run", 150)
+    assert write("run", 250)[: len(rows)] == rows == write("run", 150) and torch.equal(torch.get_rng_state(), state)
 
 
 def rows_of(count: int) -> TrainingRows:
@@ -120,12 +93,8 @@ def cached(rows, model, folder: Path) -> CachedRows:
 
 
 @torch.no_grad()
-def test_cached_states_are_those_of_the_model(model, tmp_path, interrupt):
-    """Also if the computation was interrupted, and continued."""
+def test_cached_states_are_those_of_the_model(model, tmp_path):
     rows = rows_of(9)
-    interrupt(type(model), "ngram_predictions")
-    with pytest.raises(KeyboardInterrupt):
-        cached(rows, model, tmp_path)
     items = cached(rows, model, tmp_path)
     assert len(items) == 9
     for i in range(9):
@@ -142,16 +111,15 @@ def test_training_from_cached_states(model, tmp_path, monkeypatch):
     items = cached(rows_of(4), model, tmp_path)
     batch = pad_batch([items[i] for i in range(4)])
     model.requires_grad_(False).ngram_heads.requires_grad_(True)
+    # Without the model's dropout, which the cache does not have.
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, hidden: hidden)
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda hidden, *args, **kwargs: hidden)
     gradients = []
-    for inputs in (batch, {name: tensor for name, tensor in batch.items() if name != "last_hidden_state"}):
+    for inputs in ({name: tensor for name, tensor in batch.items() if name != "last_hidden_state"}, batch):
+        if inputs is batch:
+            monkeypatch.setattr(type(model.transformer), "forward", lambda *args, **kwargs: pytest.fail("ran it"))
         model.zero_grad(set_to_none=True)
-        with monkeypatch.context() as patch:
-            # Without the model's dropout, which the cache does not have.
-            patch.setattr(torch.nn.Dropout, "forward", lambda self, hidden: hidden)
-            patch.setattr(torch.nn.functional, "dropout", lambda hidden, *args, **kwargs: hidden)
-            if "last_hidden_state" in inputs:
-                patch.setattr(type(model.transformer), "forward", lambda *args, **kwargs: pytest.fail("ran it"))
-            model.train()(**inputs).loss.backward()
+        model.train()(**inputs).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.ngram_heads.parameters()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-2)
@@ -193,23 +161,23 @@ def test_run_on_own_text(checkpoint, tmp_path, monkeypatch):
     assert (config.ngram_size, config.ngram_head_expansion) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "writes"),
-    [(frozen_model_data, "_continue", True), (CachedRows, "_fill", False), (RunFolder, "train", False)],
-)
-def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, writes):
-    """After the stage is complete, with own text or without."""
-    original, command = getattr(owner, name), [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :]]
+@pytest.mark.parametrize(("stage", "writes"), [("_continue", True), ("best_tokens", False)])
+def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, stage, writes):
+    """While the model writes, or reads a given text. It ends with the bits of an uninterrupted run."""
+    command = [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :], "--output_dir"]
+    original, calls = getattr(frozen_model_data, stage), []
 
     def interrupted(*args):
-        original(*args)
-        raise KeyboardInterrupt
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(owner, name, interrupted)
-        heads.main([*command, "--output_dir", str(tmp_path / "parts")])
+        patch.setattr(frozen_model_data, stage, interrupted)
+        heads.main([*command, str(tmp_path / "parts")])
     for folder in ("parts", "whole"):
-        result = heads.main([*command, "--output_dir", str(tmp_path / folder)])
+        result = heads.main([*command, str(tmp_path / folder)])
     assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
     # The validation text is the given one.
     assert result.splits["validation"]["num_words"] == 320

@@ -17,7 +17,7 @@ from ngram_wdr_hf.training.head_schedule import head_factors
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.errors import raises_naming
-from tests.support.tiny import SEQ2SEQ, random_ids, tiny_model, tiny_seq2seq
+from tests.support.tiny import SEQ2SEQ, make, random_ids, tiny_model
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
 
@@ -36,10 +36,6 @@ ADAM = {
 @pytest.fixture(params=NAMES)
 def name(request):
     return request.param
-
-
-def model_of(name: str, dtype: torch.dtype = torch.float64, **fields):
-    return tiny_seq2seq(name, dtype, **fields) if name in SEQ2SEQ else tiny_model(dtype, **fields)
 
 
 def dropout(name: str) -> dict[str, float]:
@@ -102,7 +98,7 @@ def reference_batch(model, data) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("fields", [{}, {"ngram_target": "simple", "label_smoothing": 0.1}, {"ngram_size": 1}])
 def test_gradient_accumulation_is_exact(name, fields, tmp_path):
     """Trainer counts all targets of a step, and each has the same weight, however the batches are cut."""
-    start = model_of(name, **fields)
+    start = make(name, torch.float64, **fields)
     batch = reference_batch(start, rows(name))
     loss, _ = reference.training_loss(start, **batch, num_items=(batch["labels"][:, 1:] != -100).sum())
     expected = gradients(start, loss)
@@ -112,7 +108,7 @@ def test_gradient_accumulation_is_exact(name, fields, tmp_path):
         (NgramTrainer, {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}),
         (NgramTrainer, {"per_device_train_batch_size": 8, "gradient_checkpointing": True}),
     ):
-        model = model_of(name, **fields)
+        model = make(name, torch.float64, **fields)
         trainer = trainer_of(model, tmp_path, kind, logging_steps=1, **arguments)
         trainer.train()
         assert trainer.state.log_history[0]["loss"] == pytest.approx(loss.item(), abs=1e-5)
@@ -122,7 +118,7 @@ def test_gradient_accumulation_is_exact(name, fields, tmp_path):
 
 def test_logged_losses_are_means_over_targets(name, tmp_path):
     """Three steps of batches with different numbers of targets, and heads without any in one of them."""
-    model, data = model_of(name).train(), [rows(name)[i] for i in (0, 1, 5)]
+    model, data = make(name, torch.float64).train(), [rows(name)[i] for i in (0, 1, 5)]
     outputs = [model(**collator_of(model)([row])) for row in data]
     options = {"max_steps": 3, "logging_steps": 3, "learning_rate": 0.0, "per_device_train_batch_size": 1}
     trainer = trainer_of(model, tmp_path, data=data, **options)
@@ -139,7 +135,7 @@ def test_logged_losses_are_means_over_targets(name, tmp_path):
 
 def test_logged_bag_of_words_of_a_short_step(tmp_path):
     """An epoch of five batches ends with a step of one."""
-    model, row = tiny_seq2seq("bart", torch.float64, bow_loss_weight=1.0), rows("bart")[:1]
+    model, row = make("bart", torch.float64, bow_loss_weight=1.0), rows("bart")[:1]
     sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
     trainer = trainer_of(model, tmp_path, data=row * 5, max_steps=4, logging_steps=1, learning_rate=0, **sizes)
     trainer.train()
@@ -150,7 +146,7 @@ def test_logged_bag_of_words_of_a_short_step(tmp_path):
 @pytest.mark.parametrize("kind", [Trainer, NgramTrainer])
 def test_evaluation_is_the_ensembles(name, kind, tmp_path):
     """The loss, and the logits that metrics get."""
-    model, seen = model_of(name, ensemble_lambda=0.4), {}
+    model, seen = make(name, torch.float64, ensemble_lambda=0.4), {}
     trainer = trainer_of(model, tmp_path, kind)
     trainer.compute_metrics = lambda prediction: seen.update(logits=prediction.predictions) or {}
     loss = trainer.evaluate()["eval_loss"]
@@ -169,7 +165,7 @@ def test_evaluation_is_the_ensembles(name, kind, tmp_path):
 
 
 def test_batches_and_losses_that_do_not_train_the_heads(name, tmp_path):
-    start, model = model_of(name), model_of(name)
+    start, model = make(name), make(name)
     data = [{**row, "labels": [-100] * len(row["labels"])} for row in rows(name)]
     trainer_of(model, tmp_path, Trainer, data).train()
     assert all(not moved.any() for moved in change(start, model).values())
@@ -206,8 +202,8 @@ def assert_same_trunk(actual: dict, wanted: dict) -> None:
 def test_free_heads_leave_the_training_alone(name, arguments, tmp_path):
     """With γ = 0, the trunk's weights are those of the plain model's training, bit for bit, while the heads learn."""
     fields = {"label_smoothing": 0.1, **dropout(name)}
-    plain = model_of(name, torch.float32, ngram_size=1, **fields)
-    model = model_of(name, torch.float32, head_sample_rate=0.5, **FREE, **fields)
+    plain = make(name, ngram_size=1, **fields)
+    model = make(name, head_sample_rate=0.5, **FREE, **fields)
     model.load_state_dict(plain.state_dict(), strict=False)
     start = model.ngram_heads[0].fc_in.weight.clone()
     wanted = trained(plain, tmp_path, **arguments)
@@ -258,7 +254,7 @@ def test_schedule_and_sample_resume(name, schedule, tmp_path):
     """An interrupted training ends with the weights of one that was not. Then the schedule is over."""
 
     def final(schedule: str, **arguments):
-        model = model_of(name, torch.float32, head_sample_rate=0.5, **dropout(name))
+        model = make(name, head_sample_rate=0.5, **dropout(name))
         steps = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
         weights = trained(model, tmp_path, options={"head_loss_schedule": schedule}, **steps, **arguments)
         assert model.ngram_step == 7 and model.ngram_head_factors is None
