@@ -10,8 +10,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.training.glue import (
@@ -31,14 +30,6 @@ from tests.support.scripts import QUICK, as_arguments, contents, run_in_one_of_t
 
 run = partial(scripts.run, "glue")
 
-KINDS = {
-    "gpt2": "GPT2ForSequenceClassification",
-    "plain gpt2": "GPT2ForSequenceClassification",
-    "bart": "BartForSequenceClassification",
-    "t5": "T5ForSequenceClassification",
-    "bert": "BertForSequenceClassification",
-    "modernbert": "ModernBertForSequenceClassification",
-}
 SST2, RTE = GLUE_TASKS["sst2"], GLUE_TASKS["rte"]
 PAIRS = [(["dull film", "bleak plot often"], 0), (["often moving plot scene actor film film", "film"], 1)]
 
@@ -48,45 +39,10 @@ def command(commands, tmp_path) -> list[str]:
     return [*commands["glue"], "--output_dir", str(tmp_path / "run")]
 
 
-def last_states(trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """Return the hidden states of the last layer, of a decoder if there is one."""
-    inputs = {"decoder_input_ids": ids} if trunk.config.is_encoder_decoder else {}
-    output = trunk(input_ids=ids, output_hidden_states=True, **inputs)
-    return (output.decoder_hidden_states if inputs else output.hidden_states)[-1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_the_trunk_arrives_and_the_heads_are_left_out(kind, tmp_path):
-    language_model = tiny_checkpoint(kind, tmp_path / "model")
-    model, tokenizer = load_classifier(str(tmp_path / "model"), RTE)
-    model.eval()
-    assert type(model).__name__ == KINDS[kind] and type(model).__module__.startswith("transformers.")
-    assert not any("ngram" in name for name in model.state_dict())
-    rows = encode(PAIRS, model, tokenizer)
-    ids = torch.tensor([rows[0]["input_ids"]])
-    expected = last_states(language_model, ids)
-    assert torch.equal(last_states(model.base_model, ids), expected) and expected.std() > 0.1
-
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "classifier")
-    config = json.loads((tmp_path / "classifier" / "config.json").read_text())
-    assert config["model_type"] in CONFIG_MAPPING_NAMES and "auto_map" not in config
-    assert not {"ngram_size", "ensemble_lambda", "wdr_compose", "bow_loss_weight"} & config.keys()
-    assert config["id2label"] == {"0": "entailment", "1": "not_entailment"}
-    batch = padding_collator(model, tokenizer)(rows)
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
-    assert torch.equal(again(**batch).logits, model(**batch).logits)
-    # The saved tokenizer pads, and its separator is a token.
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "classifier")
-    columns = map(list, zip(*(joined(sentences, tokenizer) for sentences, _ in PAIRS), strict=True))
-    assert torch.equal(tokenizer(*columns, padding=True, return_tensors="pt")["input_ids"], batch["input_ids"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gpt2", "plain gpt2", "bart", "t5", "bert", "modernbert"])
 @torch.no_grad()
 def test_padding_changes_nothing(kind, tmp_path):
-    """The last token is classified, even if it is the end token."""
+    """The last token is classified, even if it is the end token. Model and tokenizer are complete when saved."""
     tiny_checkpoint(kind, tmp_path)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     model.eval()
@@ -95,11 +51,21 @@ def test_padding_changes_nothing(kind, tmp_path):
     rows = encode([([text], 0) for text in texts], model, tokenizer)
     assert len(rows[1]["input_ids"]) > len(rows[0]["input_ids"])
     alone = [torch.tensor([row["input_ids"]]) for row in rows]
-    expected = torch.cat([model(input_ids=ids).logits for ids in alone])
-    torch.testing.assert_close(model(**padding_collator(model, tokenizer)(rows)).logits, expected)
+    expected, batch = (
+        torch.cat([model(input_ids=ids).logits for ids in alone]),
+        padding_collator(model, tokenizer)(rows),
+    )
+    torch.testing.assert_close(model(**batch).logits, expected)
     if "gpt2" in kind:
         states = torch.cat([model.transformer(ids).last_hidden_state[:, -1] for ids in alone])
         torch.testing.assert_close(expected, states @ model.score.weight.T)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "classifier")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+    assert again.config.id2label == {0: "negative", 1: "positive"}
+    saved = AutoTokenizer.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(saved(texts, padding=True, return_tensors="pt")["input_ids"], batch["input_ids"])
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,7 @@ def test_repeated_and_evaluated(task, finished, tmp_path, request):
     ],
 )
 def test_compare(task, options, names, commands, tmp_path, capsys, monkeypatch, request):
-    """
-    Each kind in its folder, and all in one table. They start from the same weights and train on the same batches.
-    Repeated in another place, nothing is trained.
-    """
+    """All kinds, in one table, start from the same weights and train on the same batches. They are trained once."""
     monkeypatch.chdir(tmp_path)
     command = [*commands[task], *options, "--compare"]
     result = run(task, *command, "--output_dir", "run")
