@@ -31,7 +31,6 @@ from tests.support.scripts import QUICK, as_arguments, contents, run_in_one_of_t
 run = partial(scripts.run, "glue")
 
 SST2, RTE = GLUE_TASKS["sst2"], GLUE_TASKS["rte"]
-PAIRS = [(["dull film", "bleak plot often"], 0), (["often moving plot scene actor film film", "film"], 1)]
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_pairs_are_joined_and_truncated(kind, pair, tmp_path):
     tokenizer, long = tokenizer_for(kind), " ".join(NEUTRAL_WORDS * 4)
     tiny_checkpoint(kind, tmp_path)
     model, loaded = load_classifier(str(tmp_path), RTE)
-    pairs = [*PAIRS, ([long, "dull"], 0), (["dull", long], 1)]
+    pairs = [(["often moving plot scene", "film"], 0), ([long, "dull"], 0), (["dull", long], 1)]
     room = 12 - len(pair.replace("A", "").replace("B", "").split())
     for (sentences, _), row in zip(pairs, encode(pairs, model, loaded, max_length=12), strict=True):
         parts = [tokenizer.tokenize(text) for text in sentences]
@@ -93,7 +92,7 @@ def test_token_type_ids_only_for_models_with_token_types(kind, tmp_path):
     tokenizer = tokenizer_for("bert")
     tiny_checkpoint(kind, tmp_path, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(tmp_path)
-    row = encode(PAIRS, *load_classifier(str(tmp_path), RTE))[0]
+    (row,) = encode([(["dull film", "bleak plot often"], 0)], *load_classifier(str(tmp_path), RTE))
     assert row.get("token_type_ids") == ([0, 0, 0, 0, 1, 1, 1, 1] if kind == "bert" else None)
 
 
@@ -216,15 +215,6 @@ def test_dataset(glue, tmp_path):
         lines += [f"  - split: {split}", f"    path: {split}.parquet"]
     (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
     assert read_examples(GlueOptions(task=["rte"], dataset_name=str(tmp_path)), "rte") == expected
-
-
-def test_bad_files(command, glue, tmp_path):
-    """All files are checked before the first task starts."""
-    shutil.copytree(glue, tmp_path / "glue")
-    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text("sentence\tlabel\nfilm\t1\n\nplot\t2\n")
-    with raises_naming(InputError, "dev.tsv", "Example 2", "'2'"):
-        run(*command, "--task", "cola", "sst2", "--data_dir", tmp_path / "glue")
-    assert not (tmp_path / "run").exists()
 
 
 def test_weights_that_are_missing(command, gpt2, tmp_path):

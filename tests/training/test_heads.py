@@ -72,8 +72,7 @@ def test_rows_continue_their_prompts(write, model, tokenizer, temperature):
         assert row[: len(prompt)] == prompt and len(prompt) < len(row) <= len(prompt) + 6
         # Greedy rows are what the model says alone.
         if temperature == 0:
-            ids = torch.tensor([prompt])
-            alone = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6)[0]
+            alone = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=6)[0]
             assert row == alone.tolist()[: len(row)]
 
 
@@ -152,13 +151,11 @@ def test_run_on_own_text(checkpoint, tmp_path, monkeypatch):
     assert np.isin(own, drafted).mean() >= 0.98 > np.isin(own, drafted[:-1]).mean()
     assert total_length(rows) >= 400
     assert result.splits["validation"]["num_tokens"] == total_length(rows[-held_out:]) - held_out
-    # The run can be evaluated later, on the same held-out rows.
+    # The run can be evaluated later, on the same held-out rows. Its heads can be trained further.
     again = run("clm", *EVALUATE, folder, "--sample_tokens", "0")
     assert again.splits["validation"]["perplexity"] == pytest.approx(result.splits["validation"]["perplexity"])
-    # Heads that are there already are trained further.
     heads.main([str(folder), *QUICK["clm"], *HEADS[:4], "--output_dir", "further"])
-    config = AutoModelForCausalLM.from_pretrained("further").config
-    assert (config.ngram_size, config.ngram_head_expansion) == (3, 3)
+    assert AutoModelForCausalLM.from_pretrained("further").config.ngram_head_expansion == 3
 
 
 @pytest.mark.parametrize(("stage", "writes"), [("_continue", True), ("best_tokens", False)])

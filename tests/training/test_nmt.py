@@ -1,6 +1,5 @@
 """`train_nmt.py`: its pairs, its runs from the arguments to the files, and what a trained model does."""
 
-import json
 import re
 import shutil
 from functools import partial
@@ -19,7 +18,6 @@ from ngram_wdr_hf.training.translator import Translator
 from tests.support import scripts
 from tests.support.scripts import (
     EVALUATE,
-    LANGUAGES,
     NUM_PAIRS,
     as_arguments,
     card_code,
@@ -34,37 +32,6 @@ QUICK = scripts.QUICK["nmt"]
 run, parsed = partial(scripts.run, "nmt"), partial(scripts.parsed, "nmt")
 # Options to repeat for evaluation only, because they are no training settings.
 SEARCH = as_arguments(num_beams=2, disable_tqdm="true")
-
-
-def test_pairs_of_json_lines(tmp_path):
-    """Without validation pairs, a part is held out."""
-    rows = "".join(json.dumps(dict(zip(LANGUAGES.values(), pair, strict=True))) + "\n" for pair in toy_pairs(200, 0))
-    for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
-    data = as_arguments(dataset_name=tmp_path, source_lang="de", target_lang="en", validation_percentage=10)
-    options, _, training = parsed(*data)
-    splits = nmt.load_pairs(options, training)
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 180, "validation": 20, "test": 200}
-    assert [*zip(splits["test"]["target"], splits["test"]["source"], strict=True)] == toy_pairs(200, seed=0)
-
-
-def test_pairs_that_are_too_long(marian, tmp_path):
-    """Such pairs are dropped from the training set, or truncated, and counted."""
-    train, short, long = toy_pairs(60, 0), toy_pairs(10, 1), ("the cat sees the mouse . " * 9, "die Katze . " * 30)
-    files = scripts.write_sides(tmp_path, "train", [*train, long, long])
-    files += scripts.write_sides(tmp_path, "validation", short)
-    files += scripts.write_sides(tmp_path, "test", [*short, ("", ""), long])
-    options, model_options, training = parsed(*files, "--model_name_or_path", marian, "--num_workers", "1")
-    tokenizer = AutoTokenizer.from_pretrained(marian)
-    model, splits = make_model(model_options, "seq2seq", tokenizer), nmt.load_pairs(options, training)
-    for longest, kept, truncated in ((None, 62, 2), (20, 60, 0)):
-        options.max_length = longest
-        batches = nmt.tokenize_splits(splits, tokenizer, model, options, 0)
-        assert re.fullmatch(rf"{kept} in \d+ batches, {truncated} truncated", str(batches["train"]))
-        assert sum(len(batch["labels"]) for batch in batches["train"]) == kept
-    # Only the first 64 tokens of a longer reference are scored.
-    expected = sum(len(tokenizer(pair[1]).input_ids) for pair in short) + 64
-    assert sum(int((batch["labels"] != -100).sum()) for batch in batches["test"]) == expected
 
 
 def test_run_and_its_files(finished):

@@ -70,7 +70,6 @@ def test_killed_and_resumed(task, commands, checkpoint, short_text, tmp_path):
         assert len({(tmp_path / name / "glue_metrics.json").read_text() for name in ("one", "two")}) == 1
         return
     assert figures_of(broken) == figures_of(complete)
-    assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
     assert task != "nmt" or translations_of(broken) == translations_of(complete)
     assert task != "mlm" or metrics_of(complete)["history"][-1]["epoch"] > 5
 
@@ -143,8 +142,6 @@ BAD = {
         "--train_mode heads": "`--model_name_or_path`",
         "--compare --ngram_size 1": "`--compare`",
         "--streaming --max_steps -1": "`--max_steps`",
-        "--dataset_name wikitext": "`--dataset_name`",
-        "--lambda_grid 0 1.5": "`--lambda_grid`",
         "--label_smoothing_factor 0.1": "`--label_smoothing_factor`",
         "--config_overrides layers=3": "`--config_overrides layers`",
         "learning_rat: 1": "`--learning_rate`",
@@ -153,7 +150,6 @@ BAD = {
     "nmt": {
         "--per_device_train_batch_size 8": "`--batch_tokens`",
         "--use_mtp": "`--num_beams 1`",
-        "--train_mode heads --metric_for_best_model chrf": "`--train_mode heads`",
         "--dataset_name wmt14": "`--dataset_name`",
     },
     "glue": {"--dataset_name glue": "`--data_dir`", "--eval_strategy steps": "`--eval_strategy`"},

@@ -10,7 +10,7 @@ from ngram_wdr_hf.data.rows import pad_batch
 from ngram_wdr_hf.training.sft import NgramSFTTrainer
 from ngram_wdr_hf.training.trainer import loss_names
 from tests.support.errors import raises_naming
-from tests.support.tiny import plain_model, random_ids, tiny_model
+from tests.support.tiny import random_ids, tiny_model
 from tests.support.tokenizers import word_tokenizer
 from tests.support.training import ONE_STEP, change, gradients
 
@@ -119,5 +119,3 @@ def test_other_losses_and_models(tmp_path):
     assert not any(moved.any() for name, moved in change(start, model).items() if name.startswith("ngram_heads"))
     with raises_naming(ValueError, "`loss_type`"):
         trainer_of(model, tmp_path, loss_type="dft")
-    with raises_naming(ValueError, "`model`"):
-        trainer_of(plain_model(), tmp_path)
