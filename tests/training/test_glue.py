@@ -191,7 +191,6 @@ def test_two_processes(command, glue, tmp_path):
         # Quotes and NA have no special meaning; spaces around a sentence are stripped.
         ("sst2", '\ufefflabel\tsentence\n1\t"NA\n0\t say "it" \n\n', [(['"NA'], 1), (['say "it"'], 0)]),
         ("cola", 'gj04\t0\t*\t"A\r\ngj04\t1\t\tB "b"\r\n', [(['"A'], 0), (['B "b"'], 1)]),
-        ("rte", "index\tsentence1\tsentence2\tlabel\n7\tone\ttwo\tnot_entailment\n", [(["one", "two"], 1)]),
     ],
 )
 def test_file_format(name, text, examples, tmp_path):

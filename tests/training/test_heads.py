@@ -127,8 +127,7 @@ def test_training_from_cached_states(model, tmp_path, monkeypatch):
 def test_run_on_own_text(checkpoint, tmp_path, monkeypatch):
     """Only the heads change. They are chosen by accepted drafts and draft by default; there is no ensemble."""
     monkeypatch.chdir(tmp_path)
-    result = heads.main([checkpoint, *QUICK["clm"], *HEADS])
-    folder = tmp_path / "runs" / "heads"
+    result, folder = heads.main([checkpoint, *QUICK["clm"], *HEADS]), tmp_path / "runs" / "heads"
     trained, plain = AutoModelForCausalLM.from_pretrained(folder), GPT2LMHeadModel.from_pretrained(checkpoint)
     weights, config = trained.state_dict(), trained.config
     assert all(torch.equal(weights[name], tensor) for name, tensor in plain.state_dict().items())

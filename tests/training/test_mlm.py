@@ -11,8 +11,6 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ngram_wdr_hf.data.masking import MaskedText, Masking
-from ngram_wdr_hf.training.new_models import BACKBONES
-from ngram_wdr_hf.training.presets import MLM_PRESETS, read_fields
 from tests.support import scripts
 from tests.support.scripts import EVALUATE, card_code, metrics_of
 from tests.support.texts import stream_of
@@ -20,12 +18,6 @@ from tests.support.tiny import make_stock
 
 QUICK = scripts.QUICK["mlm"]
 run = partial(scripts.run, "mlm")
-
-
-@pytest.mark.parametrize("preset", [name for name, preset in MLM_PRESETS.items() if preset.backbone == "modernbert"])
-def test_every_layer_sees_the_whole_text(preset):
-    config = BACKBONES["modernbert"].config_class(**read_fields(MLM_PRESETS[preset].config.split()))
-    assert {*config.layer_types} == {"full_attention"}
 
 
 def test_run_and_its_files(finished, capsys):
