@@ -58,7 +58,9 @@ def test_step_uses_the_models_loss(tmp_path, fields, arguments):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("arguments", [{"packing": True, "max_length": 24}, {"padding_free": True}])
+@pytest.mark.parametrize(
+    "arguments", [{"packing": True, "max_length": 24}, {"padding_free": True, "max_length": None}]
+)
 def test_packed_documents_do_not_see_each_other(tmp_path, attention, arguments):
     """The loss is that of each document alone, weighted by its number of targets."""
     start, model = (tiny_model(torch.float64, ensemble_lambda=0.4) for _ in range(2))
