@@ -27,7 +27,7 @@ IMPORTS = """
 import sys
 import ngram_wdr_hf
 print(*sys.modules, sep="\\n")
-ngram_wdr_hf.NgramTrainer
+ngram_wdr_hf.NgramTrainer, ngram_wdr_hf.fit_ensemble
 from transformers import AutoConfig
 AutoConfig.for_model("wdr_ngram_gpt2")
 print("then", *sys.modules, sep="\\n")
