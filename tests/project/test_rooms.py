@@ -50,15 +50,12 @@ def test_imports_point_one_way(room):
     assert imports and {(path, name) for path, name in imports if name in wrong} == set()
 
 
-@pytest.mark.parametrize(
-    "source", ["from ..decoding.x import y", "from .. import decoding", "import ngram_wdr_hf.cli"]
-)
-def test_wrong_import_is_detected(source, tmp_path, monkeypatch):
+def test_wrong_import_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.project.test_rooms.PACKAGE", tmp_path / PACKAGE.name)
     module = tmp_path / PACKAGE.name / "method" / "loss.py"
     module.parent.mkdir(parents=True)
-    module.write_text(source)
-    with pytest.raises(AssertionError, match=r"decoding|cli"):
+    module.write_text("from .. import decoding")
+    with pytest.raises(AssertionError, match="decoding"):
         test_imports_point_one_way("method")
 
 
