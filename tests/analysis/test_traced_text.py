@@ -11,8 +11,8 @@ from ngram_wdr_hf.analysis.traced_text import traced_tokens
 from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_sentence_tokenizer, train_word_tokenizer
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
 from tests.support.options import ALWAYS, NO_END
-from tests.support.tiny import VOCAB_SIZE, model_of, tiny_model
-from tests.support.tokenizers import letter_tokenizer, word_tokenizer
+from tests.support.tiny import model_of
+from tests.support.tokenizers import word_tokenizer
 
 TEXT = "hello the cat"
 ODD = "the cat\n\n hello\t 🙂é the <b>&cat"
@@ -57,12 +57,9 @@ def test_page_and_marks(tmp_path):
         TracedToken("<i>", 1),
         TracedToken(" a\n", 2),
         TracedToken("\n", 0, (Draft('" onfocus="x', 3), Draft("</span>", -1), Draft("\n", -1))),
-        TracedToken("", -1),
-        TracedToken("🙂", 12),
-        TracedToken("\x00\x1b[2Jend", 0),
+        *(TracedToken("", -1), TracedToken("🙂", 12), TracedToken("\x00\x1b[2Jend", 0)),
     ]
-    statistics = SpeculationStatistics(num_tokens=6, num_row_forwards=2)
-    traced = TracedText([TracedRow("1 < 2 &amp;", tokens)], statistics)
+    traced = TracedText([TracedRow("1 < 2 &amp;", tokens)], SpeculationStatistics(num_tokens=6, num_row_forwards=2))
     html = traced.page(tmp_path / "text.html").read_text(encoding="utf-8")
     assert "1 &lt; 2 &amp;amp;" in html and not re.search(r"<link|<script|<i>|\x00|\x1b", html)
     assert str(traced) == '1 < 2 &amp;|<i>[1] a\n[2]\n{✗[3]“" onfocus="x” [c]“</span>” [c]“⏎”}◌[c]🙂[12]␀␛[2Jend'
@@ -87,10 +84,3 @@ def test_what_is_generated(name, options):
         inputs = tokenizer(row.prompt, return_tensors="pt", return_token_type_ids=False)
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False, **NO_END, **options)[0, -12:]
         assert "".join(token.text for token in row.tokens).split() == tokenizer.decode(ids).split()
-
-
-def test_prompts_as_ids_up_to_the_model_length():
-    model, ids = tiny_model(n_positions=16), torch.randint(2, VOCAB_SIZE, (2, 15))
-    found = traced_text(model, letter_tokenizer(), ids, 8, **NO_END)
-    assert [len(row.tokens) for row in found.rows] == [1, 1]
-    assert [row.prompt for row in found.rows] == letter_tokenizer().batch_decode(ids)

@@ -11,8 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ngram_wdr_hf.analysis import WDRMap, wdr_map
-from ngram_wdr_hf.analysis.token_text import token_labels
-from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer, train_sentence_tokenizer
 from tests.support.errors import raises_naming
 from tests.support.tiny import VOCAB_SIZE, plain_model, plain_seq2seq, random_ids, tiny_model
 
@@ -108,15 +106,6 @@ def test_text_and_ids_are_the_same(tokenizer, first_columns):
         found = wdr_map(plain_model(), both, tokenizer, max_tokens=40)
         assert found.tokens == " ".join(texts).split(" ")[:40] and (found.levels == 1).sum() == 38
     assert wdr_map(plain_model(), texts[0], tokenizer).tokens == wdr_map(plain_model(), ids[0], tokenizer).tokens
-
-
-@pytest.mark.parametrize("train", [train_bpe_tokenizer, train_sentence_tokenizer])
-def test_labels_differ(train):
-    text = "the reader reads the readings\n\tand the €-sign: read(the, reading)  reread"
-    tokenizer = train([text], 275)
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    labels = token_labels(ids, tokenizer)
-    assert len(set(zip(ids, labels, strict=True))) == len(set(ids)) == len(set(labels)) and all(labels)
 
 
 def test_words_and_formulas(found, tokenizer):
