@@ -12,7 +12,6 @@ def test_pairs_of_splits():
     for side in ("source", "target"):
         texts = [text for rows in splits.values() for text in rows[side]]
         assert len({*texts}) == len(texts) and all(text.strip() for text in texts)
-    for split, rows in splits.items():
-        assert rows.to_list() == again[split].to_list() != other[split].to_list()
+    assert all(rows.to_list() == again[split].to_list() != other[split].to_list() for split, rows in splits.items())
     # The test set does not depend on the size of the training set.
     assert splits["test"].to_list() == larger["test"].to_list()

@@ -217,9 +217,9 @@ def test_dataset(glue, tmp_path):
 
 
 def test_weights_that_are_missing(command, gpt2, tmp_path):
-    shutil.copytree(gpt2, tmp_path / "model")
-    path, name = tmp_path / "model" / "model.safetensors", "transformer.h.1.mlp.c_fc.weight"
+    folder, name = shutil.copytree(gpt2, tmp_path / "model"), "transformer.h.1.mlp.c_fc.weight"
     # Cloned: the file is memory-mapped.
-    save_file({**{key: value.clone() for key, value in load_file(path).items()}, name: torch.zeros(3, 4)}, path)
+    weights = {key: value.clone() for key, value in load_file(folder / "model.safetensors").items()}
+    save_file({**weights, name: torch.zeros(3, 4)}, folder / "model.safetensors")
     with raises_naming(InputError, f"`{name}`"):
-        run(*command, "--model_name_or_path", tmp_path / "model")
+        run(*command, "--model_name_or_path", folder)

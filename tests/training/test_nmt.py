@@ -45,7 +45,7 @@ def test_run_and_its_files(finished):
     assert min([*perplexities.values(), *validation["token_perplexity"]]) == perplexities["fitted"]
     assert perplexities["temperature"] < perplexities["without heads"]
     for split, count in ((validation, 24), (test, 22)):
-        assert split["num_sentences"] == count and split["num_beams"] == 2 and split["length_penalty"] == 1
+        assert (split["num_sentences"], split["num_beams"], split["length_penalty"]) == (count, 2, 1)
         # An untrained model's perplexity would be about 350.
         assert 1 < min(split["token_perplexity"]) < 20 and split["next_word_loss"] < 4 and split["head_2_loss"] < 4
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -22,26 +22,21 @@ from tests.support.scripts import (
     run,
     translations_of,
     weights_of,
+    write_text,
 )
 
 AUTO = {"clm": AutoModelForCausalLM, "mlm": AutoModelForMaskedLM, "nmt": AutoModelForSeq2SeqLM}
 FORTY_STEPS = {"max_steps": 40, "eval_steps": 10}
 
 
-@pytest.fixture(scope="module")
-def short_text(texts, tmp_path_factory) -> str:
-    """A training text of a few steps per epoch."""
-    path = tmp_path_factory.mktemp("short") / "train.txt"
-    path.write_text("".join(Path(texts["train"]).read_text().splitlines(True)[:12]))
-    return str(path)
-
-
 @pytest.mark.parametrize("task", SCRIPTS)
-def test_killed_and_resumed(task, commands, checkpoint, short_text, tmp_path):
+def test_killed_and_resumed(task, commands, checkpoint, tmp_path):
     """
     After `kill -9`, the same command ends with the bits of an uninterrupted run: with dropout, and with the masks of
     each epoch. Ten steps of `glue` are an epoch.
     """
+    # A few steps per epoch.
+    short_text = write_text(tmp_path / "train.txt", lines=12, seed=0)
     options = {
         "clm": as_arguments(**FORTY_STEPS, model_name_or_path=checkpoint, sample_tokens=0),
         "mlm": as_arguments(**FORTY_STEPS, train_file=short_text, masking="span", wdr_compose="masked"),

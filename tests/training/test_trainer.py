@@ -224,8 +224,7 @@ def test_free_heads_with_a_loss_scale(tmp_path, monkeypatch):
 
 
 def test_factors():
-    assert head_factors("constant", 5, 10, 3) is None
-    assert head_factors("linear", 0, 10, 2) == [1.0, 1.0] and head_factors("linear", 5, 10, 2) == [0.5, 0.5]
+    assert head_factors("constant", 5, 10, 3) is None and head_factors("linear", 5, 10, 2) == [0.5, 0.5]
     steps = [head_factors("curriculum", step, 10, 3) for step in range(10)]
     assert steps == [[float(step >= n) for n in (3, 5, 8)] for step in range(10)]
 
