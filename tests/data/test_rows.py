@@ -68,15 +68,13 @@ def test_every_token_but_the_first_is_scored_in_its_own_row(batch_size):
     rows = EvaluationRows(as_arrays(ROWS), tokenizer_of_words())
     assert rows.num_targets == 6
     scores = score(model, rows, [0.0, 0.4, (0.8, 0.1, 0.2)], batch_size)
-    expected, head_sums, head_counts = torch.zeros(3, dtype=torch.float64), torch.zeros(3), torch.zeros(3)
-    for row in ROWS:
-        ids = torch.tensor([row])
-        grid = {"ensemble_lambda": [0.0, 0.4], "ensemble_weights": [(0.8, 0.1, 0.2)]}
-        with torch.no_grad():
-            output = model.eval()(ids, labels=ids, num_items_in_batch=1, **grid)
-        expected += output.loss
-        counts = torch.tensor([max(0, len(row) - 1 - n) for n in range(3)])
-        head_sums, head_counts = head_sums + output.head_losses * counts, head_counts + counts
-    assert scores.nll_sums == pytest.approx(expected.tolist())
-    assert scores.head_nlls == pytest.approx((head_sums / head_counts).tolist())
+    # One row at a time, weighted by its targets.
+    counts = torch.tensor([[max(0, len(row) - 1 - n) for n in range(3)] for row in ROWS])
+    grid = {"ensemble_lambda": [0.0, 0.4], "ensemble_weights": [(0.8, 0.1, 0.2)]}
+    with torch.no_grad():
+        inputs = ({"input_ids": torch.tensor([row]), "labels": torch.tensor([row])} for row in ROWS)
+        outputs = [model.eval()(**each, num_items_in_batch=1, **grid) for each in inputs]
+    assert scores.nll_sums == pytest.approx(sum(output.loss for output in outputs).tolist())
+    head_sums = (torch.stack([output.head_losses for output in outputs]) * counts).sum(0)
+    assert scores.head_nlls == pytest.approx((head_sums / counts.sum(0)).tolist())
     assert scores.num_tokens == 6

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 from ngram_wdr_hf.data.text import hold_out, load_text_files
-from ngram_wdr_hf.data.token_stream import EvaluationWindows, StreamedBlocks, TokenStream, TrainingBlocks, tokenize
+from ngram_wdr_hf.data.token_stream import StreamedBlocks, TokenStream, TrainingBlocks, tokenize
 from ngram_wdr_hf.data.tokenizers import texts_of, train_bpe_tokenizer, train_word_tokenizer
-from tests.support.texts import START, TEXT, load, stream_of, write, write_lines
+from tests.support.texts import TEXT, load, stream_of, write, write_lines
 
 
 def slow_tokens(text: str) -> list[str]:
@@ -153,11 +153,3 @@ def test_streamed_passes_are_shuffled_anew(tmp_path):
     assert passes[:count] != passes[count:]
     # The same in every iteration.
     assert blocks_of(itertools.islice(blocks, 2 * count)) == passes
-
-
-def test_text_without_tokens():
-    tokenizer = train_word_tokenizer([])
-    for rows in (Dataset.from_dict({"text": []}), IterableDataset.from_generator(lambda: iter(()))):
-        tokens = stream(rows, tokenizer)
-        assert len(tokens) == tokens.num_words == 0 and tokens[:].tolist() == []
-        assert len(TrainingBlocks(tokens, 4)) == len(EvaluationWindows(tokens, 4, 2, START)) == 0

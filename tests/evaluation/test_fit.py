@@ -11,7 +11,6 @@ from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation import ensemble_fit
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.logits import LogitLayer
-from tests.support.processes import run_python
 from tests.support.texts import stream_of
 from tests.support.tiny import random_ids, tiny_model
 
@@ -79,29 +78,3 @@ def test_derivatives(text, soft_cap):
     torch.testing.assert_close(gradient, torch.func.grad(total)(weights))
     if not soft_cap:
         torch.testing.assert_close(hessian, torch.func.hessian(total)(weights))
-
-
-BARE = """
-import sys
-
-sys.modules.update(dict.fromkeys(("datasets", "pyarrow", "matplotlib")))
-import torch
-from ngram_wdr_hf import fit_ensemble
-import ngram_wdr_hf.evaluation.head_acceptance
-
-assert not any(name.startswith(("ngram_wdr_hf.backbones.", "ngram_wdr_hf.modeling")) for name in sys.modules)
-from ngram_wdr_hf import WDRNgramConfig, WDRNgramGPT2LMHeadModel
-from ngram_wdr_hf.evaluation.gradient_diversity import gradient_diversity
-
-ids = torch.arange(36).view(4, 9) ** 2 % 11
-config = WDRNgramConfig(vocab_size=11, n_positions=16, n_embd=8, n_layer=1, n_head=2, ngram_size=3)
-model = WDRNgramGPT2LMHeadModel(config)
-fit = fit_ensemble(model, [{"input_ids": row, "labels": row} for row in ids], batch_size=3)
-assert len(fit.weights) == 3 and fit.nll < fit.plain_nll and fit.num_tokens == 32
-assert gradient_diversity(model, {"input_ids": ids, "labels": ids}) > 0
-"""
-
-
-def test_bare_install_is_enough():
-    """Torch and Transformers suffice to fit an ensemble, even to a list of inputs."""
-    run_python("-c", BARE)

@@ -5,37 +5,25 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from ngram_wdr_hf.data.errors import Unavailable
-from ngram_wdr_hf.evaluation.gradient_diversity import (
-    GradientDiversityCallback,
-    gradient_diversity,
-    plot_gradient_diversity,
-)
+from ngram_wdr_hf.evaluation.gradient_diversity import GradientDiversityCallback, gradient_diversity
 from ngram_wdr_hf.training.trainer import NgramTrainer
 from tests.support import reference
 from tests.support.batches import DROPOUT, padded_batch
 from tests.support.checkpoints import assert_same_state
 from tests.support.errors import raises_naming
 from tests.support.reformer import tiny_reformer
-from tests.support.tiny import VOCAB_SIZE, plain_model, random_ids, tiny_model, tiny_seq2seq
+from tests.support.tiny import plain_model, random_ids, tiny_model, tiny_seq2seq
 
 
 def causal(**fields):
     # λ is for evaluation and must have no effect.
     model = tiny_model(torch.float64, **{"ngram_size": 3, **DROPOUT, "ensemble_lambda": 0.5, **fields})
     return model, padded_batch(), lambda row: reference.training_loss(model, **row)[0]
-
-
-def packed():
-    """As in training, without a cache, attention separates packed documents."""
-    model, ids = tiny_model(torch.float64), random_ids(3, 8)
-    batch = {"input_ids": ids, "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).expand(3, 8), "labels": ids}
-    return model, batch, lambda row: model.train()(**row, use_cache=False).loss
 
 
 def seq2seq():
@@ -52,28 +40,12 @@ def stock():
     return model, padded_batch(), lambda row: model.eval()(**row).loss
 
 
-def adapters():
-    """A model wrapped by PEFT still uses its training loss."""
-    settings = LoraConfig(target_modules=["c_attn"], lora_dropout=0.5, modules_to_save=["ngram_heads.0"])
-    settings.fan_in_fan_out, settings.init_lora_weights = True, False
-    model = get_peft_model(tiny_model(ngram_size=2, **DROPOUT), settings).double()
-
-    def loss(row):
-        model.eval().get_base_model().training = True
-        return model(**row).loss
-
-    return model, padded_batch(), loss
-
-
 KINDS = {
     "wdr": causal,
     "simple": lambda: causal(ngram_target="simple", label_smoothing=0.1),
     "untied": lambda: causal(tie_word_embeddings=False),
-    "no heads": lambda: causal(ngram_size=1),
-    "packed": packed,
     "seq2seq": seq2seq,
     "stock": stock,
-    "adapters": adapters,
 }
 
 
@@ -125,16 +97,14 @@ def test_parts_of_a_model(kind, output):
     for name in ("transformer.h.1", "transformer.ln_f.bias", "ngram_heads"):
         assert gradient_diversity(model, batch, name) == pytest.approx(definition(expected, name))
     # The output embedding may be tied to the input embedding, and counts once.
-    both = pytest.approx(definition(expected, output, "transformer.h.0"))
-    for names in (["lm_head", "transformer.h.0"], ["lm_head.weight", "transformer.h.0", output]):
-        assert gradient_diversity(model, batch, names) == both
+    found = gradient_diversity(model, batch, ["lm_head.weight", "transformer.h.0", output])
+    assert found == pytest.approx(definition(expected, output, "transformer.h.0"))
     model.transformer.h.requires_grad_(False)
     trainable = [{name: value for name, value in row.items() if "transformer.h." not in name} for row in expected]
     assert gradient_diversity(model, batch) == pytest.approx(definition(trainable))
     # A prefix of a name does not match.
-    for name in ("transformer.h", "transformer.w", "transformer.ln"):
-        with raises_naming(ValueError, "`parameters`", repr(name)):
-            gradient_diversity(model, batch, ["ngram_heads", name])
+    with raises_naming(ValueError, "`parameters`", "'transformer.w'"):
+        gradient_diversity(model, batch, ["ngram_heads", "transformer.w"])
 
 
 class Pull(nn.Module):
@@ -170,14 +140,12 @@ def test_by_hand(pulls, expected):
         assert value == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize(("pull", "name"), [(0.0, "weight"), (1.0, "unused")])
-def test_no_gradient(pull, name):
+def test_no_gradient():
     with raises_naming(Unavailable, "`batch`", "`parameters`", "-100"):
-        gradient_diversity(Pull(), {"labels": torch.full((2, 3), pull)}, name)
+        gradient_diversity(Pull(), {"labels": torch.zeros(2, 3)})
 
 
-@pytest.mark.parametrize("is_bad", [False, True])
-def test_nothing_else_changes(is_bad):
+def test_nothing_else_changes():
     model, batch = tiny_model(**DROPOUT).train(), padded_batch()
     # Unusual modes and gradients, to see that they are restored.
     model.transformer.h[0].eval()
@@ -186,15 +154,10 @@ def test_nothing_else_changes(is_bad):
         parameter.grad = torch.randn_like(parameter)
     kept = [(p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     state = torch.get_rng_state()
-    if is_bad:
-        batch["labels"][4, 1] = VOCAB_SIZE
-        with pytest.raises((IndexError, RuntimeError)):
-            gradient_diversity(model, batch)
-    else:
-        with torch.no_grad():
-            assert gradient_diversity(model, batch) == gradient_diversity(model, batch)
+    with torch.no_grad():
+        assert gradient_diversity(model, batch) == gradient_diversity(model, batch)
     assert modes == [module.training for module in model.modules()] and torch.equal(torch.get_rng_state(), state)
-    for parameter, (gradient, value) in () if is_bad else zip(model.parameters(), kept, strict=True):
+    for parameter, (gradient, value) in zip(model.parameters(), kept, strict=True):
         assert parameter.grad is gradient and (gradient is None or torch.equal(gradient, value))
 
 
@@ -212,15 +175,8 @@ def random_targets(rows) -> dict[str, torch.Tensor]:
 
 
 # The training has dropout, so any additional random number would change it.
-ARGUMENTS = {
-    "max_steps": 7,
-    "per_device_train_batch_size": 5,
-    "logging_steps": 3,
-    "save_steps": 4,
-    "learning_rate": 1e-2,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
+ARGUMENTS = {"max_steps": 7, "per_device_train_batch_size": 5, "logging_steps": 3, "save_steps": 4}
+ARGUMENTS |= {"learning_rate": 1e-2, "report_to": "none", "disable_tqdm": True}
 
 
 def train(folder, options, *measuring, checkpoint=None):
@@ -252,21 +208,20 @@ def test_training_is_the_same_and_can_be_resumed(tmp_path, name):
     plain, _ = train(tmp_path / "plain", TRAININGS[name])
     trainer, batch = train(tmp_path / "run", TRAININGS[name], 2)
     assert_same_state(plain.model, trainer.model)
-    # Trainer's own logs are all there.
-    assert logged(plain, "loss") == logged(trainer, "loss") and [step for step, _ in logged(plain, "loss")] == [3, 6]
-
+    assert logged(plain, "loss") == logged(trainer, "loss")
     values = logged(trainer, "gradient_diversity")
     assert [step for step, _ in values] == [0, 2, 4, 6]
-    saved = type(trainer.model).from_pretrained(tmp_path / "run" / "checkpoint-4")
-    assert values[0][1] == pytest.approx(gradient_diversity(tiny_model(), batch), rel=1e-9)
-    assert values[2][1] == pytest.approx(gradient_diversity(saved, batch), rel=1e-9)
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    for value, model in (
+        (values[0][1], tiny_model()),
+        (values[2][1], type(trainer.model).from_pretrained(checkpoint)),
+    ):
+        assert value == pytest.approx(gradient_diversity(model, batch), rel=1e-9)
     assert values[2][1] != pytest.approx(values[0][1], rel=1e-3)
     # As many items as in a step, drawn from the whole dataset or the first ones.
     indices = [ROWS.tolist().index(row) for row in batch["input_ids"].tolist()]
     assert len(set(indices)) == 5 and (indices == [0, 1, 2, 3, 4]) == (name == "iterable")
-
-    checkpoint = str(tmp_path / "run" / "checkpoint-4")
-    resumed, again = train(tmp_path / "run", TRAININGS[name], 2, checkpoint=checkpoint)
+    resumed, again = train(tmp_path / "run", TRAININGS[name], 2, checkpoint=str(checkpoint))
     assert torch.equal(again["labels"], batch["labels"])
     # Trainer itself does not resume a collator's random numbers.
     if name != "random targets":
@@ -278,13 +233,3 @@ def test_given_batch_and_parameters(tmp_path):
     trainer, batch = train(tmp_path, TRAININGS["list"], 100, padded_batch(), "ngram_heads")
     expected = gradient_diversity(tiny_model(), batch, "ngram_heads")
     assert logged(trainer, "gradient_diversity") == [(0, pytest.approx(expected))]
-
-
-def test_plot():
-    histories = {
-        "plain": [{"step": 0, "gradient_diversity": 0.5}, {"step": 0, "loss": 3.0}],
-        "WDR": [{"step": step, "gradient_diversity": value} for step, value in enumerate((0.25, math.inf, None, 0.5))],
-    }
-    (axes,) = plot_gradient_diversity(histories).axes
-    points = [[point for point in line.get_xydata().tolist() if math.isfinite(point[1])] for line in axes.lines]
-    assert points == [[[0, 0.5]], [[0, 0.25], [3, 0.5]]]

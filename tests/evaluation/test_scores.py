@@ -9,14 +9,13 @@ import torch.nn.functional as F
 
 from ngram_wdr_hf import fit_ensemble
 from ngram_wdr_hf.data.pair_batches import PairBatches
-from ngram_wdr_hf.data.token_stream import EvaluationWindows, evaluation_windows
-from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
+from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation.scores import score
 from ngram_wdr_hf.method.documents import IGNORE_INDEX
 from tests.support.errors import raises_naming
 from tests.support.pairs import PAD, pairs_of, random_lengths, tokens_of
 from tests.support.reference import ensembled_logits, head_prediction
-from tests.support.texts import START, TEXT, stream_of
+from tests.support.texts import START, stream_of
 from tests.support.tiny import random_ids, tiny_model, tiny_seq2seq
 
 
@@ -43,13 +42,6 @@ def test_every_token_is_a_target_once(window_size, start):
             assert found == [*contexts(text, window_size, step)] and windows.num_targets == len(found)
             # No window without targets.
             assert len([*windows]) == len(windows) == -(-max(len(found) - window_size, 0) // step) + bool(found)
-
-
-def test_windows_begin_as_the_tokenizer_does():
-    tokenizer = train_word_tokenizer([TEXT])
-    for bos_token, expected in (("<eos>", [1, 5, 6]), ("dog", [4, 5, 6]), (None, [5, 6])):
-        tokenizer.bos_token = bos_token
-        assert evaluation_windows(stream_of([5, 6, 3]), tokenizer, 8, None)[0]["input_ids"].tolist() == expected
 
 
 LAMBDAS = [0.0, 0.3, 1.0]
@@ -97,18 +89,18 @@ def test_batches_of_pairs_equal_single_pairs(batch_tokens):
     model = tiny_seq2seq("marian", torch.float64, ngram_size=3).train()
     # Some targets have a single token, and heads no targets there.
     pairs = tokens_of([*random_lengths(25, 9), (3, 1), (1, 1), (1, 2), (14, 3)])
-    batches, calls = PairBatches(pairs, batch_tokens, PAD), []
+    batches = PairBatches(pairs, batch_tokens, PAD)
     # `batch_size` has no effect here.
-    scores = score(model, batches, LAMBDAS, batch_size=7, on_batch=lambda: calls.append(None))
-    assert len(calls) == len(batches) and model.training
+    scores = score(model, batches, LAMBDAS, batch_size=7)
+    assert model.training
     sums, head_sums, counts = torch.zeros(3), torch.zeros(3), torch.zeros(3)
     for source, target in pairs_of(pairs):
         with torch.no_grad():
             inputs = {"input_ids": torch.tensor([source]), "labels": torch.tensor([target])}
-            outputs = [model.eval()(**inputs, ensemble_lambda=value) for value in LAMBDAS]
+            output = model.eval()(**inputs, ensemble_lambda=LAMBDAS)
         count = torch.tensor([max(len(target) - n, 0) for n in range(3)])
-        sums = sums + torch.stack([output.loss for output in outputs]) * len(target)
-        head_sums, counts = head_sums + outputs[0].head_losses * count, counts + count
+        sums = sums + output.loss * len(target)
+        head_sums, counts = head_sums + output.head_losses * count, counts + count
     assert scores.nll_sums == pytest.approx(sums.tolist(), rel=1e-9) and sums.max() - sums.min() > 1
     assert scores.head_nlls == pytest.approx((head_sums / counts).tolist(), rel=1e-6)
     assert (scores.num_tokens, scores.num_words) == (counts[0], batches.num_words)

@@ -66,13 +66,8 @@ def test_finished_runs_have_options_and_data_of_the_table(tmp_path):
     run = finished(tmp_path / "run", settings=settings)
     assert is_finished(run) and not is_finished(replace(run, folder=tmp_path / "other"))
     assert is_finished(replace(run, source={"data": {"train_file": "8000-lines.txt"}}))
-    for name, changed in (
-        ("learning_rate", replace(run, options={"learning_rate": 0.1})),
-        ("seed", replace(run, seed=2)),
-        ("train_file", replace(run, source={"data": {"train_file": "4000-lines.txt"}})),
-    ):
-        with raises_naming(InputError, str(run.folder), name):
-            is_finished(changed)
+    with raises_naming(InputError, str(run.folder), "train_file"):
+        is_finished(replace(run, source={"data": {"train_file": "4000-lines.txt"}}))
 
 
 def test_glue_figures_of_other_weights_do_not_count(tmp_path):
@@ -91,10 +86,8 @@ def test_glue_figures_of_other_weights_do_not_count(tmp_path):
 
 def test_a_shorter_run_is_continued(tmp_path):
     run = finished(tmp_path, settings={"num_train_epochs": 10.0, "seed": 1})
-    assert is_finished(replace(run, options={"num_train_epochs": 10}))
-    assert not is_finished(replace(run, options={"num_train_epochs": 20}))
-    with raises_naming(InputError, str(run.folder), "num_train_epochs"):
-        is_finished(replace(run, options={"num_train_epochs": 5}))
+    is_done = [is_finished(replace(run, options={"num_train_epochs": epochs})) for epochs in (10, 20)]
+    assert is_done == [True, False]
 
 
 def test_figures_are_replaced_by_those_of_other_options(tmp_path):
@@ -112,27 +105,6 @@ def test_figures_are_replaced_by_those_of_other_options(tmp_path):
     assert [record["minutes"] for record in results.of("ptb", "free-wdr-4")] == [2.0]
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json").records == results.records
-
-
-def test_translations_of_a_longer_run_are_not_compared(tmp_path):
-    """A run that was continued has other translations than when it was recorded."""
-    experiment, results, runs = load_experiment("nmt", "short"), Results("nmt", "short"), []
-    figures = {"bleu": 30.0, "token_perplexity": 9.0}
-    split = {"lambda": [0.0], "bleu": [30.0], "ensembles": {"without heads": figures}}
-    fields = {"splits": {"validation": split, "test": split}, "fit": None}
-    for system in ("free-wdr", "bow"):
-        folder = tmp_path / system
-        run = finished(folder, system, "multi30k-en-de", settings={"num_train_epochs": 8.0, "seed": 1}, **fields)
-        runs.append(replace(run, options={"num_train_epochs": 8}))
-        sentence = {"reference": "a b c d e", "plain": "a b c d f", "hypothesis": "a b c d e"}
-        (folder / "test_translations.jsonl").write_text(json.dumps(sentence) + "\n", encoding="utf-8")
-    collect(experiment, runs, results)
-    before = results.find("multi30k-en-de", "bow", 1)["bootstrap"]
-    assert before["without heads"]["bleu"] == before["without heads"]["baseline"]
-    finished(tmp_path / "bow", "bow", settings={"num_train_epochs": 20.0, "seed": 1}, **fields)
-    (tmp_path / "bow" / "test_translations.jsonl").write_text("damaged")
-    collect(experiment, runs, results)
-    assert results.find("multi30k-en-de", "bow", 1)["bootstrap"] == before
 
 
 def test_paired_bootstrap():

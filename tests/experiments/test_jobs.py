@@ -29,13 +29,6 @@ def test_output_and_failures(tmp_path):
     assert any("seed 1: failed" in line and line.endswith("error: no text") for line in lines)
 
 
-def test_a_run_stops_after_the_command_that_fails(tmp_path):
-    first, second = scripts(tmp_path, "raise SystemExit(1)", "print('after')")
-    first.commands.append(second.commands[0])
-    assert complete([first], 1, print) == [first]
-    assert "after" not in (tmp_path / "group" / "system-s0.log").read_text()
-
-
 def test_an_interruption_stops_the_runs(tmp_path):
     code = "import os, time; open('{}', 'w').write(str(os.getpid())); time.sleep(600)"
     paths = [tmp_path / f"pid{i}" for i in range(3)]

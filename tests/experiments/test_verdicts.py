@@ -118,19 +118,6 @@ def test_verdict_of_several_cases(kind, cases, verdict):
     assert claim.verdict([Case("", values) for values in cases]) == verdict
 
 
-def test_gradient_diversity_at_common_steps():
-    """A run that stopped early is compared over its own steps."""
-    long = [[0, 0.0, 5.0], [5, 1.0, 1.0], [10, 2.0, 9.0]]
-    records = [
-        record(system, seed, {}, gradient_diversity=diversity)
-        for seed in (1, 2)
-        for system, diversity in (("wdr-4", long), ("simple-4", [[0, 0.0, 5.0], [5, 1.0, 0.75]]))
-    ]
-    claim = Claim("ptb", {"kind": "gradient diversity", "of": "wdr-4", "to": "simple-4"})
-    (case,) = claim.cases(load_experiment("ptb", "small"), Results("ptb", "small", records))
-    assert case.values == {1: 0.25, 2: 0.25}
-
-
 def test_runs_that_the_table_no_longer_has_do_not_count(tmp_path):
     results = ptb_results()
     for one in results.records:

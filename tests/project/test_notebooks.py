@@ -23,10 +23,6 @@ def num_pictures(notebook: nbformat.NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs)
 
 
-def test_all_notebooks_exist():
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

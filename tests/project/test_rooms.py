@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transformers import GPT2LMHeadModel
 
 import ngram_wdr_hf
-from tests.support.tiny import tiny_model
 
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
 # A room imports only itself and the rooms before it.
@@ -50,15 +48,12 @@ def test_imports_point_one_way(room):
     assert imports and {(path, name) for path, name in imports if name in wrong} == set()
 
 
-@pytest.mark.parametrize(
-    "source", ["from ..decoding.x import y", "from .. import decoding", "import ngram_wdr_hf.cli"]
-)
-def test_wrong_import_is_detected(source, tmp_path, monkeypatch):
+def test_wrong_import_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.project.test_rooms.PACKAGE", tmp_path / PACKAGE.name)
     module = tmp_path / PACKAGE.name / "method" / "loss.py"
     module.parent.mkdir(parents=True)
-    module.write_text(source)
-    with pytest.raises(AssertionError, match=r"decoding|cli"):
+    module.write_text("from .. import decoding")
+    with pytest.raises(AssertionError, match="decoding"):
         test_imports_point_one_way("method")
 
 
@@ -73,10 +68,3 @@ def names_without_prefix(ours: object, stock: object) -> set[str]:
 def test_names_added_to_a_class_begin_with_ngram(name):
     model_class = getattr(ngram_wdr_hf, f"WDRNgram{name}")
     assert names_without_prefix(model_class, model_class.ngram_backbone_class()) == set()
-
-
-def test_names_added_to_a_model_begin_with_ngram(tmp_path):
-    model = tiny_model(ensemble_lambda=0.4)
-    model.ngram_set_draft_tokens(range(5))
-    model.save_pretrained(tmp_path)
-    assert names_without_prefix(model, GPT2LMHeadModel.from_pretrained(tmp_path)) == set()

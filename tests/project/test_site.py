@@ -62,5 +62,3 @@ def test_public_functions_are_documented(site):
     names = {anchor.rpartition(".")[2] for anchor in anchors if anchor.startswith("ngram_wdr_hf.")}
     public = {name for name in ngram_wdr_hf.__all__ if not name.startswith(("WDR", "__"))}
     assert "fit_ensemble" in public and public <= names
-    text = (site / "api" / "models" / "index.html").read_text(encoding="utf-8")
-    assert "*optional*" not in text and "[<code>" not in text

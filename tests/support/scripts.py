@@ -34,8 +34,12 @@ QUICK = {
     "glue": as_arguments(num_train_epochs=2, per_device_train_batch_size=8, learning_rate=1e-2, disable_tqdm="true"),
 }
 EVALUATE = ("--do_train", "false", "--model_name_or_path")
-# Long enough to learn to translate.
-LONGER = as_arguments(max_steps=150, eval_steps=50, learning_rate=1e-2, ngram_size=3, lambda_grid="0 0.2 0.4 0.6")
+# Long enough to learn.
+LONGER = {
+    "clm": as_arguments(max_steps=40, eval_steps=20, block_size=14, sample_tokens=7, head_sample_rate=1),
+    "mlm": as_arguments(max_steps=240, eval_steps=60),
+    "nmt": as_arguments(max_steps=150, eval_steps=50, learning_rate=1e-2, ngram_size=3, lambda_grid="0 0.2 0.4 0.6"),
+}
 
 
 def run(task: str, *arguments: str | Path) -> Any:

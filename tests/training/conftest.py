@@ -1,5 +1,8 @@
 """What the tests of the scripts share: a short command of each script, finished runs, and runs without plots."""
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 from transformers import Trainer
 
@@ -47,7 +50,7 @@ def commands(files, marian, pairs, gpt2, glue) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="session")
-def finished(commands, tmp_path_factory) -> dict[str, FinishedRun]:
-    """A complete run of each script for language models. Tests that change its folder work on a copy."""
-    more, folder = {"clm": [], "mlm": [], "nmt": LONGER}, tmp_path_factory.mktemp("finished")
-    return {task: finish(task, folder / task, *commands[task], *more[task]) for task in more}
+def finished(commands, tmp_path_factory) -> Callable[[str], FinishedRun]:
+    """The complete run of a script for language models, made once. Tests that change its folder work on a copy."""
+    folder = tmp_path_factory.mktemp("finished")
+    return cache(lambda task: finish(task, folder / task, *commands[task], *LONGER[task]))

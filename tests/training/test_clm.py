@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from datasets import Dataset
-from matplotlib.figure import Figure
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ngram_wdr_hf.method.ensemble import weights_of
+from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
+from ngram_wdr_hf.method.ensemble import ensemble_arguments
+from ngram_wdr_hf.training import text_data
 from ngram_wdr_hf.training.new_models import make_model
 from ngram_wdr_hf.training.presets import CLM_PRESETS
 from ngram_wdr_hf.training.results import USUAL_GRID, EnsembleSearch
-from tests.support import reference, scripts
+from tests.support import scripts
 from tests.support.processes import run_without_package
-from tests.support.scripts import EVALUATE, STEPS, as_arguments, contents, metrics_of
-from tests.support.tiny import LLAMA_SIZES
+from tests.support.scripts import EVALUATE, as_arguments, contents, metrics_of
 
 QUICK = scripts.QUICK["clm"]
 run, parsed = partial(scripts.run, "clm"), partial(scripts.parsed, "clm")
@@ -28,38 +27,27 @@ run, parsed = partial(scripts.run, "clm"), partial(scripts.parsed, "clm")
 @torch.no_grad()
 def slow_perplexity(model, ids: torch.Tensor, size: int, ensemble) -> float:
     """Predict every token but the first, one at a time, in windows of `size` tokens, the last one moved to the end."""
-    nlls, weights = [], weights_of(ensemble, model.config.ngram_size)
+    nlls = []
     for i in range(1, len(ids)):
         end = min(-(-i // size) * size, len(ids) - 1)
-        window, t = ids[None, end - size : end], i - 1 - (end - size)
-        hidden = reference.hidden_states(model, window)
-        mixed = weights[0] * hidden[0, t]
-        for n, weight in enumerate(weights[1:], start=1):
-            is_known = n <= t
-            # Before there are n tokens, the hidden state stands for head n.
-            mixed = mixed + weight * (
-                reference.head_prediction(model, hidden, window, 0, t - n, n) if is_known else hidden[0, t]
-            )
-        nlls.append(torch.nn.functional.cross_entropy(reference.logits_of(model, mixed), ids[i]))
+        logits = model(ids[None, end - size : end], **ensemble_arguments(ensemble)).logits[0, i - 1 - end]
+        nlls.append(torch.nn.functional.cross_entropy(logits, ids[i]))
     return torch.stack(nlls).mean().exp().item()
 
 
-@pytest.mark.parametrize("recipe", ["free", "paper"])
-@pytest.mark.plots
-def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
+@pytest.mark.parametrize("recipe", ["free", pytest.param("paper", marks=pytest.mark.plots)])
+def test_run_and_its_files(recipe, finished, commands, texts, tmp_path):
     """All figures are those of the saved model, and the same in every file."""
-    plots, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **rest: (plots.append(self), save(self, path, **rest)))
-    folder = tmp_path / "run"
-    options = as_arguments(max_steps=40, eval_steps=20, block_size=14, recipe=recipe, head_sample_rate=1)
-    result = run(*files, "--output_dir", folder, *QUICK, *options)
-    printed, card, metrics = capsys.readouterr().out, (folder / "README.md").read_text(), metrics_of(folder)
+    if recipe == "free":
+        _, folder, result, printed = finished("clm")
+    else:
+        more = [*scripts.LONGER["clm"], "--recipe", recipe]
+        _, folder, result, printed = scripts.finish("clm", tmp_path, *commands["clm"], *more)
+    card, metrics = (folder / "README.md").read_text(), metrics_of(folder)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     own = model.ngram_ensemble()
-    assert own == result.ensemble and len(model.ngram_heads) == 3
-    assert (metrics["ensemble_lambda"], metrics["ensemble_weights"]) == (
-        (None, [*own]) if recipe == "free" else (own, None)
-    )
+    chosen = (None, [*own]) if recipe == "free" else (own, None)
+    assert own == result.ensemble and (metrics["ensemble_lambda"], metrics["ensemble_weights"]) == chosen
     assert (result.fit is None) == (metrics["fit"] is None) == (recipe == "paper")
     for split in ("validation", "test"):
         text, figures = Path(texts[split]).read_text(), metrics["splits"][split]
@@ -77,42 +65,27 @@ def test_run_and_its_files(files, texts, tmp_path, capsys, monkeypatch, recipe):
             assert by_lambda.keys() == {*USUAL_GRID} and chosen <= min(by_lambda.values()) * (1 + 1e-4)
             assert chosen < len(tokenizer) / 2
         cell = f"{chosen:.2f}" if recipe == "free" else f"{chosen:.2f} ({own:g})"
-        assert re.search(rf"wdr N=4 +{split} .* {re.escape(cell)}\*\n", printed)
-        assert rf"{cell}\*" in card
-    for axes, figures in zip(plots[0].axes, metrics["splits"].values(), strict=True):
-        assert axes.lines[0].get_xdata().tolist() == figures["lambda"]
-        assert axes.lines[0].get_ydata().tolist() == figures["perplexity"]
+        assert re.search(rf"wdr N=4 +{split} .* {re.escape(cell)}\*\n", printed) and rf"{cell}\*" in card
     logged = [entry for entry in metrics["history"] if "head_3_loss" in entry]
-    assert len(logged) == 40
-    assert all(logged[-1][name] < logged[0][name] for name in ("next_word_loss", "head_3_loss"))
-    assert "step     20  validation perplexity" in printed
-    for name in ("lambda_sweep.png", "training.png", "run.yaml", "tokenizer.json"):
-        assert (folder / name).stat().st_size > 0
+    assert len(logged) == 40 and all(logged[-1][name] < logged[0][name] for name in ("next_word_loss", "head_3_loss"))
+    plots = ("lambda_sweep.png", "training.png") if recipe == "paper" else ()
+    assert all((folder / name).stat().st_size > 0 for name in ("run.yaml", "tokenizer.json", *plots))
 
 
 def test_card_and_saved_generation(finished, tmp_path):
     """The card's code works without the package. `<eos>` is the end of a line, which does not end a generation."""
-    folder, samples = finished["clm"].folder, finished["clm"].result.samples
+    _, folder, result, _ = finished("clm")
     code = scripts.card_code(folder) + "\nprint(type(model).__name__)"
     text, model_class = run_without_package(code, tmp_path)
-    prompt = text.split()[:8]
-    assert model_class == "WDRNgramGPT2LMHeadModel" and all(each.split()[:8] == prompt for each in samples.values())
-    # A prompt of 8 tokens, and 8 new ones.
-    assert [len(each.split()) for each in (text, *samples.values())] == [16] * 3
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    end = tokenizer.convert_tokens_to_ids("<eos>")
+    assert model_class == "WDRNgramGPT2LMHeadModel"
+    # A prompt of 7 tokens, and 7 new ones.
+    assert all(sample.split()[:7] == text.split()[:7] for sample in result.samples.values())
+    assert [len(each.split()) for each in (text, *result.samples.values())] == [14] * 3
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id) == (None,) * 3
+    end = tokenizer.convert_tokens_to_ids("<eos>")
     assert model.config.bos_token_id == model.generation_config.pad_token_id == end
-    # With a saved length, `generate(max_new_tokens=...)` would warn about two lengths.
-    assert model.generation_config.max_length is None
-    assert tokenizer.model_max_length == model.config.max_position_embeddings == 16
-    with torch.no_grad():
-        # Make every next token <eos>.
-        model.transformer.ln_f.bias.copy_(1e3 * model.lm_head.weight[end])
-    generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
-    (generated,) = generate("the cat sees", return_tensors=True, max_new_tokens=13)
-    assert generated["generated_token_ids"][3:] == [end] * 13
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 14
 
 
 def test_free_heads_leave_the_model_as_it_is(files, tmp_path):
@@ -131,58 +104,37 @@ def test_free_heads_leave_the_model_as_it_is(files, tmp_path):
         assert figures["perplexity"][0] == metrics_of(tmp_path / "free")["splits"][split]["perplexity"][0]
 
 
-def test_default_data_and_bpe(tmp_path, monkeypatch, capsys):
-    """Only options that shorten the run are given."""
+def test_default_data_and_bpe(texts, tmp_path, monkeypatch):
+    """Only options that shorten the run are given, and the text is another."""
     monkeypatch.chdir(tmp_path)
+    rows = Dataset.from_dict({"text": Path(texts["train"]).read_text().splitlines()})
+    monkeypatch.setattr(text_data, "python_english", lambda: dict.fromkeys(("train", "validation", "test"), rows))
     short = as_arguments(max_steps=2, lambda_grid="0 0.4", eval_strategy="no", disable_tqdm="true")
     result = run(*short, "--config_overrides", "n_layer=1", "n_embd=32", "n_head=2")
-    assert result.name == "wdr N=4" and result.settings["preset"] == "tiny"
+    assert result.name == "wdr N=4" and result.settings["preset"] == "tiny" and len(result.samples) == 2
     assert result.splits.keys() == {"validation", "test"}
-    assert 20_000 < result.splits["validation"]["num_words"] < result.splits["validation"]["num_tokens"]
-    printed = capsys.readouterr().out
-    assert "Perplexity by token" in printed and "--- wdr N=4, λ=0\n" in printed and "--- wdr N=4, weights " in printed
     folder = tmp_path / "runs" / "clm"
-    assert (folder / "model.safetensors").exists() and len(AutoTokenizer.from_pretrained(folder)) == 2048
+    assert (folder / "model.safetensors").exists() and AutoTokenizer.from_pretrained(folder).unk_token is None
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_dataset(texts, tmp_path, streaming):
-    """A column of a dataset, whole or streamed; the first loss is that of the untrained model on the first blocks."""
-    (tmp_path / "data").mkdir()
+def test_streamed_dataset(texts, tmp_path):
+    """A column of a dataset."""
     for split, path in texts.items():
-        lines = Path(path).read_text().splitlines(keepends=True)
-        rows = Dataset.from_dict({"body": lines, "number": [*range(len(lines))]})
-        rows.to_json(tmp_path / "data" / f"{split}.jsonl")
-    options = as_arguments(dataset_name=tmp_path / "data", text_column="body", ngram_target="simple", vocab_size=12)
-    options += as_arguments(streaming=streaming, max_steps=3, tokenizer="word", recipe="paper")
-    result = run(*QUICK, *options, "--output_dir", str(tmp_path / "run"))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
-    assert len(tokenizer) == 12 and result.name == "simple N=4"
+        rows = Dataset.from_dict({"body": Path(path).read_text().splitlines(keepends=True)})
+        rows.to_json(tmp_path / f"{split}.jsonl")
+    options = as_arguments(dataset_name=tmp_path, text_column="body", streaming=True, output_dir=tmp_path / "run")
+    result = run(*QUICK, *options, "--tokenizer", "word", "--vocab_size", "12")
     assert {name: each["num_words"] for name, each in result.splits.items()} == {"validation": 320, "test": 240}
-    if streaming:
-        # Read in order: a batch of four blocks of 16.
-        ids = tokenizer(Path(texts["train"]).read_text(), return_tensors="pt").input_ids[0, :64].view(4, 16)
-        torch.manual_seed(42)
-        model = AutoModelForCausalLM.from_config(AutoModelForCausalLM.from_pretrained(tmp_path / "run").config).train()
-        with torch.no_grad():
-            assert result.history[0]["loss"] == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-4)
 
 
-class Words:
-    """The part of a tokenizer that a new model needs."""
-
-    eos_token_id = bos_token_id = 1
-    pad_token_id = None
-    model_max_length = 1_000_000
-
-    def __len__(self):
-        return 10_000
+# As many as in Penn Treebank.
+TEN_THOUSAND_WORDS = train_word_tokenizer([" ".join(f"w{i}" for i in range(9_998))])
 
 
 def new_model(*arguments: str):
     options, model, _ = parsed(*arguments)
     with torch.device("meta"):
-        return make_model(model, "causal", Words(), options.block_size)
+        return make_model(model, "causal", TEN_THOUSAND_WORDS, options.block_size)
 
 
 PAPER = {
@@ -206,20 +158,22 @@ def test_the_papers_settings(preset):
     config, batch = model.config, training.per_device_train_batch_size * training.gradient_accumulation_steps
     assert batch * options.block_size == tokens and config.max_position_embeddings == options.block_size
     assert training.learning_rate == (2.5e-3 if "-tt-" in preset else 1e-4)
-    assert config.ngram_size == size and len(model.ngram_heads) == size - 1 and config.num_hidden_layers == layers
+    assert (config.ngram_size, len(model.ngram_heads), config.num_hidden_layers) == (size, size - 1, layers)
     assert (config.head_gradient, config.head_loss_weight, config.ngram_head_reads) == (1.0, None, "hidden")
     # The paper's heads of 0.1M or 0.5M parameters.
     width = model.get_output_embeddings().weight.shape[1]
     assert sum(p.numel() for p in model.ngram_heads[0].parameters()) == 2 * width**2 + 2 * width
     for kind, value in {"wdr": wdr, "simple": simple}.items():
         assert EnsembleSearch.of(*parsed("--preset", preset, "--ngram_target", kind)).grid == [0.0, value]
-    # Options override N and λ.
-    plain = new_model("--preset", preset, "--ngram_target", "none")
-    assert not plain.ngram_heads and new_model("--preset", preset, "--ngram_size", "5").config.ngram_size == 5
-    assert EnsembleSearch.of(*parsed("--preset", preset, "--lambda_grid", "0.3", "0", "0.15")).grid == [0, 0.15, 0.3]
-    if preset == "paper-tt-ptb":
-        # The paper's table: 6.7M with the 10,000 words of Penn Treebank.
-        assert 6.65e6 < sum(p.numel() for p in plain.parameters()) < 6.75e6
+
+
+def test_options_override_a_preset():
+    preset = ["--preset", "paper-tt-ptb"]
+    plain = new_model(*preset, "--ngram_target", "none")
+    # The paper's table: 6.7M.
+    assert not plain.ngram_heads and 6.65e6 < sum(p.numel() for p in plain.parameters()) < 6.75e6
+    assert new_model(*preset, "--ngram_size", "5").config.ngram_size == 5
+    assert EnsembleSearch.of(*parsed(*preset, "--lambda_grid", "0.3", "0", "0.15")).grid == [0, 0.15, 0.3]
 
 
 def test_recipes_and_default_grids():
@@ -237,41 +191,22 @@ def test_recipes_and_default_grids():
     assert (config.head_gradient, config.n_layer, config.head_sample_rate) == (0.5, 3, 0.2)
 
 
-# By preset, or plain checkpoints.
-MODELS = {
-    # Half a chunk and one and a half chunks of Reformer's attention.
-    "tiny-tt": ["--block_size", "7", "--ngram_target", "simple", "--ngram_size", "2"],
-    "tiny-rf": ["--block_size", "47", "--ngram_size", "3"],
-    "LlamaForCausalLM": {**LLAMA_SIZES, "max_position_embeddings": 24},
-    # It has no `max_position_embeddings`.
-    "BloomForCausalLM": {"hidden_size": 16, "n_layer": 1, "n_head": 2},
-}
-
-
-@pytest.mark.parametrize(("name", "options"), MODELS.items())
-def test_other_models(name, options, checkpoint, files, tmp_path):
+@pytest.mark.parametrize(
+    ("preset", "options"),
+    [
+        # Half a chunk and one and a half chunks of Reformer's attention.
+        ("tiny-tt", "--block_size 7 --ngram_target simple --ngram_size 2"),
+        ("tiny-rf", "--block_size 47 --ngram_size 3 --gradient_accumulation_steps 2"),
+    ],
+)
+def test_the_papers_backbones(preset, options, files, tmp_path):
     """They learn, and are evaluated again with the same figures."""
-    folder, expected = tmp_path / "run", {"tiny-tt": "Tensor", "tiny-rf": "Reform"}
-    if isinstance(options, dict):
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-        ends = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": None, "vocab_size": len(tokenizer)}
-        model_class = getattr(transformers, name)
-        for part in (tokenizer, model_class(model_class.config_class(**{**options, **ends}))):
-            part.save_pretrained(tmp_path / "plain")
-        options = ["--model_name_or_path", str(tmp_path / "plain"), "--per_device_train_batch_size", "1"]
-    else:
-        options = ["--preset", name, *options]
-    command = [*files, *as_arguments(**STEPS, per_device_train_batch_size=4, sample_tokens=8), *options]
-    command += as_arguments(lambda_grid="0 0.4", recipe="paper", learning_rate=0.01, gradient_accumulation_steps=2)
-    command += ["--output_dir"]
-    result = run(*command, folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert type(model).__name__.startswith(f"WDRNgram{expected.get(name, name)}")
-    assert all(head.fc_out.bias.any() for head in model.ngram_heads)
+    command = [*files, *QUICK, "--preset", preset, "--recipe", "paper", "--learning_rate", "0.01", *options.split()]
+    result = run(*command, "--lambda_grid", "0", "0.4", "--output_dir", tmp_path)
+    assert all(head.fc_out.bias.any() for head in AutoModelForCausalLM.from_pretrained(tmp_path).ngram_heads)
     losses = [entry["next_word_loss"] for entry in result.history if "loss" in entry]
     assert len(losses) == 4 and losses[-1] < losses[0] and len(result.samples) == 2
-    again = run(*EVALUATE, folder, "--lambda_grid", "0", "0.4")
-    assert again.splits.keys() == result.splits.keys()
+    again = run(*EVALUATE, tmp_path, "--lambda_grid", "0", "0.4")
     assert again.splits["test"]["perplexity"] == pytest.approx(result.splits["test"]["perplexity"], rel=1e-5)
 
 
@@ -281,38 +216,26 @@ def test_evaluation_of_a_run(checkpoint, texts, tmp_path):
     command = ["--model_name_or_path", checkpoint, "--train_file", texts["train"], "--test_file", texts["test"]]
     options = as_arguments(block_size=8, stride=4, max_steps=1, eval_steps=1, validation_percentage=7)
     trained = run(*command, *QUICK, *options, "--output_dir", folder)
-    for model in (folder, folder / "checkpoint-1"):
-        again = run(*EVALUATE, model, "--output_dir", tmp_path / "new")
-        for split, figures in trained.splits.items():
-            assert again.splits[split]["num_words"] == figures["num_words"]
-            assert again.splits[split]["perplexity"] == pytest.approx(figures["perplexity"], rel=1e-5)
+    again = run(*EVALUATE, folder / "checkpoint-1", "--output_dir", tmp_path / "new")
+    for split, figures in trained.splits.items():
+        assert again.splits[split]["perplexity"] == pytest.approx(figures["perplexity"], rel=1e-5)
     held_out = Path(texts["train"]).read_text().splitlines()[-21:]
     assert trained.splits["validation"]["num_words"] == sum(len(line.split()) + 1 for line in held_out)
-    # Another text has the block size and stride, too, but not the λ; another stride gives other figures.
-    other, before = [*EVALUATE, folder, "--test_file", texts["test"]], contents(tmp_path)
+    # Another text has the block size and stride, too, but not the λ. The tables are saved beside the model.
+    other, before = [*EVALUATE, folder, "--test_file", texts["test"]], contents(folder)
     again, wide = run(*other), run(*other, "--stride", "1", "--lambda_grid", "0", "0.3")
-    test = trained.splits["test"]
-    assert again.splits.keys() == {"test"} and wide.splits["test"]["lambda"] == [0.0, 0.3]
-    assert again.splits["test"]["perplexity"][0] == pytest.approx(test["perplexity"][0], rel=1e-5)
-    assert wide.splits["test"]["perplexity"][0] != pytest.approx(test["perplexity"][0], rel=1e-5)
-    # Without `--output_dir`, the tables are saved beside the model. Nothing else changes.
-    after = contents(tmp_path)
-    assert after.keys() - before.keys() == {folder / "evaluation.md", folder / "evaluation.json"}
-    assert before.items() <= after.items()
+    expected = pytest.approx(trained.splits["test"]["perplexity"][0], rel=1e-5)
+    assert again.splits.keys() == {"test"} and again.splits["test"]["perplexity"][0] == expected
+    assert wide.splits["test"]["lambda"] == [0.0, 0.3] and wide.splits["test"]["perplexity"][0] != expected
+    assert contents(folder).keys() - before.keys() == {folder / "evaluation.md", folder / "evaluation.json"}
 
 
 def test_drafts(files, texts, tmp_path):
-    """The most frequent tokens are drafted. Samples say how well; an evaluation gives the same, with drafts or not."""
-    folder = tmp_path / "run"
-    result = run(*files, "--output_dir", str(folder), *QUICK, "--use_mtp", "--draft_vocab_size", "9")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert model.config.draft_vocab_size == 9
+    """The most frequent tokens are drafted. Samples say how well; an evaluation gives the same."""
+    result = run(*files, "--output_dir", tmp_path, *QUICK, "--use_mtp", "--draft_vocab_size", "9")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     counts = Counter(tokenizer(Path(texts["train"]).read_text()).input_ids)
-    drafted = model.draft_token_ids.tolist()
-    assert sorted(counts[token] for token in drafted) == sorted(count for _, count in counts.most_common(9))
-    labels = ["λ=0", "weights " + " ".join(f"{weight:.2f}" for weight in result.ensemble)]
-    assert [label.split(",")[0] for label in result.samples] == labels
+    drafted = [counts[token] for token in model.draft_token_ids.tolist()]
+    assert sorted(drafted) == sorted(count for _, count in counts.most_common(9))
     assert all(float(re.search(r", ([\d.]+) tokens per forward pass", label)[1]) >= 1 for label in result.samples)
-    evaluate = ("--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "8")
-    assert run(*evaluate, "--use_mtp").samples == result.samples
-    assert list(run(*evaluate).samples) == labels
+    assert run(*EVALUATE, tmp_path, "--sample_tokens", "8", "--use_mtp").samples == result.samples

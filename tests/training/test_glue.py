@@ -1,8 +1,6 @@
 """`ngram-wdr glue`, from its arguments to what it leaves."""
 
-import copy
 import json
-import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,12 +10,9 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from safetensors.torch import load_file, save_file
-from tokenizers.processors import TemplateProcessing
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizers import train_word_tokenizer
 from ngram_wdr_hf.training.glue import (
     GLUE_TASKS,
     GlueOptions,
@@ -29,23 +24,13 @@ from ngram_wdr_hf.training.glue import (
 )
 from tests.support import scripts
 from tests.support.errors import raises_naming
-from tests.support.glue_files import NEUTRAL_WORDS, WORDS, tiny_checkpoint, tokenizer_for
+from tests.support.glue_files import NEUTRAL_WORDS, tiny_checkpoint, tokenizer_for
 from tests.support.processes import in_two_processes
 from tests.support.scripts import QUICK, as_arguments, contents, run_in_one_of_two, weights_of
 
 run = partial(scripts.run, "glue")
 
-KINDS = {
-    "gpt2": "GPT2ForSequenceClassification",
-    "plain gpt2": "GPT2ForSequenceClassification",
-    "llama": "LlamaForSequenceClassification",
-    "bart": "BartForSequenceClassification",
-    "t5": "T5ForSequenceClassification",
-    "bert": "BertForSequenceClassification",
-    "modernbert": "ModernBertForSequenceClassification",
-}
 SST2, RTE = GLUE_TASKS["sst2"], GLUE_TASKS["rte"]
-PAIRS = [(["dull film", "bleak plot often"], 0), (["often moving plot scene actor film film", "film"], 1)]
 
 
 @pytest.fixture
@@ -53,47 +38,10 @@ def command(commands, tmp_path) -> list[str]:
     return [*commands["glue"], "--output_dir", str(tmp_path / "run")]
 
 
-def last_states(model: PreTrainedModel, trunk: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """Return the hidden states of a model's last layer; `trunk` is the submodule to call."""
-    inputs = {"input_ids": ids, "output_hidden_states": True}
-    if model.config.is_encoder_decoder:
-        return trunk(**inputs, decoder_input_ids=ids).decoder_hidden_states[-1]
-    return trunk(**inputs).hidden_states[-1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_the_trunk_arrives_and_the_heads_are_left_out(kind, tmp_path):
-    language_model = tiny_checkpoint(kind, tmp_path / "model")
-    model, tokenizer = load_classifier(str(tmp_path / "model"), RTE)
-    model.eval()
-    assert type(model).__name__ == KINDS[kind] and type(model).__module__.startswith("transformers.")
-    assert not any("ngram" in name for name in model.state_dict())
-    rows = encode(PAIRS, model, tokenizer)
-    ids = torch.tensor([rows[0]["input_ids"]])
-    expected = last_states(language_model, language_model, ids)
-    assert torch.equal(last_states(model, model.base_model, ids), expected) and expected.std() > 0.1
-
-    model.save_pretrained(tmp_path / "classifier")
-    tokenizer.save_pretrained(tmp_path / "classifier")
-    config = json.loads((tmp_path / "classifier" / "config.json").read_text())
-    assert config["model_type"] in CONFIG_MAPPING_NAMES and "auto_map" not in config
-    assert not {"ngram_size", "ensemble_lambda", "wdr_compose", "bow_loss_weight"} & config.keys()
-    assert config["id2label"] == {"0": "entailment", "1": "not_entailment"}
-    batch = padding_collator(model, tokenizer)(rows)
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
-    assert torch.equal(again(**batch).logits, model(**batch).logits)
-    # The saved tokenizer pads, and its separator is a token.
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "classifier")
-    columns = map(list, zip(*(joined(sentences, tokenizer) for sentences, _ in PAIRS), strict=True))
-    texts = tokenizer(*columns, padding=True, return_tensors="pt")
-    assert torch.equal(texts["input_ids"], batch["input_ids"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gpt2", "plain gpt2", "bart", "t5", "bert", "modernbert"])
 @torch.no_grad()
 def test_padding_changes_nothing(kind, tmp_path):
-    """The last token is classified, even if it is the end token."""
+    """The last token is classified, even if it is the end token. Model and tokenizer are complete when saved."""
     tiny_checkpoint(kind, tmp_path)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     model.eval()
@@ -102,11 +50,21 @@ def test_padding_changes_nothing(kind, tmp_path):
     rows = encode([([text], 0) for text in texts], model, tokenizer)
     assert len(rows[1]["input_ids"]) > len(rows[0]["input_ids"])
     alone = [torch.tensor([row["input_ids"]]) for row in rows]
-    expected = torch.cat([model(input_ids=ids).logits for ids in alone])
-    torch.testing.assert_close(model(**padding_collator(model, tokenizer)(rows)).logits, expected)
+    expected, batch = (
+        torch.cat([model(input_ids=ids).logits for ids in alone]),
+        padding_collator(model, tokenizer)(rows),
+    )
+    torch.testing.assert_close(model(**batch).logits, expected)
     if "gpt2" in kind:
         states = torch.cat([model.transformer(ids).last_hidden_state[:, -1] for ids in alone])
         torch.testing.assert_close(expected, states @ model.score.weight.T)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "classifier")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+    assert again.config.id2label == {0: "negative", 1: "positive"}
+    saved = AutoTokenizer.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(saved(texts, padding=True, return_tensors="pt")["input_ids"], batch["input_ids"])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +75,7 @@ def test_pairs_are_joined_and_truncated(kind, pair, tmp_path):
     tokenizer, long = tokenizer_for(kind), " ".join(NEUTRAL_WORDS * 4)
     tiny_checkpoint(kind, tmp_path)
     model, loaded = load_classifier(str(tmp_path), RTE)
-    pairs = [*PAIRS, ([long, "dull"], 0), (["dull", long], 1)]
+    pairs = [(["often moving plot scene", "film"], 0), ([long, "dull"], 0), (["dull", long], 1)]
     room = 12 - len(pair.replace("A", "").replace("B", "").split())
     for (sentences, _), row in zip(pairs, encode(pairs, model, loaded, max_length=12), strict=True):
         parts = [tokenizer.tokenize(text) for text in sentences]
@@ -128,31 +86,18 @@ def test_pairs_are_joined_and_truncated(kind, pair, tmp_path):
         assert loaded.convert_ids_to_tokens(row["input_ids"]) == tokens.split()
 
 
-def test_tokenizer_that_would_leave_out_the_end_of_a_pair():
-    tokenizer = copy.deepcopy(tokenizer_for("bart"))
-    end = [("<eos>", tokenizer.eos_token_id)]
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=end)
-    with raises_naming(InputError, "pairs"):
-        joined(["film", "plot"], tokenizer)
-
-
-@pytest.mark.parametrize(("kind", "has_types"), [("bert", True), ("modernbert", False), ("gpt2", False)])
-def test_token_type_ids_only_for_models_with_token_types(kind, has_types, tmp_path):
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_token_type_ids_only_for_models_with_token_types(kind, tmp_path):
     """GPT-2 would look them up as token ids."""
     tokenizer = tokenizer_for("bert")
     tiny_checkpoint(kind, tmp_path, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(tmp_path)
-    row = encode(PAIRS, *load_classifier(str(tmp_path), RTE))[0]
-    assert row.pop("token_type_ids", None) == ([0, 0, 0, 0, 1, 1, 1, 1] if has_types else None)
-    assert row.keys() == {"input_ids", "attention_mask", "labels"}
+    (row,) = encode([(["dull film", "bleak plot often"], 0)], *load_classifier(str(tmp_path), RTE))
+    assert row.get("token_type_ids") == ([0, 0, 0, 0, 1, 1, 1, 1] if kind == "bert" else None)
 
 
-AXES = {"axial_pos_embds": True, "axial_pos_shape": [4, 6], "axial_pos_embds_dim": [8, 8]}
-
-
-@pytest.mark.parametrize("positions", [{}, AXES], ids=["learned", "axial"])
-def test_reformer_attention_is_bidirectional(tmp_path, positions):
-    tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24, **positions)
+def test_reformer_attention_is_bidirectional(tmp_path):
+    tiny_checkpoint("reformer", tmp_path, max_position_embeddings=24)
     model, tokenizer = load_classifier(str(tmp_path), SST2)
     rows = encode([(["film plot dull scene often film plot"], 0), (["dull"], 1)], model, tokenizer)
     batch = padding_collator(model, tokenizer)(rows)
@@ -166,10 +111,8 @@ def test_reformer_attention_is_bidirectional(tmp_path, positions):
 @torch.no_grad()
 def slow_score(folder: Path, glue: str, name: str) -> float:
     """Predict one example at a time, without padding, with the saved model."""
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModelForSequenceClassification.from_pretrained(folder),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
     examples = read_examples(GlueOptions(task=[name], data_dir=glue), name)["validation"]
     inputs = [tokenizer(*joined(texts, tokenizer), return_tensors="pt") for texts, _ in examples]
     guesses, truths = [int(model(**row).logits.argmax()) for row in inputs], [truth for _, truth in examples]
@@ -179,39 +122,25 @@ def slow_score(folder: Path, glue: str, name: str) -> float:
 
 
 def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
-    folder = tmp_path / "run"
-    command = ["--model_name_or_path", gpt2, "--task", "sst2", "cola", "rte", "--data_dir", glue, *QUICK["glue"]]
-    command += ["--seeds", "1", "2", "--per_device_eval_batch_size", "4", "--output_dir", str(folder)]
-    results = run(*command)
-    printed = capsys.readouterr().out
-    metrics = json.loads((folder / "glue_metrics.json").read_text())
+    command = ["--model_name_or_path", gpt2, "--data_dir", glue, *QUICK["glue"], "--per_device_eval_batch_size", "4"]
+    three, folder = [*command, "--task", "sst2", "cola", "rte", "--seeds", "1", "2", "--output_dir"], tmp_path / "run"
+    results = run(*three, folder)
+    printed, metrics = capsys.readouterr().out, json.loads((folder / "glue_metrics.json").read_text())
     assert metrics == {"model": gpt2, "tasks": dict(zip(("sst2", "cola", "rte"), results, strict=True))}
     for name, result in metrics["tasks"].items():
         by_seed = np.array([result["by_seed"][seed] for seed in ("1", "2")])
         assert by_seed.shape == (2, 2) and (result["num_train"], result["num_validation"]) == (49, 11)
         last = by_seed[:, -1]
         assert result["last_epoch"] == pytest.approx({"mean": last.mean(), "std": last.std(ddof=1)})
-        score = f"{100 * last.mean():.1f} ± {100 * last.std(ddof=1):.1f}"
-        metric = {"accuracy": "Accuracy", "matthews_correlation": "Matthews correlation"}[result["metric"]]
-        cells = [GLUE_TASKS[name].title, metric, "2", score, f"{100 * result['majority_class']:.1f}"]
-        assert re.search(" +".join(map(re.escape, cells)), printed)
+        assert f" {100 * last.mean():.1f} ± {100 * last.std(ddof=1):.1f} " in printed
         # The last batch has three examples; the saved model is that of the last epoch.
         for seed, score in zip(("1", "2"), last, strict=True):
             assert slow_score(folder / name / f"seed-{seed}", glue, name) == pytest.approx(score)
-    assert metrics["tasks"]["cola"]["majority_class"] == 0.0
-    assert metrics["tasks"]["sst2"]["majority_class"] == 5 / 11
-
-    # A repeated command prints the same, and changes nothing.
+    assert [result["majority_class"] for result in results[:2]] == [5 / 11, 0.0]
+    # A repeated command changes nothing. A result depends on the seed, not on earlier runs.
     before = contents(folder)
-    assert run(*command) == results
-    assert capsys.readouterr().out.split("Validation, ")[1] == printed.split("Validation, ")[1]
-    assert before.items() <= contents(folder).items()
-
-    # A result depends on the seed, not on earlier runs or names of files.
-    (tmp_path / "other").symlink_to(glue)
-    files = ["--data_dir", str(tmp_path / "other")]
-    alone = ["--model_name_or_path", gpt2, "--task", "sst2", *files, *QUICK["glue"], "--seed", "2", "--output_dir"]
-    run(*alone, str(tmp_path / "alone"))
+    assert run(*three, folder) == results and before.items() <= contents(folder).items()
+    run(*command, "--task", "sst2", "--seed", "2", "--output_dir", tmp_path / "alone")
     folders = tmp_path / "alone" / "sst2" / "seed-2", folder / "sst2" / "seed-2", folder / "sst2" / "seed-1"
     weights = [weights_of(path) for path in folders]
     assert weights[0] == weights[1] != weights[2]
@@ -219,7 +148,7 @@ def test_three_tasks_with_two_seeds(gpt2, glue, tmp_path, capsys):
 
 def test_scores_improve(command):
     (result,) = run(*command, "--num_train_epochs", "8", "--seed", "3")
-    assert result["last_epoch"]["mean"] >= 0.8
+    assert result["last_epoch"]["mean"] >= 0.8 and result["last_epoch"]["std"] is None
 
 
 def test_load_best_model_at_end(command, glue, tmp_path):
@@ -227,9 +156,8 @@ def test_load_best_model_at_end(command, glue, tmp_path):
     options = ["--learning_rate", "0.03", "--lr_scheduler_type", "constant", "--load_best_model_at_end", "true"]
     (result,) = run(*command, *options, "--num_train_epochs", "3", "--seed", "1")
     scores = result["by_seed"]["1"]
-    assert max(scores) > result["last_epoch"]["mean"] == scores[-1] and result["last_epoch"]["std"] is None
-    score = slow_score(tmp_path / "run" / "sst2" / "seed-1", glue, "sst2")
-    assert score == pytest.approx(max(scores))
+    assert max(scores) > result["last_epoch"]["mean"] == scores[-1]
+    assert slow_score(tmp_path / "run" / "sst2" / "seed-1", glue, "sst2") == pytest.approx(max(scores))
 
 
 def test_gradient_accumulation_is_exact(glue, tmp_path):
@@ -260,15 +188,9 @@ def test_two_processes(command, glue, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "examples"),
     [
-        # Quotes, numbers and NA have no special meaning; spaces around a sentence are stripped.
-        ("sst2", '\ufefflabel\tsentence\n1\t"quoted\n0\t say "it" \n\n', [(['"quoted'], 1), (['say "it"'], 0)]),
-        ("sst2", "sentence\tlabel\nNA\t1\n007\t0\n", [(["NA"], 1), (["007"], 0)]),
+        # Quotes and NA have no special meaning; spaces around a sentence are stripped.
+        ("sst2", '\ufefflabel\tsentence\n1\t"NA\n0\t say "it" \n\n', [(['"NA'], 1), (['say "it"'], 0)]),
         ("cola", 'gj04\t0\t*\t"A\r\ngj04\t1\t\tB "b"\r\n', [(['"A'], 0), (['B "b"'], 1)]),
-        (
-            "rte",
-            "index\tsentence1\tsentence2\tlabel\n7\tone\ttwo\tnot_entailment\n9\tthree\tfour\tentailment\n",
-            [(["one", "two"], 1), (["three", "four"], 0)],
-        ),
     ],
 )
 def test_file_format(name, text, examples, tmp_path):
@@ -276,54 +198,28 @@ def test_file_format(name, text, examples, tmp_path):
     folder.mkdir()
     for file in ("train.tsv", "dev.tsv"):
         (folder / file).write_bytes(text.encode())
-    options = GlueOptions(task=[name], data_dir=str(tmp_path))
-    assert read_examples(options, name) == {"train": examples, "validation": examples}
+    found = read_examples(GlueOptions(task=[name], data_dir=str(tmp_path)), name)
+    assert found == {"train": examples, "validation": examples}
 
 
-@pytest.mark.parametrize("name", ["sst2", "rte"])
-def test_datasets(name, glue, tmp_path):
-    """A dataset gives the same examples as the files."""
-    task, expected = GLUE_TASKS[name], read_examples(GlueOptions(task=[name], data_dir=glue), name)
-    label = ClassLabel(names=list(task.labels)) if name == "rte" else Value("int64")
-    features = Features({**dict.fromkeys(task.sentences, Value("string")), "label": label})
-    lines = ["---", "configs:", f"- config_name: {name}", "  data_files:"]
+def test_dataset(glue, tmp_path):
+    """It gives the same examples as the files."""
+    task, expected = GLUE_TASKS["rte"], read_examples(GlueOptions(task=["rte"], data_dir=glue), "rte")
+    labels = {"label": ClassLabel(names=list(task.labels))}
+    features = Features({**dict.fromkeys(task.sentences, Value("string")), **labels})
+    lines = ["---", "configs:", "- config_name: rte", "  data_files:"]
     for split, examples in expected.items():
-        columns = [*zip(*(sentences for sentences, _ in examples), strict=True), [label for _, label in examples]]
-        rows = Dataset.from_dict(dict(zip((*task.sentences, "label"), columns, strict=True)), features)
-        rows.to_parquet(tmp_path / f"{split}.parquet")
+        rows = [dict(zip(features, (*sentences, label), strict=True)) for sentences, label in examples]
+        Dataset.from_list(rows, features).to_parquet(tmp_path / f"{split}.parquet")
         lines += [f"  - split: {split}", f"    path: {split}.parquet"]
     (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
-    assert read_examples(GlueOptions(task=[name], dataset_name=str(tmp_path)), name) == expected
+    assert read_examples(GlueOptions(task=["rte"], dataset_name=str(tmp_path)), "rte") == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("sentence\tlabel\n", ("dev.tsv", "examples")),
-        ("sentence\tmood\nfilm\t1\n", ("dev.tsv", "Example 1", "label")),
-        ("sentence\tlabel\nfilm\t1\nplot\n", ("dev.tsv", "Example 2", "per column")),
-        ("sentence\tlabel\nfilm\t1\n\nplot\t2\n", ("dev.tsv", "Example 2", "'2'")),
-    ],
-)
-def test_bad_files(text, names, command, glue, tmp_path):
-    """All files are checked before the first task starts."""
-    shutil.copytree(glue, tmp_path / "glue")
-    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text(text)
-    with raises_naming(InputError, *names):
-        run(*command, "--task", "cola", "sst2", "--data_dir", tmp_path / "glue")
-    assert not (tmp_path / "run").exists()
-
-
-def test_bad_checkpoints(command, gpt2, tmp_path):
-    shutil.copytree(gpt2, tmp_path / "model")
-    command += ["--model_name_or_path", str(tmp_path / "model")]
-    path, name = tmp_path / "model" / "model.safetensors", "transformer.h.1.mlp.c_fc.weight"
+def test_weights_that_are_missing(command, gpt2, tmp_path):
+    folder, name = shutil.copytree(gpt2, tmp_path / "model"), "transformer.h.1.mlp.c_fc.weight"
     # Cloned: the file is memory-mapped.
-    weights = {key: value.clone() for key, value in load_file(path).items()}
-    for changed in ({}, {name: torch.zeros(3, 4)}):
-        save_file({**{key: value for key, value in weights.items() if key != name}, **changed}, path, {"format": "pt"})
-        with raises_naming(InputError, str(tmp_path / "model"), f"`{name}`"):
-            run(*command)
-    train_word_tokenizer([" ".join([*WORDS, "more", "words"]) + "\n"]).save_pretrained(tmp_path / "model")
-    with raises_naming(InputError, "fewer embeddings"):
-        run(*command)
+    weights = {key: value.clone() for key, value in load_file(folder / "model.safetensors").items()}
+    save_file({**weights, name: torch.zeros(3, 4)}, folder / "model.safetensors")
+    with raises_naming(InputError, f"`{name}`"):
+        run(*command, "--model_name_or_path", folder)

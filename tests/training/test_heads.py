@@ -9,14 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from ngram_wdr_hf import with_ngram_heads
-from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.data.rows import RowStore, TrainingRows, pad_batch, total_length
 from ngram_wdr_hf.training import clm, frozen_model_data, heads
 from ngram_wdr_hf.training.frozen_model_data import CachedRows, encode_prompts, own_rows
 from ngram_wdr_hf.training.options import RunTrainingArguments
 from ngram_wdr_hf.training.run_folder import RunFolder
-from tests.support.errors import raises_naming
-from tests.support.scripts import QUICK, as_arguments, metrics_of, run, weights_of
+from tests.support.scripts import EVALUATE, QUICK, as_arguments, metrics_of, run, weights_of
 
 PROMPTS = ["the cat", "my fish sees one bird today . a dog hears my fish", "today"]
 HEADS = as_arguments(self_generated=400, self_generated_batch_size=8, ngram_size=3, self_generated_length=12)
@@ -41,13 +39,11 @@ def write(model, tokenizer, tmp_path):
     """A function that lets the model write text in a folder, and returns its rows."""
     (tmp_path / "prompts.txt").write_text("".join(f"{prompt}\n\n" for prompt in PROMPTS))
 
-    def call(name: str, amount: int, **fields) -> list[list[int]]:
+    def call(amount: int, **fields) -> list[list[int]]:
         fields = {"self_generated_length": 6, "self_generated_batch_size": 4, "test_file": ["given"], **fields}
         options = clm.ClmOptions(self_generated=amount, prompt_file=[str(tmp_path / "prompts.txt")], **fields)
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        training = training_of(folder)
-        return [row.tolist() for row in own_rows(model, tokenizer, options, RunFolder(folder), training)["train"]]
+        rows = own_rows(model, tokenizer, options, RunFolder(tmp_path), training_of(tmp_path))["train"]
+        return [row.tolist() for row in rows]
 
     return call
 
@@ -57,9 +53,7 @@ def test_prompts(tokenizer, monkeypatch):
     assert encode_prompts([], tokenizer) == [[start]]
     the, cat, stop, today = tokenizer("the cat . today").input_ids
     assert encode_prompts(["the cat"], tokenizer) == [[start, the, cat]]
-    template = (
-        "{% for m in messages %}{{ m['content'] + ' .' }}{% endfor %}{% if add_generation_prompt %} today{% endif %}"
-    )
+    template = "{{ messages[0]['content'] + ' .' }}{% if add_generation_prompt %} today{% endif %}"
     monkeypatch.setattr(tokenizer, "chat_template", template)
     assert encode_prompts(["the cat", "the"], tokenizer) == [[the, cat, stop, today], [the, stop, today]]
 
@@ -67,7 +61,7 @@ def test_prompts(tokenizer, monkeypatch):
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_rows_continue_their_prompts(write, model, tokenizer, temperature):
     """In turn, in one batch after the other. Long prompts are cut."""
-    rows = write("run", 90, self_generated_temperature=temperature)
+    rows = write(90, self_generated_temperature=temperature)
     # Four rows are written at the same time, six tokens each.
     assert sum(map(len, rows)) >= 90 > sum(map(len, rows[:-4])) and len(rows) % 4 == 0
     prompts = [prompt[-10:] for prompt in encode_prompts(PROMPTS, tokenizer)]
@@ -76,42 +70,14 @@ def test_rows_continue_their_prompts(write, model, tokenizer, temperature):
         assert row[: len(prompt)] == prompt and len(prompt) < len(row) <= len(prompt) + 6
         # Greedy rows are what the model says alone.
         if temperature == 0:
-            ids = torch.tensor([prompt])
-            alone = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6)[0]
+            alone = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=6)[0]
             assert row == alone.tolist()[: len(row)]
 
 
-@pytest.fixture
-def interrupt(monkeypatch):
-    """A function that lets another function be interrupted in its second call. Returns the list of calls."""
-
-    def patch(owner, name: str) -> list:
-        original, calls = getattr(owner, name), []
-
-        def interrupted(*args, **kwargs):
-            calls.append(args)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, interrupted)
-        return calls
-
-    return patch
-
-
-def test_interrupted_writer_continues(write, interrupt):
-    """It ends with the rows of an uninterrupted one, and leaves the random numbers alone."""
-    whole, calls = write("whole", 150), interrupt(frozen_model_data, "_continue")
-    with pytest.raises(KeyboardInterrupt):
-        write("parts", 150)
-    state = torch.get_rng_state()
-    assert write("parts", 150) == whole and torch.equal(torch.get_rng_state(), state)
-    # Repeated, nothing is written; for more tokens, the text is continued; for fewer, only the first of them count.
-    before = len(calls)
-    assert write("parts", 150) == whole and len(calls) == before > 3
-    assert write("parts", 250)[: len(whole)] == whole
-    assert write("parts", 150) == whole
+def test_more_rows_continue_the_text(write):
+    """Of more rows than needed, only the first count. The writer leaves the random numbers alone."""
+    state, rows = torch.get_rng_state(), write(150)
+    assert write(250)[: len(rows)] == rows == write(150) and torch.equal(torch.get_rng_state(), state)
 
 
 def rows_of(count: int) -> TrainingRows:
@@ -124,13 +90,9 @@ def cached(rows, model, folder: Path) -> CachedRows:
 
 
 @torch.no_grad()
-def test_cached_states_are_those_of_the_model(model, tmp_path, interrupt):
-    """Also if the computation was interrupted, and continued."""
-    rows, calls = rows_of(9), interrupt(type(model), "ngram_predictions")
-    with pytest.raises(KeyboardInterrupt):
-        cached(rows, model, tmp_path)
+def test_cached_states_are_those_of_the_model(model, tmp_path):
+    rows = rows_of(9)
     items = cached(rows, model, tmp_path)
-    assert len(calls) == 4 and len(items) == 9
     for i in range(9):
         ids = rows[i]["input_ids"]
         output = model.eval()(ids[None], return_last_hidden_state=True)
@@ -145,99 +107,68 @@ def test_training_from_cached_states(model, tmp_path, monkeypatch):
     items = cached(rows_of(4), model, tmp_path)
     batch = pad_batch([items[i] for i in range(4)])
     model.requires_grad_(False).ngram_heads.requires_grad_(True)
+    # Without the model's dropout, which the cache does not have.
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, hidden: hidden)
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda hidden, *args, **kwargs: hidden)
     gradients = []
-    for inputs in (batch, {name: tensor for name, tensor in batch.items() if name != "last_hidden_state"}):
+    for inputs in ({name: tensor for name, tensor in batch.items() if name != "last_hidden_state"}, batch):
+        if inputs is batch:
+            monkeypatch.setattr(type(model.transformer), "forward", lambda *args, **kwargs: pytest.fail("ran it"))
         model.zero_grad(set_to_none=True)
-        with monkeypatch.context() as patch:
-            # Without the model's dropout, which the cache does not have.
-            patch.setattr(torch.nn.Dropout, "forward", lambda self, hidden: hidden)
-            patch.setattr(torch.nn.functional, "dropout", lambda hidden, *args, **kwargs: hidden)
-            if "last_hidden_state" in inputs:
-                patch.setattr(type(model.transformer), "forward", lambda *args, **kwargs: pytest.fail("ran it"))
-            model.train()(**inputs).loss.backward()
+        model.train()(**inputs).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.ngram_heads.parameters()])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-2)
+    torch.testing.assert_close(*gradients, atol=2e-4, rtol=2e-2)
 
 
-def test_run_on_own_text(checkpoint, tmp_path, monkeypatch, capsys):
+def test_run_on_own_text(checkpoint, tmp_path, monkeypatch):
     """Only the heads change. They are chosen by accepted drafts and draft by default; there is no ensemble."""
     monkeypatch.chdir(tmp_path)
-    result = heads.main([checkpoint, *QUICK["clm"], *HEADS])
-    folder, printed = tmp_path / "runs" / "heads", capsys.readouterr().out
+    result, folder = heads.main([checkpoint, *QUICK["clm"], *HEADS]), tmp_path / "runs" / "heads"
     trained, plain = AutoModelForCausalLM.from_pretrained(folder), GPT2LMHeadModel.from_pretrained(checkpoint)
-    weights = trained.state_dict()
+    weights, config = trained.state_dict(), trained.config
     assert all(torch.equal(weights[name], tensor) for name, tensor in plain.state_dict().items())
     assert len(trained.ngram_heads) == 2 and all(head.fc_out.weight.any() for head in trained.ngram_heads)
-    config = trained.config
     assert (config.head_loss_tokens, config.ngram_head_expansion, config.head_sample_rate) == ("draft", 3, 1)
     assert result.fit is None and config.ensemble_weights is None and config.ensemble_lambda == result.ensemble == 0
     # The stock class is not told to draft.
-    assert config.draft_by_default is True and "use_mtp" not in json.loads(
-        (folder / "generation_config.json").read_text()
-    )
+    assert config.draft_by_default is True and "use_mtp" not in (folder / "generation_config.json").read_text()
     evaluations = [entry for entry in metrics_of(folder)["history"] if "eval_loss" in entry]
     for entry in evaluations:
         first, second = (entry[f"eval_head_{n}_acceptance"] for n in (1, 2))
         assert entry["eval_accepted_drafts"] == pytest.approx(first + first * second)
-        assert "eval_fitted_perplexity" not in entry
     state = json.loads((folder / "trainer_state.json").read_text())
     assert len(evaluations) == 2
     assert state["best_metric"] == max(entry["eval_accepted_drafts"] for entry in evaluations)
-    assert " accepted 0." in printed and "own text" in printed
     # The tokens of the text that cover 98% of it are drafted.
     rows = RowStore(folder / "self_generated").rows
     held_out = max(1, round(len(rows) * 0.05))
     own, drafted = np.concatenate(rows[:-held_out]), trained.draft_token_ids.numpy()
     assert np.isin(own, drafted).mean() >= 0.98 > np.isin(own, drafted[:-1]).mean()
-    assert total_length(rows) >= 400 and result.splits["validation"]["num_tokens"] == sum(
-        len(row) - 1 for row in rows[-held_out:]
-    )
-    # The run can be evaluated later, on the same held-out rows.
-    again = run("clm", "--do_train", "false", "--model_name_or_path", str(folder), "--sample_tokens", "0")
+    assert result.splits["validation"]["num_tokens"] == total_length(rows[-held_out:]) - held_out
+    # The run can be evaluated later, on the same held-out rows. Its heads can be trained further.
+    again = run("clm", *EVALUATE, folder, "--sample_tokens", "0")
     assert again.splits["validation"]["perplexity"] == pytest.approx(result.splits["validation"]["perplexity"])
-    # Heads that are there already are trained further.
     heads.main([str(folder), *QUICK["clm"], *HEADS[:4], "--output_dir", "further"])
-    config = AutoModelForCausalLM.from_pretrained("further").config
-    assert (config.ngram_size, config.ngram_head_expansion) == (3, 3)
+    assert AutoModelForCausalLM.from_pretrained("further").config.ngram_head_expansion == 3
 
 
-STAGES = [(CachedRows, "_fill", True), (frozen_model_data, "_continue", True), (CachedRows, "_fill", False)]
-
-
-@pytest.mark.parametrize(("owner", "name", "writes"), [*STAGES, (RunFolder, "train", False)])
-def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, owner, name, writes):
-    """After the stage is complete, with own text or without."""
-    original, command = getattr(owner, name), [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :]]
+@pytest.mark.parametrize(("stage", "writes"), [("_continue", True), ("best_tokens", False)])
+def test_interrupted_run(checkpoint, files, tmp_path, monkeypatch, stage, writes):
+    """While the model writes, or reads a given text. It ends with the bits of an uninterrupted run."""
+    command = [checkpoint, *files, *QUICK["clm"], *HEADS[0 if writes else 4 :], "--output_dir"]
+    original, calls = getattr(frozen_model_data, stage), []
 
     def interrupted(*args):
-        original(*args)
-        raise KeyboardInterrupt
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(owner, name, interrupted)
-        heads.main([*command, "--output_dir", str(tmp_path / "parts")])
-    result = heads.main([*command, "--output_dir", str(tmp_path / "parts")])
-    heads.main([*command, "--output_dir", str(tmp_path / "whole")])
+        patch.setattr(frozen_model_data, stage, interrupted)
+        heads.main([*command, str(tmp_path / "parts")])
+    for folder in ("parts", "whole"):
+        result = heads.main([*command, str(tmp_path / folder)])
     assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
     # The validation text is the given one.
     assert result.splits["validation"]["num_words"] == 320
-
-
-def test_defaults_and_bad_options(checkpoint, texts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    monkeypatch.setattr(clm.RunFolder, "claimed", lambda settings, training: seen.append(settings) or exit())
-    Path("some.yaml").write_text("seed: 3\n")
-    for more in ([], ["some.yaml", "--train_file", texts["train"], "--learning_rate", "0.1"]):
-        with pytest.raises(SystemExit):
-            heads.main([checkpoint, *more])
-    names = ("model_name_or_path", "train_mode", "self_generated", "learning_rate", "seed")
-    assert [seen[0].get(name) for name in names] == [checkpoint, "heads", 200_000, 3e-3, 42]
-    assert [seen[1].get(name) for name in names] == [checkpoint, "heads", None, 0.1, 3]
-    for arguments in ([], ["--seed", "1"]):
-        with raises_naming(InputError, "ngram-wdr heads MODEL"):
-            heads.main(arguments)
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with raises_naming(InputError, "FSDP"):
-        heads.main([checkpoint])

@@ -10,14 +10,11 @@ import torch.multiprocessing as mp
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 from ngram_wdr_hf.data.errors import InputError
-from ngram_wdr_hf.data.tokenizers import train_bpe_tokenizer
-from ngram_wdr_hf.training import pair_data
 from tests.support.errors import raises_naming
 from tests.support.processes import PATIENCE
 from tests.support.scripts import (
     EVALUATE,
     SCRIPTS,
-    STEPS,
     as_arguments,
     contents,
     figures_of,
@@ -25,26 +22,21 @@ from tests.support.scripts import (
     run,
     translations_of,
     weights_of,
+    write_text,
 )
 
 AUTO = {"clm": AutoModelForCausalLM, "mlm": AutoModelForMaskedLM, "nmt": AutoModelForSeq2SeqLM}
 FORTY_STEPS = {"max_steps": 40, "eval_steps": 10}
 
 
-@pytest.fixture(scope="module")
-def short_text(texts, tmp_path_factory) -> str:
-    """A training text of a few steps per epoch."""
-    path = tmp_path_factory.mktemp("short") / "train.txt"
-    path.write_text("".join(Path(texts["train"]).read_text().splitlines(True)[:12]))
-    return str(path)
-
-
 @pytest.mark.parametrize("task", SCRIPTS)
-def test_killed_and_resumed(task, commands, checkpoint, short_text, tmp_path):
+def test_killed_and_resumed(task, commands, checkpoint, tmp_path):
     """
     After `kill -9`, the same command ends with the bits of an uninterrupted run: with dropout, and with the masks of
     each epoch. Ten steps of `glue` are an epoch.
     """
+    # A few steps per epoch.
+    short_text = write_text(tmp_path / "train.txt", lines=12, seed=0)
     options = {
         "clm": as_arguments(**FORTY_STEPS, model_name_or_path=checkpoint, sample_tokens=0),
         "mlm": as_arguments(**FORTY_STEPS, train_file=short_text, masking="span", wdr_compose="masked"),
@@ -73,7 +65,6 @@ def test_killed_and_resumed(task, commands, checkpoint, short_text, tmp_path):
         assert len({(tmp_path / name / "glue_metrics.json").read_text() for name in ("one", "two")}) == 1
         return
     assert figures_of(broken) == figures_of(complete)
-    assert [entry["step"] for entry in metrics_of(broken)["history"] if "eval_loss" in entry] == [10, 20, 30, 40]
     assert task != "nmt" or translations_of(broken) == translations_of(complete)
     assert task != "mlm" or metrics_of(complete)["history"][-1]["epoch"] > 5
 
@@ -85,7 +76,7 @@ SEARCH = {"clm": [], "mlm": [], "nmt": as_arguments(num_beams=2)}
 @pytest.mark.parametrize("task", AUTO)
 def test_repeated_and_evaluated(task, finished, tmp_path, request):
     """A finished run is not trained again. Its model is evaluated on its data, with the same figures."""
-    command, folder, result, _ = finished[task]
+    command, folder, result, _ = finished(task)
     before, arguments = contents(folder), [*EVALUATE, folder, *SEARCH[task], "--disable_tqdm", "true"]
     alone = run(task, *arguments, "--output_dir", tmp_path / "tables")
     assert alone.ensemble == result.ensemble and alone.samples == result.samples
@@ -102,33 +93,22 @@ def test_repeated_and_evaluated(task, finished, tmp_path, request):
     assert weights_of(folder) == before[folder / "model.safetensors"]
 
 
-@pytest.mark.plots
 @pytest.mark.parametrize(
     ("task", "options", "names"),
     [
         ("clm", ["--ngram_target", "simple"], {"simple N=4": "", "plain": "plain", "wdr N=4": "wdr"}),
         ("mlm", [], {"wdr N=3": "", "plain": "plain", "wdr N=3, masked tokens": "masked"}),
-        ("nmt", [], {"wdr N=3": "", "plain": "plain", "bow": "bow", "simple N=3": "simple"}),
+        ("nmt", [], {"wdr N=4": "", "plain": "plain", "bow": "bow", "simple N=4": "simple"}),
     ],
 )
 def test_compare(task, options, names, commands, tmp_path, capsys, monkeypatch, request):
-    """
-    Each kind in its folder, and all in one table. They start from the same weights and train on the same batches; of
-    `nmt`, on built-in pairs. Repeated in another place, nothing is trained.
-    """
+    """All kinds, in one table, start from the same weights and train on the same batches. They are trained once."""
     monkeypatch.chdir(tmp_path)
-    sizes, generate = {"train": 100, "validation": 6, "test": 5}, pair_data.english_german
-    monkeypatch.setattr(pair_data, "english_german", lambda: generate(sizes))
-    command = commands[task]
-    if task == "nmt":
-        command = as_arguments(**STEPS, vocab_size=600, num_beams=1, num_workers=1, lambda_grid="0 0.4")
-        command += ["--batch_tokens", "256"]
-    command = [*command, *options, "--compare"]
+    command = [*commands[task], *options, "--compare"]
     result = run(task, *command, "--output_dir", "run")
     # The last table is that of all models.
-    rows = re.findall(r"^(\S.*?)  +test +[\d,]+ (.*)", capsys.readouterr().out, flags=re.MULTILINE)
-    heading = {name: cells for name, cells in rows[-2 * len(names) :] if name in names}
-    assert heading.keys() == names.keys()
+    rows = re.findall(r"^(\S.*?)  +test +[\d,]+ ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert [*dict.fromkeys(name for name in rows[-2 * len(names) :] if name in names)] == [*names]
     folders = {name: Path("run") / folder for name, folder in names.items()}
     metrics = {name: metrics_of(folder) for name, folder in folders.items()}
     assert [each["model"] for each in metrics.values()] == [*names]
@@ -139,12 +119,9 @@ def test_compare(task, options, names, commands, tmp_path, capsys, monkeypatch, 
     first = [next(entry for entry in each["history"] if "loss" in entry) for each in metrics.values()]
     assert [entry[main] for entry in first] == [pytest.approx(first[0][main], rel=1e-5)] * len(first)
     assert len({entry["loss"] for entry in first}) == len(first)
-    assert Path("run/comparison_training.png").exists() and (task == "mlm" or Path("run/comparison.png").exists())
     assert len({(folder / "tokenizer.json").read_bytes() for folder in folders.values()}) == 1
-    if task != "mlm":
-        # Without heads, λ changes nothing.
-        assert metrics["plain"]["splits"]["test"]["lambda"] == [0.0]
-        assert task == "nmt" or len(heading["plain"].split()) == 1
+    # Without heads, λ changes nothing.
+    assert task == "mlm" or metrics["plain"]["splits"]["test"]["lambda"] == [0.0]
     Path("run").rename("moved")
     request.getfixturevalue("without_training")
     assert run(task, *command, "--output_dir", "moved").splits == result.splits
@@ -154,70 +131,32 @@ def test_compare(task, options, names, commands, tmp_path, capsys, monkeypatch, 
 BAD = {
     "clm": {
         "--lerning_rate 1": "`--learning_rate`",
-        "--max_step=3": "`--max_steps`",
-        "3": "`3`",
         "--preset huge": "--preset",
-        "--ngram_size 0": "`--ngram_size`",
         "--ngram_size 16": "`--block_size`",
         "--ngram_size 3 --ngram_target none": "`--ngram_target none`",
         "--train_mode heads": "`--model_name_or_path`",
-        "--do_train false": "`--model_name_or_path`",
         "--compare --ngram_size 1": "`--compare`",
         "--streaming --max_steps -1": "`--max_steps`",
-        "--block_size 1": "`--block_size`",
-        "--validation_percentage 0": "`--validation_percentage`",
-        "--dataset_name wikitext": "`--dataset_name`",
-        "--lambda_grid 0 1.5": "`--lambda_grid`",
         "--label_smoothing_factor 0.1": "`--label_smoothing_factor`",
         "--config_overrides layers=3": "`--config_overrides layers`",
-        "--config_overrides 3": "`--config_overrides`",
-        "--draft_vocab_size 100000": "`--draft_vocab_size`",
-        "--prompt_file none.txt": "`--self_generated",
-        "--self_generated 10 --streaming": "`--streaming`",
         "learning_rat: 1": "`--learning_rate`",
-        "- max_steps": "`option: value`",
-        "ngram_target: words": "--ngram_target",
     },
-    "mlm": {
-        "--mlm_probability 0": "`--mlm_probability`",
-        "--block_size 2": "`--block_size`",
-        "--ngram_size 16": "N = 16",
-        "--model_name_or_path GPT2": "`mask_token`",
-        "--model_name_or_path GPT2 --tokenizer MLM": "masked",
-    },
+    "mlm": {"--mlm_probability 0": "`--mlm_probability`", "--model_name_or_path GPT2": "`mask_token`"},
     "nmt": {
         "--per_device_train_batch_size 8": "`--batch_tokens`",
-        "--max_length 2": "`--max_length`",
-        "--dataset_name wmt14": "`--dataset_name`",
-        "--tokenizer no_padding": "`--tokenizer no_padding`",
         "--use_mtp": "`--num_beams 1`",
-        "--translate text.en": "`--do_train false",
-        "--metric_for_best_model bleu": "`--metric_for_best_model bleu`",
-        "--train_mode heads --metric_for_best_model chrf": "`--train_mode heads`",
-        "--do_train false --tokenizer bpe": "`--tokenizer bpe`",
+        "--dataset_name wmt14": "`--dataset_name`",
     },
-    "glue": {
-        "--dataset_name glue": "`--data_dir`",
-        "--max_length 4": "`--max_length`",
-        "--eval_strategy steps": "`--eval_strategy`",
-        "--do_train false": "`--do_train`",
-    },
+    "glue": {"--dataset_name glue": "`--data_dir`", "--eval_strategy steps": "`--eval_strategy`"},
 }
 
 
 @pytest.mark.parametrize(("task", "options"), [(task, options) for task in BAD for options in BAD[task]])
-def test_bad_options(task, options, commands, checkpoint, finished, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = {"GPT2": checkpoint, "MLM": str(finished["mlm"].folder)}
-    arguments = [*commands[task], *(words.get(word, word) for word in options.split())]
-    if ": " in options or options.startswith("- "):
+def test_bad_options(task, options, commands, checkpoint, tmp_path):
+    arguments = [*commands[task], *options.replace("GPT2", checkpoint).split()]
+    if ": " in options:
         (tmp_path / "settings.yaml").write_text(options)
         arguments = [str(tmp_path / "settings.yaml")]
-    if "no_padding" in options:
-        train_bpe_tokenizer(["the cat"], 300).save_pretrained("no_padding")
-    if options.endswith("bleu"):
-        # A sharded model cannot translate.
-        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with raises_naming(InputError, BAD[task][options]):
         run(task, *arguments, "--output_dir", tmp_path / "run")
     assert not list((tmp_path / "run").glob("[!.]*"))
