@@ -37,7 +37,11 @@ def stock_config(config: PreTrainedConfig) -> PreTrainedConfig:
         return copy.deepcopy(config)
     dropped = (*config._ngram_fields(), "architectures", "auto_map", "model_type", "transformers_version")
     fields = {name: value for name, value in config.to_dict().items() if name not in dropped}
-    return config._ngram_backbone_config()(**fields, attn_implementation=config._attn_implementation)
+    # Set afterwards, as a configuration allows it, but not together with every number of labels.
+    problem_type = fields.pop("problem_type", None)
+    stock = config._ngram_backbone_config()(**fields, attn_implementation=config._attn_implementation)
+    stock.problem_type = problem_type
+    return stock
 
 
 def _without_heads(stock: type[PreTrainedModel]) -> type[PreTrainedModel]:

@@ -4,13 +4,13 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 from transformers import Cache
 from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, TransformersKwargs
 
 from ..method.bag_of_words import bag_of_words_nll
 from ..method.configuration import NgramConfigMixin, is_number
@@ -86,14 +86,14 @@ class NgramSeq2SeqMixin(NgramMixin):
         ensemble_lambda: float | Sequence[float] | None = None,
         ensemble_weights: Sequence[float] | Sequence[Sequence[float]] | None = None,
         last_hidden_state: torch.Tensor | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> NgramSeq2SeqLMOutput:
         inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
         inputs |= {"decoder_input_ids": decoder_input_ids, "decoder_inputs_embeds": decoder_inputs_embeds}
         inputs |= {"decoder_attention_mask": decoder_attention_mask, "encoder_outputs": encoder_outputs}
         inputs |= {"past_key_values": past_key_values, "use_cache": use_cache}
-        kwargs |= {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
-        return self.ngram_forward(inputs, labels, last_hidden_state=last_hidden_state, **kwargs)
+        own = {"ensemble_lambda": ensemble_lambda, "ensemble_weights": ensemble_weights}
+        return self.ngram_forward(inputs, labels, last_hidden_state=last_hidden_state, **own, **kwargs)
 
     @property
     def ngram_rows_can_move(self) -> bool:  # pyrefly: ignore[bad-override]

@@ -99,8 +99,12 @@ def test_our_class_in_place_of_the_backbone(folders, auto_class):
 
 
 def test_from_a_configuration(folders):
+    """With fields that were changed, too."""
     for name, auto_class in product(BACKBONES, ("AutoModel", "AutoModelForSequenceClassification")):
         configs = [transformers.AutoConfig.from_pretrained(folder) for folder in folders(name)]
+        for config in configs:
+            # Accepted for one label only if it is set afterwards.
+            config.num_labels, config.problem_type = 1, "single_label_classification"
         before = configs[1].to_dict()
         stock, model = (getattr(transformers, auto_class).from_config(config) for config in configs)
         assert type(model) is type(stock) and type(model.config) is type(stock.config)

@@ -61,10 +61,12 @@ def one_process(command, tmp_path_factory) -> Path:
     return folder
 
 
-def assert_same_run(folder: Path, expected: Path, heads: int, counts: tuple[int, int], *more: str, rel=1e-5) -> None:
+def assert_same_run(
+    folder: Path, expected: Path, heads: int, counts: tuple[int, int], *more: str, rel=1e-5, falls=0.05
+) -> None:
     """
     Check that losses, figures and weights are equal. `counts` are the numbers of steps and of evaluations, `more` is
-    logged, too, and `rel` is the tolerance for the figures of ensembles.
+    logged, too, `rel` is the tolerance for the figures of ensembles, and each loss `falls` by more than that.
     """
     metrics, others = metrics_of(folder), metrics_of(expected)
     depths = [f"{name}_loss" for name in ("next_word", *(f"head_{n}" for n in range(1, heads + 1)))]
@@ -72,7 +74,7 @@ def assert_same_run(folder: Path, expected: Path, heads: int, counts: tuple[int,
         curve, other = ([entry[name] for entry in each["history"] if name in entry] for each in (metrics, others))
         assert curve == pytest.approx(other, abs=1e-4, rel=1e-5) and len(curve) == counts["eval" in name], name
         # They learn.
-        assert name not in depths or curve[-1] < curve[0] - 0.05
+        assert name not in depths or curve[-1] < curve[0] - falls
     for split, figures in metrics["splits"].items():
         for name, other in others["splits"][split].items():
             if name == "ensembles":
@@ -180,7 +182,7 @@ def test_two_processes_translate_as_one_that_accumulates(pairs, tmp_path):
     output = "".join((tmp_path / f"printed_{rank}").read_text(encoding="utf-8") for rank in range(2))
     batches = re.findall(r"in (\d+) batches", output)
     assert int(batches[0]) % 2 == 0 and batches[1:] == ["1", "1"]
-    assert_same_run(two, one, 2, (40, 4), "eval_fitted_perplexity", "eval_bleu", rel=1e-4)
+    assert_same_run(two, one, 2, (40, 4), "eval_fitted_perplexity", "eval_bleu", rel=1e-4, falls=1.0)
     assert len({entry["eval_bleu"] for entry in metrics_of(one)["history"] if "eval_bleu" in entry}) > 1
     rows = translations_of(two)
     assert rows == translations_of(one) and len(rows) == 22 and len({row["hypothesis"] for row in rows}) > 1
