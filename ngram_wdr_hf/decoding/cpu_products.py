@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 SEVERAL_THREADS, ONE_THREAD = range(1, 9), range(2, 6)
 # Weights up to this size stay in the processor's cache between forward passes: PyTorch's own order is then faster.
 CACHE_BYTES = 2**25
+LINEAR = F.linear
 
 
 class CpuProducts(TorchFunctionMode):
@@ -27,9 +28,10 @@ class CpuProducts(TorchFunctionMode):
         return num_tokens in (SEVERAL_THREADS if torch.get_num_threads() > 1 else ONE_THREAD)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is F.linear and not kwargs:
+        # Short, as it runs for every function.
+        if func is LINEAR and not kwargs:
             return linear(*args)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
