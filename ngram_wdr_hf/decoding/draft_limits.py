@@ -89,8 +89,5 @@ def check_rope(config: PreTrainedConfig, num_rows: int, prompt_length: int, max_
             # "longrope" changes only once. But in a batch, it depends on the rows that are not finished yet.
             is_past = rope["rope_type"] == "longrope" and num_rows == 1 and prompt_length > (limit or 0)
             if limit is not None and max_length > limit and not is_past:
-                refuse(
-                    f"texts of more than {limit} tokens, where this model changes its positions "
-                    f"(`rope_type={rope['rope_type']!r}`; the maximum length is {max_length})",
-                    "reduce `max_new_tokens`",
-                )
+                what = f"{max_length} tokens: beyond {limit}, `rope_type={rope['rope_type']!r}` changes positions"
+                refuse(what, "reduce `max_new_tokens`")

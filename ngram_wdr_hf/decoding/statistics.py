@@ -14,17 +14,10 @@ MODEL_SOURCE, LOOKUP_SOURCE = 0, -1
 
 
 class TokenTrace(NamedTuple):
-    r"""
-    Where one generated token came from. A draft is `(token id, source)`. A source is 0 for the model itself, n for
-    head n, and -1 for prompt lookup.
-
-    Args:
-        token (`int`): The token id.
-        source (`int`): Its source.
-        rejected (`tuple[tuple[int, int], ...]`):
-            The draft for this position that was rejected, if there was one: the token is then the model's own.
-        dropped (`tuple[tuple[int, int], ...]`):
-            The drafts for the positions after it that were made along with the rejected one.
+    """
+    Where one generated token came from: a source is 0 for the model itself, n for head n, and -1 for prompt lookup.
+    `rejected` is the draft for this position that was rejected, if there was one, and `dropped` are those after it
+    that were made along with it, each as `(token id, source)`.
     """
 
     token: int
