@@ -59,6 +59,8 @@ def check_call(model, config: GenerationConfig, processors: LogitsProcessorList,
             refuse(f"`{option}=True`", "remove it")
     if model.training and model.is_gradient_checkpointing:
         refuse("gradient checkpointing, which has no cache in training mode", "call `model.eval()` first")
+    if getattr(model.prepare_inputs_for_generation, "__self__", None) is not model:
+        refuse("a wrapper that reads one token at a time, such as prompt tuning", "use the model itself")
     if num_rows > 1 and not model.ngram_rows_can_move:
         refuse(
             f"a batch of a {type(model).__name__}, whose rows share their positions", "generate the rows one by one"

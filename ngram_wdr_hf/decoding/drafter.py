@@ -1,8 +1,10 @@
 """Drafts by the N-gram heads and by prompt lookup, for the model to check in one forward pass."""
 
 import math
+from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +73,7 @@ class Drafter:
         self.heads = list(model.ngram_heads)[: options.num_assistant_tokens]
         self.max_copied = 8 if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
         self.max_match = options.max_matching_ngram_size or 3
-        self.lookups: dict[int, PromptLookup] = {}
+        self.lookups = defaultdict(partial(PromptLookup, self.max_match))
         self.vocabulary = model.ngram_draft_vocabulary(options.draft_vocab_size)
         self.shortlist = None
         # An adapter adds to the logits, which the weights of a shortlist would miss.
@@ -103,7 +105,6 @@ class Drafter:
         matches = self._find_matches(text)
         num_heads = 0 if all(matches) else len(self.heads)
         by_head = [match is None for match in matches]
-        has_match = ~torch.tensor(by_head, device=next_tokens.device)
         last_tokens, neighbors = next_tokens, []
         # The forward pass that checks the drafts adds one token of its own.
         limit = min(max(tokens_left) - 1, max(num_heads, self.max_copied if any(matches) else 0), max_drafts)
@@ -129,8 +130,12 @@ class Drafter:
                 choice = torch.multinomial(probabilities, 1)[:, 0]
             if choice is not None and self.vocabulary is not None:
                 choice = self.vocabulary[choice]
-            copied = torch.tensor([match.token(depth) if match else 0 for match in matches], device=next_tokens.device)
-            last_tokens = copied if choice is None else torch.where(has_match, copied, choice)
+            last_tokens = choice
+            if choice is None or any(matches):
+                tokens = [match.token(depth) if match else 0 for match in matches]
+                copied = last_tokens = torch.tensor(tokens, device=next_tokens.device)
+                if choice is not None:
+                    last_tokens = torch.where(torch.tensor(by_head, device=copied.device), choice, copied)
             if self.samples:
                 drafts.probabilities.append(self._proposal(probabilities, last_tokens, matches))
             drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
@@ -148,7 +153,7 @@ class Drafter:
             return [None] * len(text.rows)
         matches = []
         for row in text.rows:
-            lookup = self.lookups.setdefault(row, PromptLookup(self.max_match))
+            lookup = self.lookups[row]
             lookup.add(text.tokens[row][lookup.num_read :])
             match = lookup.find()
             matches.append(match if match and self.depth.prefers_lookup(match.match_length) else None)

@@ -98,8 +98,8 @@ class RowTexts:
         the scores and logits to record, `(len(rows), K, vocab_size)`. Return how many tokens were appended.
         """
         counts = list(map(min, counts, self.tokens_left()))
-        finished = [False] * len(counts)
-        for i, row in enumerate(tokens.tolist() if self.end_tokens else ()):
+        finished, new_tokens = [False] * len(counts), tokens.tolist()
+        for i, row in enumerate(new_tokens):
             end = next((step for step, token in enumerate(row[: counts[i]]) if token in self.end_tokens), None)
             if end is not None:
                 counts[i], finished[i] = end + 1, True
@@ -107,7 +107,7 @@ class RowTexts:
             self._record(record, values[name], counts)
         if self.criteria:
             self._apply_criteria(tokens, counts, finished)
-        for i, (row, new) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
+        for i, (row, new) in enumerate(zip(self.rows, new_tokens, strict=True)):
             self.tokens[row] += new[: counts[i]]
             self.finished[row] |= finished[i] or len(self.tokens[row]) >= self.max_length
             if finished[i]:

@@ -163,9 +163,11 @@ class SpeculativeDecoding:
         with self.drafter.products(tokens.numel()):
             outputs = self.model(**inputs)
         if outputs.logits.shape[1] != width:
-            refuse("a wrapper that reads one token at a time, such as prompt tuning", "use the model itself")
+            raise ValueError(
+                f"`use_mtp=True` needs logits of {width} tokens, and there are {outputs.logits.shape[1]}."
+            )
         self.cache.attention_mask = mask
-        self.statistics.count_forward(len(self.text.unfinished()))
+        self.statistics.count_forward(len(tokens))
         return outputs
 
     def _accept(self, outputs: ModelOutput, drafts: Drafts) -> None:
@@ -218,9 +220,9 @@ class SpeculativeDecoding:
             return
         unfinished = [self.text.rows[i] for i in self.text.unfinished()]
         ready = min((len(self.text.tokens[row]) for row in unfinished), default=self.text.longest)
-        while self.num_streamed < ready:
-            self.num_streamed += 1
-            self.streamer.put(self.text.sequences()[:, self.num_streamed - 1].cpu())
+        for tokens in self.text.sequences()[:, self.num_streamed : ready].cpu().unbind(1):
+            self.streamer.put(tokens)
+        self.num_streamed = max(self.num_streamed, ready)
 
     def _output(self) -> ModelOutput | torch.Tensor:
         """Return the sequences, or the output object if `return_dict_in_generate`."""
