@@ -21,7 +21,9 @@ class NgramHistory(DynamicLayer):
         self.start = self.num_columns = 0
 
     def reset(self) -> None:
-        super().reset()
+        # Up to 5.17, Transformers keeps the tensors and their length.
+        self.keys = self.values = None
+        self.is_initialized = False
         self.start = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from transformers import Cache, DynamicLayer
-from transformers.cache_utils import BaseQuantizedLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
+from ..compat import is_croppable
 from .cache_history import can_host_history, layers_and_history, self_attention_of, stock_class_of
 from .draft_limits import refuse
 
@@ -26,7 +27,7 @@ def check_can_crop(cache: Cache | None, batch_size: int) -> None:
     # An empty cache creates its layers in the first forward pass.
     for layer in cache.layers or [cache.layer_class_to_replicate()]:
         name = stock_class_of(layer).__name__
-        if not layer.is_croppable or isinstance(layer, BaseQuantizedLayer):
+        if not is_croppable(layer) or hasattr(layer, "_quantize"):
             refuse(f"a {name}, which cannot be cropped", "use the default dynamic cache")
         if batch_size > 1 and stock_class_of(layer) not in RAGGED_LAYERS:
             refuse(f"a batch and a {name}, whose rows cannot be shifted", "generate the rows one by one")

@@ -76,8 +76,10 @@ def test_models_that_do_not_know_the_ensemble_of_the_call(option):
 def test_continuous_batching():
     """It takes the ensemble neither of the configuration nor of `generation_config`, and makes no drafts."""
     model, ids = tiny_model(draft_by_default=True), random_ids(2, 5)
-    # By default, the cache takes most of the memory.
-    small = {"continuous_batching_config": ContinuousBatchingConfig(num_blocks=4, page_size=32, max_batch_tokens=64)}
+    # By default, the cache takes most of the memory. Up to 5.17, a page is called a block.
+    page_size = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"
+    sizes = {"num_blocks": 4, page_size: 32, "max_batch_tokens": 64}
+    small = {"continuous_batching_config": ContinuousBatchingConfig(**sizes)}
     given = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=0, pad_token_id=1)
     outputs = model.generate_batch(ids.tolist(), given, **small).values()
     expected = model.generate(ids, generation_config=given, use_mtp=False)[:, 5:]

@@ -23,8 +23,8 @@ NAMES = {
     "evaluate.module": "_compute _info",
     "torch._dynamo": "_dynamo mark_static_address",
     "transformers.activations": "ACT2FN",
-    "transformers.cache_utils": "_layer_type activate_past_recording crop get_mask_sizes lazy_initialization"
-    " BaseQuantizedLayer DynamicSlidingWindowLayer StaticSlidingWindowLayer",
+    "transformers.cache_utils": "_layer_type _quantize activate_past_recording crop get_mask_sizes lazy_initialization"
+    " DynamicSlidingWindowLayer StaticSlidingWindowLayer",
     "transformers.cli.transformers": "app",
     "transformers.configuration_utils": "_attn_implementation",
     "transformers.conversion_mapping": "get_checkpoint_conversion_mapping register_checkpoint_conversion_mapping",
