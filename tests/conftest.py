@@ -18,8 +18,6 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from tests.support.versions import expected_failure
-
 pytest.register_assert_rewrite("tests.support")
 
 # Nothing is left behind, in the user's own cache or elsewhere.
@@ -33,6 +31,8 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
+    from tests.support.versions import expected_failure
+
     for item in items:
         if reason := expected_failure(item.nodeid):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

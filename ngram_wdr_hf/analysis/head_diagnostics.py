@@ -105,7 +105,7 @@ def head_diagnostics(
     """
     own, ensemble = model.ngram_ensemble(), model.ngram_ensemble(ensemble_lambda, ensemble_weights)
     layer, vocabulary = LogitLayer.of(model), model.ngram_draft_vocabulary()
-    num_heads = len(model.ngram_heads)
+    num_heads = model.config.ngram_size - 1
     # By depth: targets, NLLs, hits. By head: drafts, accepted ones.
     sums, draft_sums = np.zeros((num_heads + 1, 3)), np.zeros((2, num_heads), dtype=int)
     gains, tokens, places = [], [], []

@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedModel
 from ..method.configuration import NgramConfigMixin, refuse_misspelt
 from ..modeling.base import NgramHeadsMixin
 from ..modeling.causal import NgramMixin
-from ..modeling.checkpoint import HUB_ARGUMENTS
+from ..modeling.checkpoint import HUB_ARGUMENTS, call_for_heads
 from .probe import check_config, check_model, probe
 from .registry import STOCK_MAPPINGS, auto_class_of, is_masked, is_named, ngram_class
 
@@ -94,7 +94,8 @@ def _copy_with_heads(
         dtype=plain.dtype,
         attn_implementation=plain.config._attn_implementation,
     )
-    model.name_or_path = model.config.name_or_path = plain.config.name_or_path
+    model.config.name_or_path = plain.config.name_or_path
+    model.name_or_path = call_for_heads(model.config) if model.config.ngram_size > 1 else plain.config.name_or_path
     if plain.can_generate():
         model.generation_config = copy.deepcopy(plain.generation_config)
     for name, parameter in plain.named_parameters():

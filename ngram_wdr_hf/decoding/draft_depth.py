@@ -68,7 +68,7 @@ class DraftCosts:
         # The layers are the longest list of modules. Each is an attention and an MLP.
         self.num_calls = 2 * max((len(module) for module in modules if isinstance(module, nn.ModuleList)), default=1)
         shortlist_bytes = _bytes_of([output]) * draft_vocab_size / model.ngram_vocab_size
-        self.head_bytes = [_bytes_of(head.parameters()) + shortlist_bytes for head in model.ngram_heads[:num_heads]]
+        self.head_bytes = [_bytes_of(head.parameters()) + shortlist_bytes for head in model.ngram_head_list[:num_heads]]
         # In greedy search, choosing a token costs little.
         sorts = (generation_config.top_p or 1.0) < 1.0 or generation_config.min_p is not None
         score_bytes = (SCORE_BYTES + sorts * SORT_BYTES) if generation_config.do_sample else 0.0

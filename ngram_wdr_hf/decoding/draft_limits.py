@@ -31,7 +31,7 @@ def refuse(what: str, remedy: str) -> NoReturn:
 
 def check_model(model, options: Mapping[str, Any]) -> None:
     """Raise `CannotDraft` if a model, or a call of `generate` with these options, cannot draft."""
-    if not model.ngram_heads:
+    if model.config.ngram_size == 1:
         refuse("a model without N-gram heads (`ngram_size=1`)", "use one with `ngram_size` >= 2")
     for name in OTHER_DECODING & options.keys():
         refuse(f"`{name}`, another way to decode", "remove one of them")

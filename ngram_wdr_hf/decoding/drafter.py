@@ -70,7 +70,7 @@ class Drafter:
     def __init__(self, model, generation_config: GenerationConfig, options: DraftOptions):
         self.model = model
         self.samples = bool(generation_config.do_sample)
-        self.heads = list(model.ngram_heads)[: options.num_assistant_tokens]
+        self.heads = model.ngram_head_list[: options.num_assistant_tokens]
         self.max_copied = 8 if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
         self.max_match = options.max_matching_ngram_size or 3
         self.lookups = defaultdict(partial(PromptLookup, self.max_match))

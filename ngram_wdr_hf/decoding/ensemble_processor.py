@@ -38,7 +38,7 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
         encoder_inputs: Mapping[str, torch.Tensor] | None = None,
         ensemble_weights: Sequence[float] | None = None,
     ):
-        if not len(getattr(model, "ngram_heads", ())):
+        if getattr(model.config, "ngram_size", 1) == 1:
             raise ValueError(
                 f"`NgramEnsembleLogitsProcessor` needs N-gram heads, and this {type(model).__name__} has none: use a "
                 "model with `ngram_size` >= 2."

@@ -18,7 +18,7 @@ def head_acceptance(model: nn.Module, text: ScoredText, batch_size: int = 8, max
     the model's own choice, where the drafts of the heads before it were accepted and equal the text. 0 for a head
     without such drafts. In a distributed run, every process must call this, for its share of the text.
     """
-    counts = torch.zeros(2, len(model.ngram_heads), dtype=torch.long)
+    counts = torch.zeros(2, model.config.ngram_size - 1, dtype=torch.long)
     vocabulary, layer = model.ngram_draft_vocabulary(), LogitLayer.of(model)
     draft_layer = layer if vocabulary is None else layer.select(vocabulary)
     for predictions in sample_predictions(model, text, batch_size, max_tokens):

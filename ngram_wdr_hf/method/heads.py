@@ -51,6 +51,18 @@ class NgramHead(nn.Module):
         return prediction + conjugate_of(neighbors) if self.target == "wdr" else prediction
 
 
+class NgramHeads(nn.Sequential):
+    """
+    The N - 1 heads: `heads[n - 1]` is head n. Each is called by itself; this is no `nn.ModuleList` because PEFT does
+    not train one.
+    """
+
+    @property
+    def active(self) -> "NgramHeads":
+        """This module. PEFT's wrapper around a trained module hands on its attributes, and so this leads through."""
+        return self
+
+
 def _root_mean_square(states: torch.Tensor) -> torch.Tensor:
     """Return the root of the mean square of each vector, of shape `(..., 1)`. Squares overflow in float16."""
     precise = states.float() if states.dtype == torch.float16 else states
@@ -77,7 +89,7 @@ class NgramPredictions:
     @classmethod
     def from_past(
         cls,
-        heads: nn.ModuleList,
+        heads: Sequence[NgramHead],
         hidden_states: torch.Tensor,
         embeddings: torch.Tensor | None,
         runs: torch.Tensor,
@@ -91,7 +103,7 @@ class NgramPredictions:
         chosen positions only: `(num_chosen, d)` and `(num_chosen,)`.
 
         Args:
-            heads (`nn.ModuleList`): The N - 1 heads.
+            heads (`Sequence[NgramHead]`): The N - 1 heads.
             hidden_states (`torch.Tensor` of shape `(batch_size, P + K, d)`):
                 The hidden states `h` of P earlier positions, then of the K positions to predict from.
             embeddings (`torch.Tensor` of the same shape, *optional*): The output embeddings, if heads need them.

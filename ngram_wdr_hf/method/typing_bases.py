@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
     from .configuration import NgramConfigMixin
+    from .heads import NgramHeads
 
     class BackboneConfig(PreTrainedConfig):
         """The configuration of a language model."""
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
         config: NgramConfigMixin
         config_class: type[NgramConfigMixin]
-        ngram_heads: nn.ModuleList
+        ngram_heads: NgramHeads
         draft_token_ids: torch.Tensor
 
         @property

@@ -3,7 +3,7 @@
 import operator
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, make_dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, initialization
 
 from ..method.head_training import HeadTraining, head_weights
-from ..method.heads import NgramHead, NgramPredictions
+from ..method.heads import NgramHead, NgramHeads, NgramPredictions
 from ..method.logits import LogitLayer
 from ..method.loss import ngram_loss
 from .checkpoint import CheckpointMixin
@@ -25,6 +25,15 @@ UNTRAINED_HEADS = (
     "(`model.train()`; `from_pretrained` returns a model in evaluation mode) and use its `loss` (in Trainer, without "
     "`label_smoothing_factor` or `compute_loss_func`; with TRL, use `NgramSFTTrainer`), or freeze the heads with "
     "`model.ngram_heads.requires_grad_(False)`."
+)
+FROZEN_HEADS = (
+    "The model trains on the losses of N-gram heads that are frozen. Train the heads, too (with PEFT, by "
+    '`modules_to_save=["ngram_heads"]`), or set `model.config.head_gradient = 0.0` and `head_loss_weight = 1.0` to '
+    "train the model as if it had none."
+)
+MORE_HEADS = (
+    "These weights have more N-gram heads than the model, which has {}: load them into a model with the `ngram_size` "
+    "of their training."
 )
 
 
@@ -61,10 +70,16 @@ class NgramHeadsMixin(CheckpointMixin):
         self.ngram_needs_tokens = config.ngram_needs_tokens
         reads_tokens = config.ngram_head_reads == "hidden+tokens"
         options = (config.ngram_head_activation, config.ngram_target)
-        self.ngram_heads = nn.ModuleList(
+        heads = (
             NgramHead(width, *options, n if reads_tokens else 0, config.ngram_head_expansion)
             for n in range(1, config.ngram_size)
         )
+        self.ngram_heads = NgramHeads(*heads)
+
+    @property
+    def ngram_head_list(self) -> list[NgramHead]:
+        """The N - 1 heads. Where PEFT has wrapped `ngram_heads` to train them, those of the active adapter."""
+        return list(self.ngram_heads.active)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -75,6 +90,12 @@ class NgramHeadsMixin(CheckpointMixin):
             initialization.zeros_(module.bias)
         else:
             super()._init_weights(module)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        count = self.config.ngram_size - 1
+        if any(name.startswith(f"{prefix}ngram_heads.{count}.") for name in state_dict):
+            warnings.warn(MORE_HEADS.format(count), stacklevel=2)
 
     def _ngram_head_deviation(self) -> float:
         """Return the standard deviation of the heads' initial weights: the backbone's, or else 0.02."""
@@ -138,6 +159,11 @@ class NgramHeadsMixin(CheckpointMixin):
         self, predictions: NgramPredictions, num_items_in_batch: int | torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """Return the output fields `loss`, `head_losses` and `head_counts` in training mode."""
+        if predictions.main.requires_grad and not torch.compiler.is_compiling():
+            training, heads = predictions.training, list(self.ngram_heads.parameters())
+            trains_by_heads = training is not None and training.gradient and any(training.weights[1:])
+            if trains_by_heads and not any(parameter.requires_grad for parameter in heads):
+                warnings.warn(FROZEN_HEADS, stacklevel=2)
         smoothing = self.config.label_smoothing
         loss, head_losses = ngram_loss(predictions, LogitLayer.of(self), smoothing, num_items_in_batch)
         return {"loss": loss, "head_losses": head_losses, "head_counts": predictions.counts()}

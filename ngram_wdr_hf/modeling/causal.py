@@ -170,7 +170,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         inputs = self._ngram_backbone_inputs(inputs, next_tokens)
         text, past = self._ngram_text(inputs), inputs.get(self.ngram_cache_name)
         past_length = self._ngram_past_length(past)
-        applies_heads = len(self.ngram_heads) > 0 and (uses_ensemble or next_tokens is not None)
+        applies_heads = self.config.ngram_size > 1 and (uses_ensemble or next_tokens is not None)
         if next_tokens is not None:
             self._ngram_check_labels(text, next_tokens)
         if last_hidden_state is None:
@@ -209,7 +209,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
             next_tokens = next_tokens.masked_fill(~is_target, IGNORE_INDEX)
         # The last `kept` positions need only that many hidden states, and one more per head.
         kept = min(keep or runs.shape[1], runs.shape[1])
-        window = kept + len(self.ngram_heads)
+        window = kept + self.config.ngram_size - 1
         embeddings = target_embeddings(self, token_ids[:, -window:])
         runs = runs[:, runs.shape[1] - kept :]
         training = None
@@ -220,7 +220,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
                 not uses_ensemble, tokens=tokens, trains_model=last_hidden_state is None
             )
         predictions = NgramPredictions.from_past(
-            self.ngram_heads, states[:, -window:], embeddings, runs, next_tokens, training
+            self.ngram_head_list, states[:, -window:], embeddings, runs, next_tokens, training
         )
         return predictions, fields
 
@@ -298,7 +298,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
         if past is not None and not can_host_history(past):
             names = f"{type(past).__name__}, the cache of {type(self).__name__}"
             raise ValueError(f"`ensemble_lambda` > 0 cannot be used with {names}: use 0, or `use_cache=False`.")
-        return history_of(past, len(self.ngram_heads), device)
+        return history_of(past, self.config.ngram_size - 1, device)
 
     def _ngram_check_labels(self, text: dict[str, Any], next_tokens: torch.Tensor) -> None:
         """Raise a `ValueError` for labels without token ids, or of another shape, which might be broadcast."""
@@ -319,7 +319,7 @@ class NgramMixin(NgramHeadsMixin, NgramGenerationMixin):
 
     def _ngram_add_heads(self) -> None:
         super()._ngram_add_heads()
-        if self.ngram_heads and self.config.draft_vocab_size is not None:
+        if self.config.ngram_size > 1 and self.config.draft_vocab_size is not None:
             self.register_buffer("draft_token_ids", torch.arange(self.config.draft_vocab_size))
         if self.ngram_shifts_labels:
             # Trainer reads this to count targets: the labels are shifted in the model.

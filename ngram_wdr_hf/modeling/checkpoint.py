@@ -46,7 +46,14 @@ class CheckpointMixin(Backbone):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs) -> Self:
         check_fields_of_weights(cls.config_class, pretrained_model_name_or_path, kwargs)
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        wants_info = kwargs.pop("output_loading_info", False)
+        loaded: Any = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        model, info = loaded
+        if any(name.startswith("ngram_heads.") for name in info["missing_keys"]):
+            model.name_or_path = call_for_heads(model.config)
+        return loaded if wants_info else model
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, push_to_hub: bool = False, **kwargs) -> None:
         # Trainer resumes by the model's own weight names, and silently ignores all others.
@@ -68,6 +75,18 @@ class CheckpointMixin(Backbone):
             return
         if auto_map := write_code_file(type(self), folder):
             self.config.auto_map = auto_map
+
+
+def call_for_heads(config: PreTrainedConfig) -> str:
+    """
+    Return the call that adds heads like those of `config` to its plain checkpoint: the name of a model with new heads.
+    PEFT saves that name as the base of an adapter, and would load the plain checkpoint by its own, without heads.
+    """
+    fields = {name: getattr(config, name) for name in FIELDS_OF_WEIGHTS}
+    changed = {name: value for name, value in fields.items() if value != getattr(type(config), name)}
+    arguments = {"ngram_size": config.ngram_size, **changed}
+    listed = "".join(f", {name}={value!r}" for name, value in arguments.items())
+    return f"with_ngram_heads({config.name_or_path!r}{listed})"
 
 
 def announce(model_class: type[CheckpointMixin]) -> None:

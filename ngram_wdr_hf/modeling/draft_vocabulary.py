@@ -21,7 +21,7 @@ class DraftVocabularyMixin(Backbone):
                 The token ids, without duplicates and most useful first: usually the most frequent ones of the training
                 data. With a smaller `draft_vocab_size`, `generate` uses only the first of them.
         """
-        if not self.ngram_heads:
+        if self.config.ngram_size == 1:
             raise ValueError("`ngram_set_draft_tokens` needs a model with heads: use `ngram_size` >= 2.")
         vocab_size = self.ngram_vocab_size
         tokens = torch.as_tensor(token_ids, device=self.device).flatten()
@@ -69,6 +69,6 @@ class DraftVocabularyMixin(Backbone):
         size, tokens = self.config.draft_vocab_size, getattr(self, "draft_token_ids", None)
         if size is None and tokens is not None:
             del self.draft_token_ids
-        elif size is not None and self.ngram_heads and (tokens is None or len(tokens) != size):
+        elif size is not None and self.config.ngram_size > 1 and (tokens is None or len(tokens) != size):
             vocabulary = self.ngram_draft_vocabulary(size)
             self.ngram_set_draft_tokens(range(size) if vocabulary is None else vocabulary)

@@ -76,7 +76,7 @@ class NgramGenerationMixin(DraftVocabularyMixin):
                 )
             ensemble_lambda = self.config.ensemble_lambda
         check_fraction("ensemble_lambda", ensemble_lambda)
-        return ensemble_lambda if self.ngram_heads else 0.0
+        return ensemble_lambda if self.config.ngram_size > 1 else 0.0
 
     def ngram_ensemble(
         self, ensemble_lambda: float | None = None, ensemble_weights: Sequence[float] | None = None

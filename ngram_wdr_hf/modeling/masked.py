@@ -133,7 +133,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
         predicted, targets = [main], [masked_tokens]
         training = self._ngram_head_training() if self.training else None
         head_inputs = main if training is None else training.scale_gradient(main)
-        if not self.ngram_heads:
+        if self.config.ngram_size == 1:
             return NgramPredictions(predicted, targets)
         compose = self.config.wdr_compose
         if compose == "all" and text.get("input_ids") is None:
@@ -142,8 +142,7 @@ class NgramMaskedMixin(NgramHeadsMixin):
         runs, _ = read_documents(text, hidden_states)
         # `remaining`: the masked tokens whose next n tokens can be composed. `following`: the embeddings of those.
         remaining, following = torch.arange(len(rows), device=rows.device), []
-        heads: Any = self.ngram_heads
-        for n, head in enumerate(heads, start=1):
+        for n, head in enumerate(self.ngram_head_list, start=1):
             next_columns = columns[remaining] + n
             exists = next_columns < labels.shape[1]
             next_columns = next_columns.clamp(max=labels.shape[1] - 1)

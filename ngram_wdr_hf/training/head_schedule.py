@@ -44,7 +44,7 @@ class HeadSchedule(TrainerCallback):
         for model in self.models:
             # A number would be a constant of compiled code.
             model.ngram_step = torch.tensor(step)
-            model.ngram_head_factors = head_factors(self.schedule, step, state.max_steps, len(model.ngram_heads))
+            model.ngram_head_factors = head_factors(self.schedule, step, state.max_steps, model.config.ngram_size - 1)
 
     def on_train_end(self, args, state, control, **kwargs):
         for model in self.models:

@@ -113,7 +113,7 @@ def restrict_drafts(
     are trained, as many as cover `COVERAGE`. Without such tokens, cut the model's own list, or fill it up.
     """
     size, vocab_size = ensemble.draft_vocab_size, model.ngram_vocab_size
-    if not model.ngram_heads or (size is None and options.train_mode != "heads"):
+    if model.config.ngram_size == 1 or (size is None and options.train_mode != "heads"):
         return
     if size is not None and size > vocab_size:
         raise InputError(f"`--draft_vocab_size` must be at most {vocab_size}, the vocabulary size, got {size}.")

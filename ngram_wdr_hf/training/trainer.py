@@ -171,14 +171,14 @@ class NgramTrainer(SeparateClippingMixin, ResumableTrainer):
         """Score a text, keep the result in `last_scores`, and return the metrics to log, without their prefix."""
         unwrapped, batch_size = self.accelerator.unwrap_model(self.model), self.args.eval_batch_size
         own = fitted = unwrapped.ngram_ensemble()
-        if self.fits_ensemble and unwrapped.ngram_heads:
+        if self.fits_ensemble and unwrapped.config.ngram_size > 1:
             fitted = fit_ensemble(unwrapped, text, batch_size, FITTED_TOKENS).ensemble
         ensembles = by_kind({own, fitted, *(self.ensembles or [0.0])})
         scores = self.last_scores = score(model, text, ensembles, batch_size, on_batch)
         metrics = {"perplexity": scores.perplexity(own), "loss": scores.nll(own)}
         if self.fits_ensemble:
             metrics["fitted_perplexity"] = scores.perplexity(fitted)
-        if self.measures_acceptance and unwrapped.ngram_heads:
+        if self.measures_acceptance and unwrapped.config.ngram_size > 1:
             rates = head_acceptance(unwrapped, text, batch_size)
             metrics |= {f"head_{n}_acceptance": rate for n, rate in enumerate(rates, start=1)}
             metrics["accepted_drafts"] = sum(accumulate(rates, operator.mul))

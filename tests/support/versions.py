@@ -32,6 +32,8 @@ MENDED = {
         "a T5Gemma changes when it is saved and loaded": ("test_heads_on_a_capped_encoder_decoder_model",),
     },
 }
+
+
 def expected_failure(name: str) -> str | None:
     """Return why a test of this name is expected to fail with the installed version; `None` if it is not."""
     for version, reasons in MENDED.items():
