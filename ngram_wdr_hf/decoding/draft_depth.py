@@ -68,7 +68,8 @@ class DraftCosts:
         # The layers are the longest list of modules. Each is an attention and an MLP.
         self.num_calls = 2 * max((len(module) for module in modules if isinstance(module, nn.ModuleList)), default=1)
         shortlist_bytes = _bytes_of([output]) * draft_vocab_size / model.ngram_vocab_size
-        self.head_bytes = [_bytes_of(head.parameters()) + shortlist_bytes for head in model.ngram_head_list[:num_heads]]
+        heads = model.ngram_head_list[:num_heads]
+        self.head_bytes = [_bytes_of(head.parameters()) + shortlist_bytes for head in heads]
         # In greedy search, choosing a token costs little.
         sorts = (generation_config.top_p or 1.0) < 1.0 or generation_config.min_p is not None
         score_bytes = (SCORE_BYTES + sorts * SORT_BYTES) if generation_config.do_sample else 0.0
@@ -220,6 +221,10 @@ class DraftDepth:
             first = DraftKind("depth", 0)
             prior *= min(1.0, self.rate(first) / first.prior())
         return (accepted + PRIOR_WEIGHT * prior) / (total + PRIOR_WEIGHT)
+
+    def first_draft(self) -> tuple[float, float]:
+        """Return the acceptance rate of the first head's drafts, and what one costs at the batch size of this step."""
+        return self.rate(DraftKind("depth", 0)), self.costs.heads[0] + self.costs.checks[1]
 
     def _check_cost(self) -> float:
         # Of checking one more draft per row.

@@ -87,6 +87,7 @@ class Drafter:
             model, generation_config, len(self.heads), max_drafts, draft_vocab_size, options.draft_threshold
         )
         self.depth = DraftDepth(self.costs)
+        self.num_declined = 0  # steps without drafts, although there was room for them
         # Of a small model, the processor's cache keeps the weights.
         is_large = model.device.type == "cpu" and model.get_memory_footprint() > CACHE_BYTES
         self.uses_products = is_large and options.cpu_products is not False
@@ -141,7 +142,18 @@ class Drafter:
             drafts.tokens = torch.cat([drafts.tokens, last_tokens[:, None]], dim=1)
             for row, kind in zip(drafts.kinds, kinds, strict=True):
                 row.append(kind)
+        self.num_declined += min(max(tokens_left) - 1, max_drafts) > 0 and drafts.tokens.shape[1] == 0
         return drafts
+
+    def explanation(self) -> str:
+        """Say in one sentence why there were steps without drafts; empty if there were none."""
+        if not self.num_declined:
+            return ""
+        reason = "no head drafts, and there was nothing to copy"
+        if self.heads:
+            rate, cost = self.depth.first_draft()
+            reason = f"head 1's acceptance rate ({rate:.2f}) has to exceed its cost ({cost:.2f} forward passes)"
+        return f"{self.num_declined} forward passes had no drafts: {reason}."
 
     def products(self, num_tokens: int) -> AbstractContextManager:
         """Return the context for products with this number of vectors."""

@@ -18,9 +18,12 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
     ```
 
     gives the tokens and scores of `model.generate(**inputs, ensemble_lambda=0.4)`, for every decoding strategy:
-    `generate` only reads λ from the processor. A direct call `processor(input_ids, scores)` runs the model twice over
-    `input_ids`, which must have no padding, and adds the ensemble's change of the log-probabilities to `scores`, which
-    may be logits or log-probabilities.
+    `generate` only reads λ from the processor. Pass `ensemble_lambda` itself where you can. The processor is for code
+    that takes logits processors and nothing else, and for another model's `generate`, such as that of the stock class.
+
+    There, it is called directly: `processor(input_ids, scores)` runs the model twice over `input_ids`, without a
+    cache, and adds the ensemble's change of the log-probabilities to `scores`, which may be logits or
+    log-probabilities. Left padding is refused, as a processor gets no attention mask.
 
     Args:
         model (`PreTrainedModel`): A model with N-gram heads.
@@ -68,10 +71,27 @@ class NgramEnsembleLogitsProcessor(LogitsProcessor):
                 name: value.repeat_interleave(len(input_ids) // len(value), dim=0)
                 for name, value in self.encoder_inputs.items()
             }
+        else:
+            self._refuse_padding(input_ids)
         plain = self.model(**inputs, ensemble_lambda=0.0).logits[:, -1].log_softmax(-1)
         ensembled = self.model(**inputs, **self.ngram_ensemble).logits[:, -1].log_softmax(-1)
         # Adding the difference preserves the changes of other processors, forbidden tokens included.
         return scores + (ensembled - plain).to(scores.dtype)
+
+    def _refuse_padding(self, input_ids: torch.Tensor) -> None:
+        """Raise a `ValueError` for left-padded rows. One padding token in front of each may be the start token."""
+        config = self.model.generation_config
+        padding = config.eos_token_id if config.pad_token_id is None else config.pad_token_id
+        if padding is None:
+            return
+        lengths = (input_ids == torch.as_tensor(padding).flatten()[0]).long().cumprod(dim=1).sum(dim=1)
+        # Rows of nothing else were finished at once.
+        lengths = lengths[lengths < input_ids.shape[1]].tolist()
+        if lengths and max(lengths) > (min(lengths) == 1):
+            raise ValueError(
+                "`NgramEnsembleLogitsProcessor` was called with left-padded rows, and would read their padding as "
+                "text: pass `ensemble_lambda` to `generate` of the model with heads, or generate the rows one by one."
+            )
 
 
 def split_ensemble_processor(

@@ -107,6 +107,7 @@ class SpeculativeDecoding:
                 self._accept(outputs, drafts)
         finally:
             self.cache.release()
+        self.statistics.explanation = self.drafter.explanation()
         self.statistics.log()
         if self.streamer is not None:
             self.streamer.end()

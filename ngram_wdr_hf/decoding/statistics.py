@@ -37,8 +37,9 @@ class SpeculationStatistics:
         num_row_forwards (`int`): The same, each counted as often as it has unfinished rows.
         num_drafted (`list[int]`): Number of drafts at depth 1, 2, ...; depth 1 is the first after the next token.
         num_accepted (`list[int]`): Number of accepted drafts at each depth.
-        num_copied (`int`): Drafts by prompt lookup; all other drafts are the heads'.
-        num_copies_accepted (`int`): Accepted drafts by prompt lookup.
+        num_copied (`list[int]`): Those of `num_drafted` by prompt lookup; all others are the heads'.
+        num_copies_accepted (`list[int]`): Those of `num_accepted` by prompt lookup.
+        explanation (`str`): Why forward passes had no drafts although there was room for them; empty if none.
         trace (`list[list[TokenTrace]]`): For each batch row, where each of its generated tokens came from.
     """
 
@@ -47,8 +48,9 @@ class SpeculationStatistics:
     num_row_forwards: int = 0
     num_drafted: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
-    num_copied: int = 0
-    num_copies_accepted: int = 0
+    num_copied: list[int] = field(default_factory=list)
+    num_copies_accepted: list[int] = field(default_factory=list)
+    explanation: str = ""
     trace: list[list[TokenTrace]] = field(default_factory=list, repr=False)
 
     @property
@@ -64,20 +66,38 @@ class SpeculationStatistics:
     @property
     def acceptance_rate_per_position(self) -> list[float]:
         """The same at depth 1, 2, ... A draft after a rejected one is rejected."""
-        return [accepted / drafted for accepted, drafted in zip(self.num_accepted, self.num_drafted, strict=True)]
+        return _rates(self.num_accepted, self.num_drafted)
+
+    @property
+    def acceptance_rate_by_source(self) -> dict[str, list[float]]:
+        """The same for drafts by the `"heads"`, head n at depth n, and by prompt `"lookup"`; empty without drafts."""
+        heads = [
+            [number - copied for number, copied in zip(numbers, copies, strict=True)]
+            for numbers, copies in (
+                (self.num_accepted, self.num_copies_accepted),
+                (self.num_drafted, self.num_copied),
+            )
+        ]
+        return {"heads": _rates(*heads), "lookup": _rates(self.num_copies_accepted, self.num_copied)}
 
     def log(self) -> None:
         """Log the rates in one line, at the level of information."""
-        rates = ", ".join(f"{rate:.2f}" for rate in self.acceptance_rate_per_position) or "no drafts"
+        rates = {
+            source: ", ".join(f"{rate:.2f}" for rate in rates) or "no drafts"
+            for source, rates in self.acceptance_rate_by_source.items()
+        }
         logger.info(
             f"Speculative decoding: {self.num_tokens} tokens, mean acceptance length "
-            f"{self.mean_acceptance_length:.2f}, acceptance rate per position: {rates}"
+            f"{self.mean_acceptance_length:.2f}, acceptance rate per position: heads {rates['heads']}; prompt lookup "
+            f"{rates['lookup']}. {self.explanation}".rstrip()
         )
 
     def __add__(self, other: "SpeculationStatistics") -> "SpeculationStatistics":
         """Return the statistics of two calls together; the rows of the other one's trace come last."""
-        total = SpeculationStatistics(trace=self.trace + other.trace)
-        for name in vars(self).keys() - {"trace"}:
+        total = SpeculationStatistics(
+            trace=self.trace + other.trace, explanation=other.explanation or self.explanation
+        )
+        for name in vars(self).keys() - {"trace", "explanation"}:
             mine, others = getattr(self, name), getattr(other, name)
             is_list = isinstance(mine, list)
             setattr(total, name, list(map(sum, zip_longest(mine, others, fillvalue=0))) if is_list else mine + others)
@@ -108,15 +128,20 @@ class SpeculationStatistics:
                 continue
             pairs.append((token, LOOKUP_SOURCE if kind.is_lookup else i + 1))
             if i == len(self.num_drafted):
-                self.num_drafted.append(0)
-                self.num_accepted.append(0)
+                for numbers in (self.num_drafted, self.num_accepted, self.num_copied, self.num_copies_accepted):
+                    numbers.append(0)
             # Drafts after the end of a row do not count as accepted.
             is_accepted = i < min(num_accepted, len(tokens))
             self.num_drafted[i] += 1
             self.num_accepted[i] += is_accepted
-            self.num_copied += kind.is_lookup
-            self.num_copies_accepted += kind.is_lookup and is_accepted
+            self.num_copied[i] += kind.is_lookup
+            self.num_copies_accepted[i] += kind.is_lookup and is_accepted
         self.trace[row] += [TokenTrace(*pair) for pair in pairs[: min(num_accepted, len(tokens))]]
         if len(tokens) > num_accepted:
             others = tuple(pair for pair in pairs[num_accepted:] if pair[1] != MODEL_SOURCE)
             self.trace[row].append(TokenTrace(tokens[num_accepted], MODEL_SOURCE, others[:1], others[1:]))
+
+
+def _rates(accepted: Sequence[int], drafted: Sequence[int]) -> list[float]:
+    """Return the acceptance rates of the depths with drafts."""
+    return [num_accepted / number for num_accepted, number in zip(accepted, drafted, strict=True) if number]

@@ -47,9 +47,7 @@ class CheckpointMixin(Backbone):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike | None, *args, **kwargs) -> Self:
         check_fields_of_weights(cls.config_class, pretrained_model_name_or_path, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-        )
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
         if any(name.startswith("ngram_heads.") for name in info["missing_keys"]):
             model.name_or_path = call_for_heads(model.config)

@@ -14,8 +14,7 @@ class NgramSFTTrainer(SeparateClippingMixin, SFTTrainer):
     next-token NLL in evaluation. Instead of TRL's `entropy` and `mean_token_accuracy`, it logs the NLL of each depth,
     `next_word_loss`, `head_1_loss`, ..., averaged over the batches since the last log.
 
-    With `peft_config`, list the heads in `modules_to_save`, as `"ngram_heads.0"`, `"ngram_heads.1"`, ...; otherwise
-    PEFT freezes them.
+    A `peft_config` needs `modules_to_save=["ngram_heads"]`; otherwise PEFT freezes the heads.
     """
 
     def __init__(self, *args, **kwargs):

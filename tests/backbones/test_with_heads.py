@@ -97,7 +97,9 @@ def test_the_state_of_an_instance_is_kept():
     for name, parameter in ours.named_parameters():
         assert parameter.dtype == torch.float64 and parameter.requires_grad == ("layers.0" not in name)
     assert ours.training and ours.device == model.device
-    assert ours.name_or_path == ours.config.name_or_path == "somewhere"
+    # PEFT names the base of an adapter by the first: loaded from "somewhere", it would have no heads.
+    names = (ours.name_or_path, ours.config.name_or_path, with_ngram_heads(model, 1).name_or_path)
+    assert names == ("with_ngram_heads('somewhere', ngram_size=4)", "somewhere", "somewhere")
     assert ours.generation_config.to_dict() == model.generation_config.to_dict()
     assert ours.config._attn_implementation == "eager" != plain("Olmo2ForCausalLM").config._attn_implementation
     assert torch.equal(logits(ours.eval()), logits(model.eval()))

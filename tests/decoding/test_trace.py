@@ -8,7 +8,7 @@ from ngram_wdr_hf.decoding.draft_depth import DraftKind
 from ngram_wdr_hf.decoding.statistics import SpeculationStatistics, TokenTrace
 from tests.support.options import DRAFTS, END, NO_END, PAD
 from tests.support.side_by_side import generate
-from tests.support.tiny import model_of, prompts
+from tests.support.tiny import model_of, prompts, random_ids
 
 HEAD, COPY = DraftKind.of_head(0.5), DraftKind.of_lookup(2)
 
@@ -36,7 +36,7 @@ def check_trace(output, num_read: int, is_greedy: bool = True) -> Counter:
     num_accepted = sum(number for source, number in found.items() if source not in (0, "rejected", "dropped"))
     assert num_accepted == sum(counts.num_accepted)
     assert num_accepted + found[0] == counts.num_tokens
-    assert found[-1] == counts.num_copies_accepted
+    assert found[-1] == sum(counts.num_copies_accepted)
     # Drafts after the end of a row were neither rejected nor dropped.
     assert num_accepted + found["rejected"] + found["dropped"] <= sum(counts.num_drafted)
     # Every forward pass adds one token of the model, except where drafts end a row.
@@ -66,7 +66,7 @@ def test_trace_and_counts(name, batch_size, copied, options):
         assert sum(drafted) == sum(widths) - len(widths)
         # Each forward pass adds one token.
         assert counts.num_row_forwards + sum(accepted) == counts.num_tokens
-    assert (counts.num_copied > 0) == (copied > 0) or options.get("do_sample")
+    assert (sum(counts.num_copied) > 0) == (copied > 0) or options.get("do_sample")
     assert counts.mean_acceptance_length == counts.num_tokens / counts.num_row_forwards > 1
     assert counts.draft_acceptance_rate == sum(accepted) / sum(drafted)
     assert counts.acceptance_rate_per_position == [a / d for a, d in zip(accepted, drafted, strict=True)]
@@ -96,7 +96,25 @@ def test_steps_by_hand():
     first = [TokenTrace(4, -1), TokenTrace(3, 1), TokenTrace(0, 0), TokenTrace(2, 0), TokenTrace(6, 0)]
     second = [TokenTrace(7, 1), TokenTrace(8, 0, ((9, 2),), ((5, 3),))]
     second += [TokenTrace(1, -1), TokenTrace(2, -1), TokenTrace(3, 0)]
-    assert statistics == SpeculationStatistics(10, 0, 0, [4, 3, 1], [4, 1, 0], 3, 3, [first, second])
-    other = SpeculationStatistics(1, 1, 1, [1, 1, 1, 1], [0, 0, 0, 0], 3, 0, [[]])
-    both = SpeculationStatistics(11, 1, 1, [5, 4, 2, 1], [4, 1, 0, 0], 6, 3, [first, second, []])
+    rows, copies = [first, second], [[2, 1, 0], [2, 1, 0]]
+    assert statistics == SpeculationStatistics(10, 0, 0, [4, 3, 1], [4, 1, 0], *copies, trace=rows)
+    assert statistics.acceptance_rate_by_source == {"heads": [1.0, 0.0, 0.0], "lookup": [1.0, 1.0]}
+    other = SpeculationStatistics(1, 1, 1, [1, 1, 1, 1], [0] * 4, [1, 1, 1, 0], [0] * 4, "No drafts.", [[]])
+    copies = [[3, 2, 1, 0], [2, 1, 0, 0]]
+    both = SpeculationStatistics(11, 1, 1, [5, 4, 2, 1], [4, 1, 0, 0], *copies, "No drafts.", [*rows, []])
     assert statistics + other == both
+
+
+def test_why_there_are_no_drafts(caplog):
+    """Heads that do not pay make a few drafts and stop. The statistics say so, and count copies apart from them."""
+    model, ids = model_of("gpt2"), random_ids(1, 8)
+    options = {"max_new_tokens": 24, "eos_token_id": None, "use_mtp": True, "return_dict_in_generate": True}
+    with caplog.at_level("INFO", logger="ngram_wdr_hf"):
+        for threshold, words in ((1.0, "head 1's acceptance rate (0.30) has to exceed its cost (1.00 "), (0.0, "")):
+            drafts = {"draft_threshold": threshold, "prompt_lookup_num_tokens": 0}
+            found = model.generate(ids, **options, **drafts).speculation
+            assert (found.explanation == "") == (words == "") and words in found.explanation
+            assert found.acceptance_rate_by_source["lookup"] == [] and found.explanation in caplog.records[-1].message
+            assert bool(found.acceptance_rate_by_source["heads"]) == (words == "")
+    found = model.generate(ids, **options, num_assistant_tokens=0).speculation
+    assert found.acceptance_rate_by_source["heads"] == [] and "nothing to copy" in found.explanation

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, GPT2LMHeadModel
 
-from ngram_wdr_hf import NgramEnsembleLogitsProcessor, WDRNgramGPT2LMHeadModel, with_ngram_heads
+from ngram_wdr_hf import WDRNgramGPT2LMHeadModel, with_ngram_heads
 from ngram_wdr_hf.evaluation.models import load_checkpoint
 from tests.support.batches import VARIANTS, fit, padded
 from tests.support.checkpoints import (
@@ -220,48 +219,3 @@ def test_training_on_drops_the_ensemble(tmp_path):
         assert loaded.ngram_ensemble() == 0 and "ensemble_lambda" not in vars(loaded.generation_config)
     with raises_naming(ValueError, "`ngram_target=simple`", "`ngram_target=wdr`"):
         load_checkpoint(str(tmp_path), "causal", tokenizer, ngram_target="simple")
-
-
-LORA_TARGETS = {"gpt2": ["c_attn"], "marian": ["q_proj", "v_proj"], "t5": ["q", "v"]}
-TASKS = {"gpt2": "CAUSAL_LM", "marian": "SEQ_2_SEQ_LM", "t5": "SEQ_2_SEQ_LM"}
-
-
-@pytest.mark.parametrize("name", LORA_TARGETS)
-def test_adapters_train_with_the_heads(tmp_path, name):
-    """PEFT wraps the model: LoRA on the trunk, the heads trained in full, and the ensemble through the wrapper."""
-    start, wrapped, batch = make(name), make(name), padded(name)
-    config = LoraConfig(
-        task_type=TASKS[name],
-        target_modules=LORA_TARGETS[name],
-        modules_to_save=[f"ngram_heads.{n}" for n in range(3)],
-        init_lora_weights=False,
-        fan_in_fan_out=name == "gpt2",
-    )
-    model = get_peft_model(wrapped, config).train()
-    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
-    model(**batch).loss.backward()
-    optimizer.step()
-    model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(make(name), tmp_path)
-    processor = NgramEnsembleLogitsProcessor(model, 0.4)
-    options = {"input_ids": batch["input_ids"][:, :2], "max_new_tokens": 8, "num_beams": 3, "do_sample": False}
-    by_argument = model.eval().generate(ensemble_lambda=0.4, **options)
-    assert torch.equal(model.generate(logits_processor=[processor], **options), by_argument)
-    assert torch.equal(loaded.generate(ensemble_lambda=0.4, **options), by_argument)
-    merged = model.merge_and_unload()
-    assert torch.equal(merged.generate(ensemble_lambda=0.4, **options), by_argument)
-    before, adapted = dict(start.named_parameters()), tuple(f".{target}.weight" for target in LORA_TARGETS[name])
-    for key, value in merged.named_parameters():
-        assert torch.equal(value, before[key]) is not (key.endswith(adapted) or "ngram_heads" in key), key
-
-
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-@pytest.mark.parametrize("name", LORA_TARGETS)
-def test_adapters_of_the_output_embedding(name):
-    choices = [({"target_modules": [*LORA_TARGETS[name], "lm_head"]}, "`target_modules`")]
-    if name == "gpt2":
-        choices.append(({"trainable_token_indices": {"wte": [1, 2]}}, "`trainable_token_indices`"))
-    for options, field in choices:
-        config = LoraConfig(**{"target_modules": LORA_TARGETS[name], "fan_in_fan_out": name == "gpt2", **options})
-        with raises_naming(ValueError, field, "`modules_to_save`"):
-            get_peft_model(make(name).train(), config)(**padded(name))

@@ -279,3 +279,22 @@ def test_processor_called_by_hand(name):
 
 def test_several_threads_equal_one(name):
     assert_threads_change_nothing(make(name), 8, max_new_tokens=10)
+
+
+def test_processor_in_the_generation_of_a_stock_model():
+    """It is called directly there. Left padding is refused; rows that begin with a start token have none."""
+    model, ids = model_of("gpt2"), random_ids(2, 6)
+    stock = stock_twin(model, make_stock("gpt2", torch.float64))
+    processors = [NgramEnsembleLogitsProcessor(model, 0.4)]
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, ensemble_lambda=0.4, **options)
+    assert torch.equal(stock.generate(ids, logits_processor=processors, **options), expected)
+    assert not torch.equal(stock.generate(ids, **options), expected)
+    starts = torch.cat([torch.full((2, 1), PAD), ids], dim=1)
+    mask = torch.ones_like(starts)
+    stock.generate(starts, attention_mask=mask, logits_processor=processors, **options)
+    shorter, twice = starts.clone(), torch.cat([starts[:, :1], starts], dim=1)[:, :7]
+    shorter[0, 0] = 2
+    for padded in (shorter, twice, twice[:1]):
+        with raises_naming(ValueError, "left-padded", "`ensemble_lambda`"):
+            stock.generate(padded, attention_mask=mask[: len(padded)], logits_processor=processors, **options)

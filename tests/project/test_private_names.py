@@ -22,6 +22,7 @@ NAMES = {
     "datasets.fingerprint": "Hasher",
     "evaluate.module": "_compute _info",
     "torch._dynamo": "_dynamo mark_static_address",
+    "torch.nn.modules.module": "_load_from_state_dict",
     "transformers.activations": "ACT2FN",
     "transformers.cache_utils": "_layer_type _quantize activate_past_recording crop get_mask_sizes lazy_initialization"
     " DynamicSlidingWindowLayer StaticSlidingWindowLayer",

@@ -39,7 +39,7 @@ def use_named_classes(prompt: torch.Tensor, embeddings: torch.Tensor) -> None:
     assert_type(model.config, WDRNgramConfig)
     # Fields of the backbone and of the heads.
     assert_type(model.config.n_embd, int)
-    assert_type(model.ngram_heads, torch.nn.ModuleList)
+    assert_type(len(model.ngram_heads), int)
     assert_type(model.config.draft_vocab_size, int | None)
     model.generate(prompt, use_mtp=True, ensemble_lambda=0.4, max_new_tokens=8)
     NgramEnsembleLogitsProcessor(model, 0.4)
