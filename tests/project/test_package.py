@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 import ngram_wdr_hf
 from ngram_wdr_hf.version import __version__
 from tests.support.processes import ROOT, run_python
+from tests.versions import VERSIONS
 
 
 def read(name: str) -> str:
@@ -53,7 +54,7 @@ def test_import_costs_no_more_than_what_is_used():
 
 
 def test_public_names():
-    assert set(ngram_wdr_hf.__all__) <= set(dir(ngram_wdr_hf))
+    assert dir(ngram_wdr_hf) == sorted(ngram_wdr_hf.__all__)
     for name in ngram_wdr_hf.__all__:
         assert name == "__version__" or getattr(ngram_wdr_hf, name).__name__ == name
     assert ngram_wdr_hf.metrics.__name__ == "ngram_wdr_hf.metrics"
@@ -71,7 +72,7 @@ def test_commands_agree():
 
 
 def test_versions_agree():
-    """Those of the citation, of the changelog, of pre-commit and of the pinned packages."""
+    """Those of the citation, of the changelog, of pre-commit, of the pinned packages, and the versions to test."""
     citation = yaml.safe_load(read("CITATION.cff"))
     assert citation["version"] == __version__
     assert f"\n## [{__version__}] - {citation['date-released']}\n" in read("CHANGELOG.md")
@@ -81,3 +82,8 @@ def test_versions_agree():
     for requirement in map(Requirement, requirements):
         if requirement.name != PROJECT["name"]:
             assert requirement.specifier.contains(PINS[requirement.name]), requirement
+    assert f"transformers>={VERSIONS[0]}" in PROJECT["dependencies"] and PINS["transformers"] in VERSIONS
+    assert f'"{VERSIONS[0]} {VERSIONS[-1]}"' in read(".github/workflows/tests.yml")
+    weekly = yaml.safe_load(read(".github/workflows/weekly.yml"))["jobs"]["versions"]
+    assert weekly["strategy"]["matrix"]["version"] == [*VERSIONS[:-1]]
+    assert weekly["steps"][-1]["run"].endswith(f" {VERSIONS[-1]}")
