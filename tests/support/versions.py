@@ -23,6 +23,9 @@ MENDED = {
             *("test_card_and_saved_generation", "test_the_papers_backbones[tiny-rf-"),
         ),
         "a UMT5 sees the tokens that it has to predict": ("[UMT5ForConditionalGeneration]",),
+        "the Auto classes load an adapter without its `modules_to_save`, and report them as missing": (
+            *("test_adapter_on_a_saved_base_with_heads[auto]", "test_adapter_on_a_saved_base_with_heads[pipeline]"),
+        ),
         "layer types of a saved Lfm2 are renamed": ("test_checkpoint[Lfm2ForCausalLM]",),
     },
     "5.21": {
