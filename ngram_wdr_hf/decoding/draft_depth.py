@@ -45,7 +45,7 @@ class Costs(NamedTuple):
 
 class DraftCosts:
     """
-    The costs of drafting with the first `num_heads` heads of a model, from `draft_vocab_size` tokens, at most
+    The costs of drafting with these `heads` of a model, one per depth, from `draft_vocab_size` tokens, at most
     `max_drafts` per row. A given `threshold` is the cost of a head's draft, half of it for running the head.
     `cache_bytes` is the size of the cache per token of a row, once it is known.
     """
@@ -54,7 +54,7 @@ class DraftCosts:
         self,
         model: PreTrainedModel,
         generation_config: GenerationConfig,
-        num_heads: int,
+        heads: Sequence[nn.Module],
         max_drafts: int,
         draft_vocab_size: int,
         threshold: float | None = None,
@@ -68,7 +68,6 @@ class DraftCosts:
         # The layers are the longest list of modules. Each is an attention and an MLP.
         self.num_calls = 2 * max((len(module) for module in modules if isinstance(module, nn.ModuleList)), default=1)
         shortlist_bytes = _bytes_of([output]) * draft_vocab_size / model.ngram_vocab_size
-        heads = model.ngram_head_list[:num_heads]
         self.head_bytes = [_bytes_of(head.parameters()) + shortlist_bytes for head in heads]
         # In greedy search, choosing a token costs little.
         sorts = (generation_config.top_p or 1.0) < 1.0 or generation_config.min_p is not None

@@ -17,6 +17,9 @@ from .draft_depth import DraftCosts, DraftDepth, DraftKind
 from .prompt_lookup import PromptLookup, PromptMatch
 from .row_texts import RowTexts
 
+# The default limit of drafts by a shared head, which has no largest depth; that of prompt lookup, too.
+MAX_DRAFTS = 8
+
 
 @dataclass
 class DraftOptions:
@@ -71,7 +74,11 @@ class Drafter:
         self.model = model
         self.samples = bool(generation_config.do_sample)
         self.heads = model.ngram_head_list[: options.num_assistant_tokens]
-        self.max_copied = 8 if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
+        if model.ngram_shares_head:
+            # There is no largest depth.
+            depth = options.num_assistant_tokens
+            self.heads = self.heads[:1] * (max(model.config.ngram_size - 1, MAX_DRAFTS) if depth is None else depth)
+        self.max_copied = MAX_DRAFTS if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
         self.max_match = options.max_matching_ngram_size or 3
         self.lookups = defaultdict(partial(PromptLookup, self.max_match))
         self.vocabulary = model.ngram_draft_vocabulary(options.draft_vocab_size)
@@ -84,7 +91,7 @@ class Drafter:
         draft_vocab_size = model.ngram_vocab_size if self.shortlist is None else len(self.vocabulary)
         max_drafts = max(len(self.heads), self.max_copied)
         self.costs = DraftCosts(
-            model, generation_config, len(self.heads), max_drafts, draft_vocab_size, options.draft_threshold
+            model, generation_config, self.heads, max_drafts, draft_vocab_size, options.draft_threshold
         )
         self.depth = DraftDepth(self.costs)
         self.num_declined = 0  # steps without drafts, although there was room for them
@@ -116,8 +123,11 @@ class Drafter:
                 embeddings = target_embeddings(self.model, last_tokens.to(hidden_states.device))
                 if embeddings is not None:
                     neighbors.insert(0, embeddings)
+                head = self.heads[depth]
                 with self.products(len(next_tokens)):
-                    logits = self._logits(self.heads[depth].predict(hidden_states, neighbors)).to(next_tokens.device)
+                    if neighbors:
+                        hidden_states = head.advance(hidden_states, neighbors[0])
+                    logits = self._logits(head.predict(hidden_states, neighbors)).to(next_tokens.device)
                 probabilities = self._process(text, logits, drafts.tokens).softmax(dim=-1)
                 confidences, choice = probabilities.max(dim=-1)
                 heads = map(DraftKind.of_head, confidences.tolist())

@@ -14,7 +14,7 @@ from .typing_bases import BackboneConfig
 
 CHOICES = {
     "ngram_target": ("wdr", "simple"),
-    "ngram_head_reads": ("hidden", "hidden+tokens"),
+    "ngram_head_reads": ("hidden", "hidden+tokens", "previous+token"),
     "head_loss_tokens": ("all", "draft"),
     "ngram_head_activation": ACT2FN,
 }
@@ -57,7 +57,9 @@ class NgramConfigMixin(BackboneConfig):
             but only good for drafting: the ensemble needs probabilities of all tokens.
         ngram_head_reads (`str`, *optional*, defaults to `"hidden"`):
             What head n reads: `"hidden"`, the hidden state, as in the paper; `"hidden+tokens"`, also the n tokens
-            before the predicted one.
+            before the predicted one; `"previous+token"`, the output of head n - 1 and the token before the predicted
+            one. All depths share one head then, `z_n = z_{n-1} + MLP([z_{n-1}; e(x_{t+n})])` with `z_0 = h_t`, and
+            there is no largest depth for drafts.
         ensemble_weights (`Sequence[float]`, *optional*):
             The N weights of the ensemble `w_0 h + sum_n w_n ê_n`, instead of a λ. See [`fit_ensemble`].
         draft_by_default (`bool`, *optional*, defaults to `False`):
@@ -116,7 +118,7 @@ class NgramConfigMixin(BackboneConfig):
     @property
     def ngram_needs_tokens(self) -> bool:
         """Whether the heads need the tokens before the predicted one: WDR heads do, and heads that read tokens."""
-        return self.ngram_size > 1 and (self.ngram_target == "wdr" or self.ngram_head_reads == "hidden+tokens")
+        return self.ngram_size > 1 and (self.ngram_target == "wdr" or self.ngram_head_reads != "hidden")
 
     def __post_init__(self, **kwargs):
         refuse_misspelt(kwargs, self._ngram_fields())

@@ -21,11 +21,21 @@ class NgramHead(nn.Module):
     parameters, or with `expansion` times that width between them. It maps hidden states `(..., d)` to word differences
     or, with the target `"simple"`, to embeddings. A head that also reads the n tokens before the predicted one has
     more inputs, and adds its output to the hidden state.
+
+    A shared head is that of all depths: it reads one token, and depth n applies it to its own output at depth n - 1.
     """
 
-    def __init__(self, width: int, activation: str, target: str = "wdr", num_tokens_read: int = 0, expansion: int = 1):
+    def __init__(
+        self,
+        width: int,
+        activation: str,
+        target: str = "wdr",
+        num_tokens_read: int = 0,
+        expansion: int = 1,
+        is_shared: bool = False,
+    ):
         super().__init__()
-        self.target = target
+        self.target, self.is_shared = target, is_shared
         self.num_tokens_read = num_tokens_read
         self.fc_in = nn.Linear(width * (1 + num_tokens_read), width * expansion)
         self.activation = ACT2FN[activation]
@@ -43,18 +53,26 @@ class NgramHead(nn.Module):
 
     def predict(self, hidden_states: torch.Tensor, neighbors: Sequence[torch.Tensor]) -> torch.Tensor:
         """
-        Return the predicted embedding `ê`, `(..., d)`, from hidden states of that shape. The `neighbors`, n tensors of
-        it, are the output embeddings of the n tokens next to the predicted one, nearest first.
+        Return the predicted embedding `ê`, `(..., d)`, from hidden states of that shape, those of `advance` for a
+        shared head. The `neighbors`, n tensors of it, are the output embeddings of the n tokens next to the predicted
+        one, nearest first.
         """
         # Accelerate may have placed a head on another device.
-        prediction = self(hidden_states, neighbors).to(hidden_states.device)
+        prediction = hidden_states if self.is_shared else self(hidden_states, neighbors).to(hidden_states.device)
         return prediction + conjugate_of(neighbors) if self.target == "wdr" else prediction
+
+    def advance(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """
+        Return the states that depth n predicts from, `(..., d)`: those of depth n - 1, unless the head is shared. Then
+        it reads them, and the output embeddings of the last tokens, of the same shape.
+        """
+        return self(states, [tokens]).to(states.device) if self.is_shared else states
 
 
 class NgramHeads(nn.Sequential):
     """
-    The N - 1 heads: `heads[n - 1]` is head n. Each is called by itself; this is no `nn.ModuleList` because PEFT does
-    not train one.
+    The N - 1 heads: `heads[n - 1]` is head n; one if it is shared. Each is called by itself; this is no
+    `nn.ModuleList` because PEFT does not train one.
     """
 
     @property
@@ -121,6 +139,8 @@ class NgramPredictions:
         for n, head in enumerate(heads, start=1):
             end = max(length - n, 0)
             count = min(kept, end)
+            if embeddings is not None:
+                states = head.advance(states[:, :end], embeddings[:, n:])
             head_inputs = states[:, end - count : end]
             # The tokens x[t-n+1..t] are known at position t.
             neighbors = []

@@ -68,18 +68,25 @@ class NgramHeadsMixin(CheckpointMixin):
         """Create `ngram_heads`: N - 1 heads, as wide as the output embedding."""
         config, width = self.config, self.get_output_embeddings().weight.shape[1]
         self.ngram_needs_tokens = config.ngram_needs_tokens
-        reads_tokens = config.ngram_head_reads == "hidden+tokens"
+        reads_tokens = config.ngram_head_reads != "hidden"
         options = (config.ngram_head_activation, config.ngram_target)
+        numbers = range(1, config.ngram_size)
         heads = (
-            NgramHead(width, *options, n if reads_tokens else 0, config.ngram_head_expansion)
-            for n in range(1, config.ngram_size)
+            NgramHead(width, *options, n if reads_tokens else 0, config.ngram_head_expansion, self.ngram_shares_head)
+            for n in (numbers[:1] if self.ngram_shares_head else numbers)
         )
         self.ngram_heads = NgramHeads(*heads)
 
     @property
     def ngram_head_list(self) -> list[NgramHead]:
-        """The N - 1 heads. Where PEFT has wrapped `ngram_heads` to train them, those of the active adapter."""
-        return list(self.ngram_heads.active)
+        """The heads of all N - 1 depths. Where PEFT trains `ngram_heads`, those of the active adapter."""
+        heads = list(self.ngram_heads.active)
+        return heads * (self.config.ngram_size - 1) if self.ngram_shares_head else heads
+
+    @property
+    def ngram_shares_head(self) -> bool:
+        """Whether all depths share one head, which is applied to its own output."""
+        return self.config.ngram_head_reads == "previous+token"
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -93,7 +100,7 @@ class NgramHeadsMixin(CheckpointMixin):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        count = self.config.ngram_size - 1
+        count = len(self.ngram_heads.active)
         if any(name.startswith(f"{prefix}ngram_heads.{count}.") for name in state_dict):
             warnings.warn(MORE_HEADS.format(count), stacklevel=2)
 

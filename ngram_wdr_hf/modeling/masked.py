@@ -39,6 +39,7 @@ class NgramMaskedConfigMixin(NgramConfigMixin):
             raise ValueError(f"`ngram_target` must be 'wdr' for a masked language model, got {self.ngram_target!r}.")
         given = {name: getattr(self, name) for name in ("ensemble_lambda", "ensemble_weights", "draft_vocab_size")}
         given["head_loss_tokens='draft'"] = self.head_loss_tokens == "draft"
+        given["ngram_head_reads='previous+token'"] = self.ngram_head_reads == "previous+token"
         given["is_decoder=True"] = getattr(self, "is_decoder", False)
         for name in filter(given.get, given):
             raise ValueError(f"`{name}` cannot be used with masked language models: remove it.")

@@ -133,7 +133,7 @@ def large_model():
 
 def costs_of(model, draft_vocab_size=None, device="cpu", **options) -> DraftCosts:
     config = GenerationConfig(**{"do_sample": False, **options})
-    costs = DraftCosts(model, config, 3, 8, draft_vocab_size or model.ngram_vocab_size)
+    costs = DraftCosts(model, config, model.ngram_head_list, 8, draft_vocab_size or model.ngram_vocab_size)
     costs.device = device
     return costs
 
@@ -169,14 +169,15 @@ def test_costs_grow_with_sizes():
     assert costs.heads[0] < sampling.heads[0] < sorting.heads[0]
     assert costs.checks[1] < sampling.checks[1] < sorting.checks[1]
     # On an accelerator, a pass over a few tokens costs hardly more than one.
-    assert DraftCosts(large, GenerationConfig(), 3, 8, 6000).device == "other"
+    assert DraftCosts(large, GenerationConfig(), [], 8, 6000).device == "other"
     assert costs_of(large, 6000, "other").at(1, 0).checks[8] < 0.05
 
 
 def test_given_costs():
-    costs = DraftCosts(tiny_model(), GenerationConfig(), 2, 4, 10, threshold=0.5).at(3, 100)
+    tiny = tiny_model()
+    costs = DraftCosts(tiny, GenerationConfig(), tiny.ngram_head_list[:2], 4, 10, threshold=0.5).at(3, 100)
     assert costs == ([0.25, 0.25], [0, 0.25, 0.5, 0.75, 1.0])
     # Drafts that cost nothing are made however often they were wrong; those of a whole forward pass are not.
     for threshold, depth in ((0.0, 3), (1.0, 0)):
-        rule = DraftDepth(DraftCosts(tiny_model(), GenerationConfig(), 3, 8, 10, threshold=threshold))
+        rule = DraftDepth(DraftCosts(tiny, GenerationConfig(), tiny.ngram_head_list, 8, 10, threshold=threshold))
         assert [step(rule, UNSURE, 0)[0] for _ in range(100)] == [depth] * 100

@@ -14,13 +14,14 @@ from tests.support.trained import POSITIONS, Language, pad, trained_model, train
 START, LONGEST_PROMPT = 1, 12
 # Trained models: the kind, N for GPT-2, and the target of the heads.
 KINDS = [("gpt2", 5, "wdr"), ("marian", None, "wdr"), ("bart", None, "wdr"), ("t5", None, "wdr")]
-CASES = [("gpt2", 2, "simple"), ("gpt2", 3, "simple"), ("marian", None, "simple"), ("t5", None, "simple")]
+SHARED = ("gpt2", 4, "simple", "previous+token")
+CASES = [SHARED, ("gpt2", 2, "simple"), ("gpt2", 3, "simple"), ("marian", None, "simple"), ("t5", None, "simple")]
 BATCH_SIZES = (2, 16, 1, 13, 1, 16)
 
 
 def trained(kind: tuple[str, int | None, str]):
-    name, size, target = kind
-    return trained_model(size, target) if name == "gpt2" else trained_seq2seq(name, target)
+    name, size, target, *reads = kind
+    return trained_model(size, target, *reads) if name == "gpt2" else trained_seq2seq(name, target)
 
 
 def batch(kind: tuple[str, int | None, str], count: int, seed: int) -> dict[str, torch.Tensor]:
@@ -158,6 +159,15 @@ def test_fewer_heads(num_assistant_tokens, ensemble_lambda):
         counts = output.speculation
         assert len(counts.num_drafted) == depth
         assert num_assistant_tokens or sum(counts.num_copied) == sum(counts.num_drafted)
+
+
+def test_a_shared_head_drafts_deeper_than_it_was_trained(ensemble_lambda):
+    model, inputs = trained(SHARED), batch(SHARED, 8, seed=62)
+    for number, depth in ((None, 8), (0, 0), (2, 2), (11, 11)):
+        way = {"num_assistant_tokens": number, "max_new_tokens": 16, "ensemble_lambda": ensemble_lambda}
+        (output,) = assert_same_text(model, inputs, "heads only, always", **way)
+        counts = output.speculation
+        assert len(counts.num_drafted) == depth and (depth < 8 or sum(counts.num_accepted[4:]) > 0)
 
 
 def test_end_token_among_the_drafts(ensemble_lambda):

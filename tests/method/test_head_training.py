@@ -23,10 +23,12 @@ def test_gradient_share(gradient, smoothing, name):
 
 
 @pytest.mark.parametrize("target", ["wdr", "simple"])
+@pytest.mark.parametrize("reads", ["hidden+tokens", "previous+token"])
 @pytest.mark.parametrize("fields", [{}, {"head_gradient": 0.3}, {**FREE, "tie_word_embeddings": False}])
 @pytest.mark.parametrize("name", ["holes", "left padding", "packed", "shorter than N"])
-def test_heads_that_read_tokens(name, fields, target):
-    model = tiny_model(torch.float64, ngram_target=target, ngram_head_reads="hidden+tokens", **fields)
+def test_heads_that_read_tokens(name, fields, reads, target):
+    model = tiny_model(torch.float64, ngram_target=target, ngram_head_reads=reads, **fields)
+    assert len(model.ngram_heads) == (1 if reads == "previous+token" else 3)
     assert_loss_matches(model, BATCHES[name])
 
 
@@ -61,7 +63,7 @@ def test_free_heads_leave_the_model_alone(smoothing, tied):
     """With γ = 0, loss and gradients of the trunk are those of the plain model, bit for bit."""
     fields = {"label_smoothing": smoothing, "tie_word_embeddings": tied}
     plain = tiny_model(torch.float32, ngram_size=1, **fields).train()
-    for reads in ("hidden", "hidden+tokens"):
+    for reads in ("hidden", "hidden+tokens", "previous+token"):
         model = tiny_model(torch.float32, **fields, **FREE, ngram_head_reads=reads).train()
         model.load_state_dict(plain.state_dict(), strict=False)
         for batch in (BATCHES["holes"], BATCHES["right padding"]):

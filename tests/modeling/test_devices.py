@@ -35,7 +35,7 @@ def on_two_devices(monkeypatch):
 
 @pytest.mark.parametrize("ensemble_lambda", [0.0, 0.4])
 @pytest.mark.parametrize("labels", [None, random_ids(2, 9)], ids=["no labels", "labels"])
-@pytest.mark.parametrize("target, reads", [("wdr", "hidden"), ("simple", "hidden+tokens")])
+@pytest.mark.parametrize("target, reads", [("wdr", "hidden"), ("simple", "hidden+tokens"), ("wdr", "previous+token")])
 def test_evaluation(on_two_devices, target, reads, labels, ensemble_lambda):
     fields = {"tie_word_embeddings": False, "ngram_target": target, "ngram_head_reads": reads}
     model, ids = on_two_devices(tiny_model(**fields)), random_ids(2, 9)

@@ -17,7 +17,7 @@ LAMBDA = 0.4
 SAME_AS_LAMBDA = [1 - LAMBDA] + [LAMBDA / 3] * 3
 
 
-@pytest.mark.parametrize("reads", ["hidden", "hidden+tokens"])
+@pytest.mark.parametrize("reads", ["hidden", "hidden+tokens", "previous+token"])
 @torch.no_grad()
 def test_logits(target, reads):
     model, ids = model_of("gpt2", ngram_target=target, ngram_head_reads=reads), random_ids(2, 7)

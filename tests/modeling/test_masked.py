@@ -82,6 +82,7 @@ def test_embeddings_instead_of_ids():
         ("ensemble_lambda", 0.4),
         ("draft_vocab_size", 9),
         ("head_loss_tokens", "draft"),
+        ("ngram_head_reads", "previous+token"),
         ("is_decoder", True),
     ],
 )

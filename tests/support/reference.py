@@ -67,15 +67,22 @@ def scale_gradient(tensor, factor):
 
 def head_prediction(model, hidden, input_ids, b, t, n, detach=True):
     """Return head n's prediction ê of token t+1+n, from position t of row b."""
-    head, state = model.ngram_heads[n - 1], scale_gradient(hidden[b, t], model.config.head_gradient)
+    is_shared = model.config.ngram_head_reads == "previous+token"
+    head, state = (
+        model.ngram_heads[0 if is_shared else n - 1],
+        scale_gradient(hidden[b, t], model.config.head_gradient),
+    )
     known = [model.get_output_embeddings().weight[token] for token in input_ids[b, t + 1 : t + 1 + n]]
     known = [embedding.detach() if detach else embedding for embedding in known]
     if model.config.ngram_head_reads == "hidden":
         prediction = head.fc_out(head.activation(head.fc_in(state)))
     else:
-        size = state.detach().norm()
-        inputs = torch.cat([state, *(embedding / embedding.norm() * size for embedding in known)])
-        prediction = state + head.fc_out(head.activation(head.fc_in(inputs)))
+        # A shared head is applied n times, to one more token each time; any other once, to all of them.
+        prediction = state
+        for tokens in [[token] for token in known] if is_shared else [known]:
+            size = prediction.detach().norm()
+            inputs = torch.cat([prediction, *(embedding / embedding.norm() * size for embedding in tokens)])
+            prediction = prediction + head.fc_out(head.activation(head.fc_in(inputs)))
     return prediction + extrapolation(torch.stack(known)) if model.config.ngram_target == "wdr" else prediction
 
 

@@ -76,11 +76,10 @@ def fit(model: PreTrainedModel, batch: Callable[[], dict[str, torch.Tensor]], st
 
 
 @cache
-def trained_model(ngram_size: int, ngram_target: str) -> WDRNgramGPT2LMHeadModel:
+def trained_model(ngram_size: int, ngram_target: str, reads: str = "hidden") -> WDRNgramGPT2LMHeadModel:
     """Train a GPT-2 on texts of a `Language`."""
-    model = tiny_model(
-        ngram_size=ngram_size, ngram_target=ngram_target, n_embd=WIDTH, n_positions=POSITIONS, initializer_range=0.1
-    )
+    heads = {"ngram_size": ngram_size, "ngram_target": ngram_target, "ngram_head_reads": reads}
+    model = tiny_model(**heads, n_embd=WIDTH, n_positions=POSITIONS, initializer_range=0.1)
     language = Language(seed=1)
     texts = torch.stack([language.text(32) for _ in range(512)])
 
