@@ -69,6 +69,9 @@ class ClmOptions(TextOptions, EnsembleOptions):
     self_generated_length: int = HfArg(default=256, help="Maximum number of new tokens per row of such text.")
     self_generated_temperature: float = HfArg(default=0.7, help="Its temperature of sampling; 0 is greedy search.")
     self_generated_batch_size: int = HfArg(default=32, help="Number of rows that are written at the same time.")
+    server: str | None = optional(
+        "URL of an OpenAI-style server of the checkpoint that writes this text, such as http://localhost:8000."
+    )
     cache_hidden_states: bool = HfArg(
         default=False, help="With `--train_mode heads`, learn the model's own next tokens, from hidden states on disk."
     )
@@ -83,6 +86,8 @@ class ClmOptions(TextOptions, EnsembleOptions):
         self.check_at_least(0, "sample_tokens", "self_generated_temperature")
         if self.self_generated is None and self.prompt_file:
             raise InputError("`--prompt_file` needs `--self_generated TOKENS`: say how much text to write.")
+        if self.self_generated is None and self.server:
+            raise InputError("`--server` needs `--self_generated TOKENS`: say how much text to write.")
         if self.streaming and (self.self_generated or self.cache_hidden_states):
             raise InputError("`--self_generated` and `--cache_hidden_states` do not work with `--streaming`.")
 

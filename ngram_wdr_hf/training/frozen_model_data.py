@@ -23,6 +23,7 @@ from ..evaluation.models import max_positions
 from ..evaluation.scores import evaluating
 from ..method.logits import LogitLayer
 from .run_folder import RunFolder
+from .server_text import write_by_server
 from .trainer import to_device
 
 # Tokens of a row that a model writes, its prompt included.
@@ -43,7 +44,8 @@ def own_rows(
     if training.do_train and total_length(store.rows) < options.self_generated:
         folder.begin(tokenizer)
         lines = [line for line in read_lines(options.prompt_file or []) if line.strip()]
-        _write_rows(to_device(model, training), encode_prompts(lines, tokenizer), store, options, training)
+        prompts = encode_prompts(lines, tokenizer)
+        _write_rows(to_device(model, training), tokenizer, prompts, store, options, training)
     rows = store.limit(options.self_generated).rows
     if not options.validates_on_own_text:
         return {"train": rows}
@@ -67,15 +69,27 @@ def encode_prompts(lines: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def _write_rows(
-    model: PreTrainedModel, prompts: list[list[int]], store: RowStore, options: Any, training: TrainingArguments
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    store: RowStore,
+    options: Any,
+    training: TrainingArguments,
 ) -> None:
-    """Let the model continue prompts, part by part. An interrupted call is continued, token for token, by the next."""
+    """
+    Let the model or its server continue prompts, part by part. An interrupted call is continued by the next; without a
+    server, token for token.
+    """
     amount, size = options.self_generated, options.self_generated_batch_size
     # Room for an answer.
     longest = min(max_positions(model) or LONGEST_ROW, LONGEST_ROW)
     prompts = [prompt[-max(longest // 2, longest - options.self_generated_length) :] for prompt in prompts]
     done, is_silent = total_length(store.rows), training.disable_tqdm or training.process_index > 0
     bar = tqdm(total=amount, initial=done, desc="The model writes its text", unit=" tokens", disable=is_silent)
+    if options.server is not None:
+        with bar:
+            write_by_server(model, tokenizer, prompts, store, options, training.seed, bar)
+        return
     _keep_freed_memory()
     with evaluating(model), torch.random.fork_rng(), bar:
         while total_length(store.rows) < amount:

@@ -31,7 +31,7 @@ LEFT_OVER = (".", "evaluation.", "tokenizer", "special_tokens_map", "vocab")
 NOT_SETTINGS = re.compile(
     "(accelerator|dataloader_[np]|ddp|deepspeed|fsdp|hub|log).*|compare|disable_tqdm|do_train|gradient_diversity_steps|"
     "greater_is_better|length_penalty|num_(beams|examples|workers)|output_dir|per_device_eval_batch_size|prompt|"
-    "push_to_hub|report_to|resume_from_checkpoint|run_name|sample_tokens|save_total_limit|translate|use_(cpu|mtp)"
+    "push_to_hub|report_to|resume_from_checkpoint|run_name|sample_tokens|server|save_total_limit|translate|use_(cpu|mtp)"
 )
 
 
