@@ -109,10 +109,13 @@ def write_by_server(
                     if len(rows) >= ROWS_PER_PART:
                         store.append(rows)
                         rows = []
+            except InputError:
+                # Other requests may be answered still.
+                rows += [row for row in await asyncio.gather(*requests, return_exceptions=True) if type(row) is list]
+                raise
             finally:
                 for task in requests:
                     task.cancel()
-                await asyncio.gather(*requests, return_exceptions=True)
                 if rows:
                     store.append(rows)
 
