@@ -17,6 +17,7 @@ COMMANDS = {
     "mlm": ("training.mlm:main", "train and evaluate a masked language model with heads"),
     "glue": ("training.glue:main", "fine-tune a checkpoint on tasks of GLUE"),
     "report": ("analysis.__main__:main", "analyze a trained run and write an HTML report"),
+    "export": ("engines.export:main", "write the heads of a checkpoint for an inference engine (vLLM)"),
     "serve": ("cli:serve", "serve a checkpoint with an OpenAI-style API"),
 }
 

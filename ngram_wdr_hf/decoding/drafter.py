@@ -73,11 +73,10 @@ class Drafter:
     def __init__(self, model, generation_config: GenerationConfig, options: DraftOptions):
         self.model = model
         self.samples = bool(generation_config.do_sample)
-        self.heads = model.ngram_head_list[: options.num_assistant_tokens]
-        if model.ngram_shares_head:
-            # There is no largest depth.
-            depth = options.num_assistant_tokens
-            self.heads = self.heads[:1] * (max(model.config.ngram_size - 1, MAX_DRAFTS) if depth is None else depth)
+        # A shared head has no largest depth.
+        depth = options.num_assistant_tokens
+        largest = max(model.config.ngram_size - 1, MAX_DRAFTS)
+        self.heads = model.ngram_heads.active.by_depth(largest if depth is None else depth)
         self.max_copied = MAX_DRAFTS if options.prompt_lookup_num_tokens is None else options.prompt_lookup_num_tokens
         self.max_match = options.max_matching_ngram_size or 3
         self.lookups = defaultdict(partial(PromptLookup, self.max_match))

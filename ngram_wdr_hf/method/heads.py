@@ -75,6 +75,25 @@ class NgramHeads(nn.Sequential):
     `nn.ModuleList` because PEFT does not train one.
     """
 
+    @classmethod
+    def of(cls, config: Any, width: int) -> "NgramHeads":
+        """Return new heads for the N-gram fields of `config`, as wide as the output embedding."""
+        numbers, is_shared = range(1, config.ngram_size), config.ngram_head_reads == "previous+token"
+        reads_tokens, options = (
+            config.ngram_head_reads != "hidden",
+            (config.ngram_head_activation, config.ngram_target),
+        )
+        heads = (
+            NgramHead(width, *options, n * reads_tokens, config.ngram_head_expansion, is_shared)
+            for n in (numbers[:1] if is_shared else numbers)
+        )
+        return cls(*heads)
+
+    def by_depth(self, depth: int) -> list[NgramHead]:
+        """Return the heads of the first `depth` depths, or of all that there are; a shared head is that of any."""
+        heads = list(self)
+        return heads * depth if heads and heads[0].is_shared else heads[:depth]
+
     @property
     def active(self) -> "NgramHeads":
         """This module. PEFT's wrapper around a trained module hands on its attributes, and so this leads through."""

@@ -66,27 +66,13 @@ class NgramHeadsMixin(CheckpointMixin):
 
     def _ngram_add_heads(self) -> None:
         """Create `ngram_heads`: N - 1 heads, as wide as the output embedding."""
-        config, width = self.config, self.get_output_embeddings().weight.shape[1]
-        self.ngram_needs_tokens = config.ngram_needs_tokens
-        reads_tokens = config.ngram_head_reads != "hidden"
-        options = (config.ngram_head_activation, config.ngram_target)
-        numbers = range(1, config.ngram_size)
-        heads = (
-            NgramHead(width, *options, n if reads_tokens else 0, config.ngram_head_expansion, self.ngram_shares_head)
-            for n in (numbers[:1] if self.ngram_shares_head else numbers)
-        )
-        self.ngram_heads = NgramHeads(*heads)
+        self.ngram_needs_tokens = self.config.ngram_needs_tokens
+        self.ngram_heads = NgramHeads.of(self.config, self.get_output_embeddings().weight.shape[1])
 
     @property
     def ngram_head_list(self) -> list[NgramHead]:
         """The heads of all N - 1 depths. Where PEFT trains `ngram_heads`, those of the active adapter."""
-        heads = list(self.ngram_heads.active)
-        return heads * (self.config.ngram_size - 1) if self.ngram_shares_head else heads
-
-    @property
-    def ngram_shares_head(self) -> bool:
-        """Whether all depths share one head, which is applied to its own output."""
-        return self.config.ngram_head_reads == "previous+token"
+        return self.ngram_heads.active.by_depth(self.config.ngram_size - 1)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -10,7 +10,8 @@ import ngram_wdr_hf
 
 PACKAGE = Path(ngram_wdr_hf.__file__).parent
 # A room imports only itself and the rooms before it.
-ROOMS = ("method", "decoding", "modeling", "backbones", "data", "evaluation", "metrics", "training", "analysis")
+ROOMS = ("method", "decoding", "modeling", "backbones", "data", "engines", "evaluation", "metrics")
+ROOMS += ("training", "analysis")
 # Modules outside the rooms; the command imports all of them.
 TOP_LEVEL_MODULES = ("__init__.py", "__main__.py", "cli.py", "compat.py", "version.py")
 CLASSES = (
