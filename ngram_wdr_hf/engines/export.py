@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..backbones.registry import auto_class_of, is_masked
+from ..backbones.stock_tasks import stock_config
 from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..method.logits import LogitLayer
@@ -62,7 +63,7 @@ def export(checkpoint: str, destination: Path, base: str | None = None) -> tuple
         base = settings.get("model_name_or_path") if settings.get("train_mode") == "heads" else None
     if base is None:
         base = str(destination / "model")
-        backbone.from_pretrained(checkpoint).save_pretrained(base)
+        backbone.from_pretrained(checkpoint, config=stock_config(config)).save_pretrained(base)
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(base)
     return base, len(model.ngram_head_list)
 
