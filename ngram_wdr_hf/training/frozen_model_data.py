@@ -88,7 +88,7 @@ def _write_rows(
     bar = tqdm(total=amount, initial=done, desc="The model writes its text", unit=" tokens", disable=is_silent)
     if options.server is not None:
         with bar:
-            write_by_server(model, tokenizer, prompts, store, options, training.seed, bar)
+            write_by_server(model, tokenizer, prompts, store, options, bar)
         return
     _keep_freed_memory()
     with evaluating(model), torch.random.fork_rng(), bar:

@@ -53,12 +53,13 @@ class ServedModel:
                 "goes on from the text that it has."
             ) from error
 
-    async def answer(self, prompt: Sequence[int], max_tokens: int, temperature: float, seed: int) -> list[int]:
+    async def answer(self, prompt: Sequence[int], max_tokens: int, temperature: float) -> list[int]:
         """Return the tokens that the model continues a prompt with, up to and including the end token."""
         if self.name is None:
             self.name = (await self.call("GET", "models"))["data"][0]["id"]
-        # The whole distribution is sampled. vLLM returns the tokens; of other servers, the text is tokenized again.
-        sampling = {"temperature": temperature, "top_p": 1.0, "top_k": -1, "seed": seed, "return_token_ids": True}
+        # The whole distribution is sampled, without a seed, which ends vLLM's CPU build. vLLM returns the tokens; the
+        # text of other servers is tokenized again.
+        sampling = {"temperature": temperature, "top_p": 1.0, "top_k": -1, "return_token_ids": True}
         length = min(max_tokens, self.longest - len(prompt))
         body = {"model": self.name, "prompt": [*prompt], "max_tokens": length, **sampling}
         choice = (await self.call("POST", "completions", json=body))["choices"][0]
@@ -73,7 +74,6 @@ def write_by_server(
     prompts: Sequence[Sequence[int]],
     store: RowStore,
     options: Any,
-    seed: int,
     bar: tqdm,
 ) -> None:
     """
@@ -91,8 +91,8 @@ def write_by_server(
 
             async def request(i: int) -> list[int]:
                 prompt = prompts[i % len(prompts)]
-                sampling = (options.self_generated_length, options.self_generated_temperature, seed + i)
-                return [*prompt, *await served.answer(prompt, *sampling)]
+                length, temperature = options.self_generated_length, options.self_generated_temperature
+                return [*prompt, *await served.answer(prompt, length, temperature)]
 
             try:
                 while count < options.self_generated:
@@ -126,7 +126,7 @@ def write_by_server(
 async def check_model(served: ServedModel, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> None:
     """Raise an `InputError` if the server's greedy answers are not those of `model`."""
     asked = prompts[:COMPARED_ROWS]
-    answers = await asyncio.gather(*(served.answer(prompt, COMPARED_TOKENS, 0.0, 0) for prompt in asked))
+    answers = await asyncio.gather(*(served.answer(prompt, COMPARED_TOKENS, 0.0) for prompt in asked))
     items = [{"input_ids": torch.tensor([*pair[0], *pair[1]])} for pair in zip(asked, answers, strict=True)]
     batch = {name: tensor.to(model.device) for name, tensor in pad_batch(items).items()}
     with evaluating(model):
