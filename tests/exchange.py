@@ -11,60 +11,49 @@ from pathlib import Path
 import torch
 import transformers
 
-from tests.support.processes import run_without_package
+from tests.support.processes import run_python, run_without_package
 
 FIXTURES = Path(__file__).parent / "fixtures" / "version_0_2_0"
-AUTO_CLASSES = {"bert": "AutoModelForMaskedLM", "marian": "AutoModelForSeq2SeqLM"}
-IDS = [[3, 5, 7, 4, 5, 9], [2, 2, 8, 6, 10, 11]]
-OWN_CODE = """
-import json, torch, transformers
+LOAD = """
+import json, sys, torch, transformers
 from pathlib import Path
-from sys import argv
-auto_class, ids = getattr(transformers, argv[2]), torch.tensor(json.loads(argv[3]))
-model = auto_class.from_pretrained(argv[1], dtype=torch.float64, trust_remote_code=True).eval()
-text = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-assert type(model).__module__.startswith("transformers_modules."), type(model)
-print(json.dumps(model(input_ids=ids, **text).logits[:, -1].tolist()))
+auto_classes = {"bert": transformers.AutoModelForMaskedLM, "marian": transformers.AutoModelForSeq2SeqLM}
+options = {"dtype": torch.float64, "trust_remote_code": sys.modules["ngram_wdr_hf"] is None}
+for folder in map(Path, sys.argv[1:]):
+    model = auto_classes.get(folder.name, transformers.AutoModelForCausalLM).from_pretrained(folder, **options).eval()
+"""
+SAVE = """
+    model.save_pretrained(folder)
+"""
+LOGITS = """
+    ids = torch.tensor([[3, 5, 7, 4, 5, 9], [2, 2, 8, 6, 10, 11]])
+    text = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    print(json.dumps([type(model).__module__, model(input_ids=ids, **text).logits[:, -1].tolist()]))
 """
 
 
-def auto_class_of(folder: Path) -> str:
-    return AUTO_CLASSES.get(folder.name, "AutoModelForCausalLM")
-
-
-def load(folder: Path) -> transformers.PreTrainedModel:
-    import ngram_wdr_hf  # noqa: F401 (registers the classes)
-
-    return getattr(transformers, auto_class_of(folder)).from_pretrained(folder, dtype=torch.float64).eval()
-
-
-def save(destination: Path) -> None:
-    for folder in sorted(FIXTURES.iterdir()):
-        saved = destination / transformers.__version__ / folder.name
-        load(folder).save_pretrained(saved)
-        shutil.copy(folder / "expected.json", saved)
-
-
-@torch.no_grad()
-def check(folder: Path, elsewhere: Path) -> None:
-    """Check that a saved model has the expected logits, by the package and by its own code."""
-    expected, model, ids = json.loads((folder / "expected.json").read_text()), load(folder), torch.tensor(IDS)
-    assert type(model).__module__.startswith("ngram_wdr_hf.")
-    text = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    logits = {"package": model(input_ids=ids, **text).logits[:, -1].tolist()}
-    arguments = (str(folder), auto_class_of(folder), json.dumps(IDS))
-    logits["own code"] = json.loads(run_without_package(OWN_CODE, elsewhere, *arguments)[-1])
-    for way, values in logits.items():
-        error = (torch.tensor(values) - torch.tensor(expected["logits"])).abs().max().item()
-        print(f"saved under {folder.parent.name}, loaded under {transformers.__version__} by its {way}: ", end="")
-        print(f"{folder.name}, largest difference {error:.1e}")
-        assert error < 1e-10
+def main(command: str, root: Path) -> None:
+    package = "import ngram_wdr_hf"
+    if command == "save":
+        saved = root / transformers.__version__
+        shutil.copytree(FIXTURES, saved)
+        run_python("-c", package + LOAD + SAVE, *sorted(saved.iterdir()))
+        return
+    folders = [path.parent for path in sorted(root.glob("*/*/config.json"))]
+    outputs = {
+        "ngram_wdr_hf.": run_python("-c", package + LOAD + LOGITS, *folders).splitlines(),
+        "transformers_modules.": run_without_package(LOAD + LOGITS, root, *map(str, folders)),
+    }
+    for prefix, lines in outputs.items():
+        for folder, line in zip(folders, lines, strict=True):
+            module, logits = json.loads(line)
+            assert module.startswith(prefix), module
+            expected = json.loads((folder / "expected.json").read_text())["logits"]
+            error = (torch.tensor(logits) - torch.tensor(expected)).abs().max().item()
+            way = f"saved under {folder.parent.name}, loaded under {transformers.__version__} by {prefix}"
+            print(f"{way}: {folder.name}, largest difference {error:.1e}")
+            assert error < 1e-10
 
 
 if __name__ == "__main__":
-    command, root = sys.argv[1], Path(sys.argv[2])
-    if command == "save":
-        save(root)
-    else:
-        for path in sorted(root.glob("*/*/config.json")):
-            check(path.parent, root)
+    main(sys.argv[1], Path(sys.argv[2]))

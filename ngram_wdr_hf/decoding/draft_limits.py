@@ -10,6 +10,8 @@ from transformers.generation import GenerationConfig, GenerationMode, LogitsProc
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
+from ..compat import is_checkpointing
+
 OTHER_DECODING = {"assistant_model", "assistant_early_exit", "assistant_ensemble_weight", "custom_generate"}
 # Processors whose state cannot undo a rejected draft, or whose constraint may not know one.
 UNFIT_PROCESSORS = (
@@ -57,7 +59,7 @@ def check_call(model, config: GenerationConfig, processors: LogitsProcessorList,
     for option in ("output_attentions", "output_hidden_states"):
         if config.return_dict_in_generate and getattr(config, option):
             refuse(f"`{option}=True`", "remove it")
-    if model.training and model.is_gradient_checkpointing:
+    if model.training and is_checkpointing(model):
         refuse("gradient checkpointing, which has no cache in training mode", "call `model.eval()` first")
     if getattr(model.prepare_inputs_for_generation, "__self__", None) is not model:
         refuse("a wrapper that reads one token at a time, such as prompt tuning", "use the model itself")

@@ -17,7 +17,8 @@ def register() -> None:
     """Tell vLLM about the class. Every process of it calls this at its start."""
     from vllm import ModelRegistry
 
-    ModelRegistry.register_model(ARCHITECTURE, f"{__name__}:{ARCHITECTURE}")
+    for name in (ARCHITECTURE, f"Eagle{ARCHITECTURE}"):
+        ModelRegistry.register_model(name, f"{__name__}:{name}")
 
 
 class Chosen:
@@ -57,6 +58,49 @@ class NgramHeadDrafts(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         state = self.state_dict()
+        loaded = {f"drafts.{name}": tensor for name, tensor in weights}
+        for name in state:
+            state[name].copy_(loaded[name])
+        return set(loaded)
+
+
+class EagleNgramHeadDrafts(nn.Module):
+    """A shared head as a draft model of the method "eagle", which feeds it the chosen tokens and its own output."""
+
+    def __init__(self, *, vllm_config, prefix: str = ""):
+        from vllm.model_executor.layers.attention import Attention
+
+        super().__init__()
+        config = vllm_config.speculative_config.draft_model_config.hf_config
+        model = vllm_config.model_config
+        parallel = vllm_config.parallel_config
+        self.drafts = HeadDrafts(config.ngram_fields, config.hidden_size, config.ngram_draft_size, config.ngram_bias)
+        # vLLM shares the target's embeddings with these.
+        self.model, self.lm_head = nn.Module(), nn.Module()
+        # Never called: vLLM asks for one.
+        size = model.get_head_size()
+        self.unused = Attention(
+            model.get_num_attention_heads(parallel),
+            size,
+            1.0,
+            num_kv_heads=model.get_num_kv_heads(parallel),
+            cache_config=vllm_config.cache_config,
+            prefix=f"ngram.{model.get_num_layers(parallel)}.attn",
+        )
+
+    def embed_input_ids(self, input_ids):
+        return self.model.embed_tokens(input_ids)
+
+    def forward(self, input_ids, positions, hidden_states, inputs_embeds=None):
+        tokens = torch.nn.functional.embedding(input_ids, self.lm_head.weight)
+        states = self.drafts.heads[0].advance(hidden_states, tokens)
+        return states, states
+
+    def compute_logits(self, hidden_states):
+        return Chosen(self.drafts.token_ids[self.drafts.shortlist(hidden_states).argmax(-1)])
+
+    def load_weights(self, weights):
+        state = {name: tensor for name, tensor in self.state_dict().items() if name.startswith("drafts.")}
         loaded = {f"drafts.{name}": tensor for name, tensor in weights}
         for name in state:
             state[name].copy_(loaded[name])
