@@ -85,7 +85,7 @@ REFORMER_REFUSES = {
     "padded prompts": "attention_mask",
     "drafts": "use_mtp",
     # An error of the stock class, whose reversible layers need none.
-    "gradient checkpointing": "gradient checkpointing",
+    "gradient checkpointing": "(gradient|activation) checkpointing",
 }
 
 
