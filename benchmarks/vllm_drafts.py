@@ -12,6 +12,7 @@ by other kernels.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import statistics
@@ -31,9 +32,11 @@ COUNTERS = ("vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens
 def ways_of(drafts: Path, useless: Path, depths: list[int]) -> dict[str, dict]:
     """Return the arguments of vLLM by way. The first is what the others are compared with."""
     ways: dict[str, dict] = {"vLLM": {}, "vLLM, no async scheduling": {"async_scheduling": False}}
+    architecture = json.loads((drafts / "config.json").read_text())["architectures"][0]
+    method = "eagle" if architecture.startswith("Eagle") else "medusa"
     for folder, name in ((drafts, "heads"), (useless, "useless heads")):
         for depth in depths:
-            speculation = {"method": "medusa", "model": str(folder), "num_speculative_tokens": depth}
+            speculation = {"method": method, "model": str(folder), "num_speculative_tokens": depth}
             ways[f"{name}, {depth}"] = {"speculative_config": speculation}
     lookup = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     return {**ways, "prompt lookup": {"speculative_config": lookup}}

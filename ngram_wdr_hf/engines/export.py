@@ -25,7 +25,7 @@ from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..method.logits import LogitLayer
 from .head_drafts import FIELDS, HeadDrafts
-from .vllm_plugin import ARCHITECTURE
+from .vllm_plugin import ARCHITECTURES
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,16 +36,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--to", choices=("vllm",), required=True, help="the engine")
     parser.add_argument("--base", metavar="MODEL", help="the plain model, if the heads were trained on it as it is")
     options = parser.parse_args(arguments)
-    served, depth = export(options.checkpoint, options.destination, options.base)
-    drafts = {"method": "medusa", "model": str(options.destination), "num_speculative_tokens": depth}
+    served, method, depth = export(options.checkpoint, options.destination, options.base)
+    drafts = {"method": method, "model": str(options.destination), "num_speculative_tokens": depth}
     print(f"Wrote {options.destination}. To serve it:\n")
     print(f"vllm serve {shlex.quote(served)} --speculative-config {shlex.quote(json.dumps(drafts))}")
 
 
-def export(checkpoint: str, destination: Path, base: str | None = None) -> tuple[str, int]:
+def export(checkpoint: str, destination: Path, base: str | None = None) -> tuple[str, str, int]:
     """
-    Write the folder with the heads for vLLM. Return the plain model to serve with it, and the number of drafts. The
-    plain model is `base`, or that of a run which trained heads on it, or else a copy of the checkpoint without heads.
+    Write the folder with the heads for vLLM. Return the plain model to serve with it, and the method and the number of
+    drafts. The plain model is `base`, or that of a run which trained heads on it, or else a copy of the checkpoint
+    without heads.
     """
     config = AutoConfig.from_pretrained(checkpoint)
     if not isinstance(config, NgramConfigMixin) or config.ngram_size == 1:
@@ -56,7 +57,10 @@ def export(checkpoint: str, destination: Path, base: str | None = None) -> tuple
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     backbone = model.ngram_backbone_class()
     check_backbone(backbone.__name__)
-    write_drafts(model, destination)
+    # vLLM's "eagle" feeds a head its own output, but knows no conjugate terms.
+    is_eagle = config.ngram_head_reads == "previous+token" and config.ngram_target == "simple"
+    method = "eagle" if is_eagle else "medusa"
+    write_drafts(model, destination, method)
     if base is None:
         run = Path(checkpoint) / "run.yaml"
         settings = yaml.safe_load(run.read_text(encoding="utf-8")) if run.exists() else {}
@@ -65,7 +69,7 @@ def export(checkpoint: str, destination: Path, base: str | None = None) -> tuple
         base = str(destination / "model")
         backbone.from_pretrained(checkpoint, config=stock_config(config)).save_pretrained(base)
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(base)
-    return base, len(model.ngram_head_list)
+    return base, method, len(model.ngram_head_list)
 
 
 def check_backbone(name: str) -> None:
@@ -79,8 +83,8 @@ def check_backbone(name: str) -> None:
         raise InputError(f"vLLM has no {name}: decode with `generate(use_mtp=True)` instead.")
 
 
-def write_drafts(model: PreTrainedModel, destination: Path) -> None:
-    """Write the configuration and the weights of [`HeadDrafts`]."""
+def write_drafts(model: PreTrainedModel, destination: Path, method: str) -> None:
+    """Write the configuration and the weights of [`HeadDrafts`] for a method of vLLM."""
     vocabulary, layer, config = model.ngram_draft_vocabulary(), LogitLayer.of(model), model.config
     if vocabulary is not None:
         layer = layer.select(vocabulary)
@@ -97,8 +101,9 @@ def write_drafts(model: PreTrainedModel, destination: Path) -> None:
         {name: tensor.contiguous() for name, tensor in drafts.state_dict().items()}, destination / "model.safetensors"
     )
     settings = {
-        "model_type": "medusa",
-        "architectures": [ARCHITECTURE],
+        # "eagle" makes the configuration of its draft model from one like that of the served model.
+        **(stock_config(config).to_dict() if method == "eagle" else {"model_type": "medusa"}),
+        "architectures": [ARCHITECTURES[method]],
         "hidden_size": width,
         "vocab_size": model.ngram_vocab_size,
         "ngram_vocab_size": model.ngram_vocab_size,

@@ -1,23 +1,25 @@
 """
-Drafts by our heads in vLLM. vLLM finds `register` by the entry point `vllm.general_plugins`, and loads the class for a
-folder that `ngram-wdr export` wrote, as a draft model of the method "medusa".
+Drafts by our heads in vLLM. vLLM finds `register` by the entry point `vllm.general_plugins`, and loads one of the
+classes for a folder that `ngram-wdr export` wrote.
 """
 
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .head_drafts import HeadDrafts
 
-ARCHITECTURE = "NgramHeadDrafts"
+# By vLLM's method: the class of the draft model. vLLM puts "Eagle" in front of the names of that method.
+ARCHITECTURES = {"medusa": "NgramHeadDrafts", "eagle": "EagleNgramHeadDrafts"}
 
 
 def register() -> None:
-    """Tell vLLM about the class. Every process of it calls this at its start."""
+    """Tell vLLM about the classes. Every process of it calls this at its start."""
     from vllm import ModelRegistry
 
-    for name in (ARCHITECTURE, f"Eagle{ARCHITECTURE}"):
+    for name in ARCHITECTURES.values():
         ModelRegistry.register_model(name, f"{__name__}:{name}")
 
 
@@ -32,7 +34,10 @@ class Chosen:
 
 
 class NgramHeadDrafts(nn.Module):
-    """The draft model. In each step, it gets the hidden states of the last accepted tokens, `(batch_size, d)`."""
+    """
+    The draft model of the method "medusa". In each step, it gets the hidden states of the last accepted tokens,
+    `(batch_size, d)`, and returns the drafts of all depths.
+    """
 
     def __init__(self, *, vllm_config, prefix: str = ""):
         super().__init__()
@@ -57,51 +62,49 @@ class NgramHeadDrafts(nn.Module):
         return [Chosen(tokens) for tokens in self.drafts(hidden_states, self.depth).unbind(1)]
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        state = self.state_dict()
-        loaded = {f"drafts.{name}": tensor for name, tensor in weights}
-        for name in state:
-            state[name].copy_(loaded[name])
+        state, loaded = self.state_dict(), {f"drafts.{name}": tensor for name, tensor in weights}
+        for name, tensor in loaded.items():
+            state[name].copy_(tensor)
         return set(loaded)
 
 
-class EagleNgramHeadDrafts(nn.Module):
-    """A shared head as a draft model of the method "eagle", which feeds it the chosen tokens and its own output."""
+class EagleNgramHeadDrafts(NgramHeadDrafts):
+    """
+    The draft model of the method "eagle", for a simple shared head: vLLM feeds it the tokens that were chosen, first
+    by the model itself, and its own output.
+    """
 
     def __init__(self, *, vllm_config, prefix: str = ""):
-        from vllm.model_executor.layers.attention import Attention
-
-        super().__init__()
-        config = vllm_config.speculative_config.draft_model_config.hf_config
-        model = vllm_config.model_config
-        parallel = vllm_config.parallel_config
-        self.drafts = HeadDrafts(config.ngram_fields, config.hidden_size, config.ngram_draft_size, config.ngram_bias)
-        # vLLM shares the target's embeddings with these.
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        # vLLM puts the embeddings of the served model here.
         self.model, self.lm_head = nn.Module(), nn.Module()
-        # Never called: vLLM asks for one.
-        size = model.get_head_size()
-        self.unused = Attention(
-            model.get_num_attention_heads(parallel),
-            size,
-            1.0,
-            num_kv_heads=model.get_num_kv_heads(parallel),
-            cache_config=vllm_config.cache_config,
-            prefix=f"ngram.{model.get_num_layers(parallel)}.attn",
-        )
+        self.unused = unused_attention(vllm_config)
 
-    def embed_input_ids(self, input_ids):
-        return self.model.embed_tokens(input_ids)
-
-    def forward(self, input_ids, positions, hidden_states, inputs_embeds=None):
-        tokens = torch.nn.functional.embedding(input_ids, self.lm_head.weight)
-        states = self.drafts.heads[0].advance(hidden_states, tokens)
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.drafts.heads[0].advance(hidden_states, F.embedding(input_ids, self.lm_head.weight))
         return states, states
 
-    def compute_logits(self, hidden_states):
+    def compute_logits(self, hidden_states: torch.Tensor) -> Chosen:
         return Chosen(self.drafts.token_ids[self.drafts.shortlist(hidden_states).argmax(-1)])
 
-    def load_weights(self, weights):
-        state = {name: tensor for name, tensor in self.state_dict().items() if name.startswith("drafts.")}
-        loaded = {f"drafts.{name}": tensor for name, tensor in weights}
-        for name in state:
-            state[name].copy_(loaded[name])
-        return set(loaded)
+
+def unused_attention(vllm_config) -> nn.Module:
+    """Return an attention layer like those of the model: never called, but the method "eagle" asks for one."""
+    from vllm.model_executor.layers.attention import Attention
+
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    return Attention(
+        model.get_num_attention_heads(parallel),
+        model.get_head_size(),
+        1.0,
+        model.get_num_kv_heads(parallel),
+        cache_config=vllm_config.cache_config,
+        # Layers are told apart by the number in their name.
+        prefix=f"ngram.{model.get_num_layers(parallel)}.attn",
+    )

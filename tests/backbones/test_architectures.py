@@ -96,7 +96,7 @@ def test_training(models):
         for name, grad in actual.items():
             torch.testing.assert_close(again[name], grad, rtol=1e-4, atol=1e-5)
     else:
-        with pytest.raises(ValueError, match="(gradient|activation) checkpointing"):
+        with pytest.raises(ValueError, match=r"(gradient|activation) checkpointing"):
             model.gradient_checkpointing_enable()
     model.zero_grad()
     stock.eval(), model.eval()

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel, PhiConfig, PhiFo
 from ngram_wdr_hf import with_ngram_heads
 from ngram_wdr_hf.data.errors import InputError
 from ngram_wdr_hf.engines import export as export_module
+from ngram_wdr_hf.engines import vllm_plugin
 from ngram_wdr_hf.engines.export import export, main
-from ngram_wdr_hf.engines.vllm_plugin import NgramHeadDrafts
 from tests.decoding.test_drafter import draft
 from tests.support.tiny import LLAMA_SIZES, VOCAB_SIZE, make, random_ids, tiny_model
 from tests.support.tokenizers import letter_tokenizer
@@ -23,6 +23,7 @@ READS = ("hidden", "hidden+tokens", "previous+token")
 @pytest.fixture(autouse=True)
 def vllm_is_elsewhere(monkeypatch):
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(vllm_plugin, "unused_attention", lambda _: torch.nn.Module())
 
 
 def saved(model, folder) -> str:
@@ -31,18 +32,18 @@ def saved(model, folder) -> str:
     return str(folder)
 
 
-def engine_of(folder, depth: int, **target) -> NgramHeadDrafts:
+def engine_of(folder, depth: int, **target) -> vllm_plugin.NgramHeadDrafts:
     """Return the plugin's class with a stand-in for vLLM's configuration, and the weights of a folder."""
     config = SimpleNamespace(**json.loads((folder / "config.json").read_text()))
     target = {"vocab_size": config.vocab_size, "hidden_size": config.hidden_size, **target}
     speculation = SimpleNamespace(draft_model_config=SimpleNamespace(hf_config=config), num_speculative_tokens=depth)
-    engine = NgramHeadDrafts(
+    engine = getattr(vllm_plugin, config.architectures[0])(
         vllm_config=SimpleNamespace(
             speculative_config=speculation, model_config=SimpleNamespace(hf_config=SimpleNamespace(**target))
         )
     )
     weights = load_file(folder / "model.safetensors")
-    assert engine.load_weights(weights.items()) == set(engine.state_dict())
+    assert engine.load_weights(weights.items()) == {f"drafts.{name}" for name in engine.drafts.state_dict()}
     return engine
 
 
@@ -53,15 +54,24 @@ def test_drafts_of_the_plugin_are_our_own(reads, target, size, tmp_path):
     model = tiny_model(ngram_head_reads=reads, ngram_target=target, ngram_head_expansion=2)
     if size is not None:
         model.ngram_set_draft_tokens(torch.randperm(VOCAB_SIZE)[:size])
-    export(saved(model, tmp_path / "checkpoint"), tmp_path / "drafts")
+    _, method, _ = export(saved(model, tmp_path / "checkpoint"), tmp_path / "drafts")
     depth = 6 if reads == "previous+token" else 3
     engine, states = engine_of(tmp_path / "drafts", depth), torch.randn(5, 16)
     # The engine knows no next token: it takes the most likely one of the draft tokens.
     tokens = torch.arange(VOCAB_SIZE) if size is None else model.draft_token_ids
     next_tokens = tokens[model.lm_head(states)[:, tokens].argmax(-1)]
     drafts = draft(model, next_tokens[:, None], states, num_assistant_tokens=depth).tokens
-    logits = engine.compute_logits(engine(states))
-    assert torch.equal(torch.stack([one.argmax(dim=-1) for one in logits], dim=1), drafts)
+    if method == "eagle":
+        # vLLM's loop: the head gets the last tokens and its own output.
+        assert reads == "previous+token" and target == "simple"
+        engine.lm_head.weight, chosen = model.lm_head.weight, [next_tokens]
+        for _ in range(depth):
+            last, states = engine(chosen[-1], None, states)
+            chosen.append(engine.compute_logits(last).argmax(dim=-1))
+        assert torch.equal(torch.stack(chosen[1:], dim=1), drafts)
+    else:
+        logits = engine.compute_logits(engine(states))
+        assert torch.equal(torch.stack([one.argmax(dim=-1) for one in logits], dim=1), drafts)
     assert drafts.shape == (5, depth) and len(drafts.unique()) > 2
 
 
@@ -103,8 +113,8 @@ def test_which_model_is_served(tmp_path, capsys):
     assert not hasattr(plain.config, "ngram_size")
     assert torch.equal(plain(ids).logits, model(ids).logits)
     (checkpoint / "run.yaml").write_text("train_mode: heads\nmodel_name_or_path: somewhere")
-    assert export(str(checkpoint), tmp_path / "again") == ("somewhere", 3)
-    assert export(str(checkpoint), tmp_path / "again", "elsewhere") == ("elsewhere", 3)
+    assert export(str(checkpoint), tmp_path / "again") == ("somewhere", "medusa", 3)
+    assert export(str(checkpoint), tmp_path / "again", "elsewhere") == ("elsewhere", "medusa", 3)
     assert not (tmp_path / "again" / "model").exists()
 
 

@@ -60,10 +60,11 @@ def test_greedy_tokens_are_those_without_drafts(plain, tmp_path, reads):
     for head in model.ngram_heads:
         torch.nn.init.zeros_(head.fc_out.weight)
     model.save_pretrained(tmp_path / "checkpoint")
-    export(str(tmp_path / "checkpoint"), tmp_path / "drafts", plain)
+    _, method, _ = export(str(tmp_path / "checkpoint"), tmp_path / "drafts", plain)
+    assert method == ("eagle" if reads == "previous+token" else "medusa")
     depth = 5 if reads == "previous+token" else 3
     expected, _ = generate(plain)
-    speculation = {"method": "medusa", "model": str(tmp_path / "drafts"), "num_speculative_tokens": depth}
+    speculation = {"method": method, "model": str(tmp_path / "drafts"), "num_speculative_tokens": depth}
     tokens, counts = generate(plain, speculative_config=speculation)
     assert tokens == expected and len(counts) == 1 + depth
     assert reads == "hidden" or 0 < counts[-1] <= counts[1] < counts[0]
