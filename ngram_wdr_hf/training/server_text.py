@@ -1,11 +1,14 @@
 """Text that an OpenAI-style server of the model writes (vLLM, SGLang, llama.cpp), many rows at a time."""
 
-import asyncio
+import json
 import math
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-import httpx
 import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,47 +25,42 @@ ROWS_PER_PART = 256
 COMPARED_ROWS, COMPARED_TOKENS = 16, 32
 # The share of greedy tokens that a server of the same model has in common with it, rounding and quantization aside.
 LEAST_AGREEMENT = 0.8
-# An answer may wait for others, and a request is repeated before it counts as failed.
-TIMEOUT, RETRIES = 600.0, 3
+# Seconds. An answer may wait for others.
+TIMEOUT = 600.0
 
 
 class ServedModel:
-    """The only or first model of a server, which is to be `model`. It takes so many requests at a time."""
+    """The only or first model of the server at a URL, which is to be `model`."""
 
-    def __init__(self, url: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, num_requests: int):
-        self.url = url.rstrip("/") if url.rstrip("/").endswith("/v1") else f"{url.rstrip('/')}/v1"
+    def __init__(self, url: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.url = url.rstrip("/").removesuffix("/v1") + "/v1"
         self.tokenizer, self.longest = tokenizer, max_positions(model) or math.inf
         ends = model.generation_config.eos_token_id
         self.end_token_id = ends[0] if isinstance(ends, list) else ends
-        limits = httpx.Limits(max_connections=num_requests)
-        transport = httpx.AsyncHTTPTransport(retries=RETRIES, limits=limits)
-        self.client = httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT, transport=transport)
-        self.name: str | None = None
+        self.name = self.call("models")["data"][0]["id"]
 
-    async def call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the reply of the server; raise an `InputError` if there is none that can be used."""
+        data = None if body is None else json.dumps(body).encode()
         try:
-            reply = await self.client.request(method, path, **arguments)
-            reply.raise_for_status()
-            return reply.json()
-        except (httpx.HTTPError, ValueError) as error:
-            reply = getattr(error, "response", None)
-            reason = (reply.text[:300] if reply is not None else str(error)) or type(error).__name__
+            request = Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"})
+            with urlopen(request, timeout=TIMEOUT) as reply:
+                return json.load(reply)
+        except (OSError, HTTPException, ValueError) as error:
+            reason = error.read().decode()[:300] if isinstance(error, HTTPError) else error
             raise InputError(
                 f"`--server {self.url}` did not answer ({reason}): see to the server and repeat the command, which "
-                "goes on from the text that it has."
+                "continues the text that is there."
             ) from error
 
-    async def answer(self, prompt: Sequence[int], max_tokens: int, temperature: float) -> list[int]:
+    def answer(self, prompt: Sequence[int], max_tokens: int, temperature: float) -> list[int]:
         """Return the tokens that the model continues a prompt with, up to and including the end token."""
-        if self.name is None:
-            self.name = (await self.call("GET", "models"))["data"][0]["id"]
         # The whole distribution is sampled, without a seed, which ends vLLM's CPU build. vLLM returns the tokens; the
         # text of other servers is tokenized again.
         sampling = {"temperature": temperature, "top_p": 1.0, "top_k": -1, "return_token_ids": True}
         length = min(max_tokens, self.longest - len(prompt))
         body = {"model": self.name, "prompt": [*prompt], "max_tokens": length, **sampling}
-        choice = (await self.call("POST", "completions", json=body))["choices"][0]
+        choice = self.call("completions", body)["choices"][0]
         tokens = choice.get("token_ids") or self.tokenizer(choice["text"], add_special_tokens=False)["input_ids"]
         has_end = self.end_token_id in (None, *tokens[-1:]) or choice["finish_reason"] != "stop"
         return [*tokens] if has_end else [*tokens, self.end_token_id]
@@ -80,53 +78,44 @@ def write_by_server(
     Let `--server` continue prompts until the store has `--self_generated` tokens, `--self_generated_batch_size` rows
     at a time. What was answered before an interruption is kept.
     """
-    size = options.self_generated_batch_size
-
-    async def write() -> None:
-        served = ServedModel(options.server, model, tokenizer, size)
-        async with served.client:
-            await check_model(served, model, prompts)
-            rows, begun, count = [], len(store.rows), total_length(store.rows)
-            requests: set[asyncio.Task] = set()
-
-            async def request(i: int) -> list[int]:
-                prompt = prompts[i % len(prompts)]
-                length, temperature = options.self_generated_length, options.self_generated_temperature
-                return [*prompt, *await served.answer(prompt, length, temperature)]
-
-            try:
-                while count < options.self_generated:
-                    while len(requests) < size:
-                        requests.add(asyncio.create_task(request(begun)))
-                        begun += 1
-                    done, requests = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-                    new = [task.result() for task in done if task.exception() is None]
-                    rows += new
-                    count += total_length(new)
-                    bar.update(total_length(new))
-                    for task in done:
-                        task.result()
-                    if len(rows) >= ROWS_PER_PART:
-                        store.append(rows)
-                        rows = []
-            except InputError:
+    length, temperature = options.self_generated_length, options.self_generated_temperature
+    rows, begun, count = [], len(store.rows), total_length(store.rows)
+    requests: dict[Future, Sequence[int]] = {}
+    pool = ThreadPoolExecutor(options.self_generated_batch_size)
+    try:
+        served = ServedModel(options.server, model, tokenizer)
+        check_model(served, model, prompts, pool)
+        while count < options.self_generated:
+            while len(requests) < options.self_generated_batch_size:
+                prompt = prompts[begun % len(prompts)]
+                requests[pool.submit(served.answer, prompt, length, temperature)] = prompt
+                begun += 1
+            done, _ = wait(requests, return_when=FIRST_COMPLETED)
+            if any(future.exception() for future in done):
                 # Other requests may be answered still.
-                rows += [row for row in await asyncio.gather(*requests, return_exceptions=True) if type(row) is list]
-                raise
-            finally:
-                for task in requests:
-                    task.cancel()
-                if rows:
-                    store.append(rows)
-
-    asyncio.run(write())
+                done, _ = wait(requests)
+            new = [[*requests.pop(future), *future.result()] for future in done if not future.exception()]
+            rows += new
+            count += total_length(new)
+            bar.update(total_length(new))
+            for future in done:
+                future.result()
+            if len(rows) >= ROWS_PER_PART:
+                store.append(rows)
+                rows = []
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        if rows:
+            store.append(rows)
 
 
 @torch.no_grad()
-async def check_model(served: ServedModel, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> None:
+def check_model(
+    served: ServedModel, model: PreTrainedModel, prompts: Sequence[Sequence[int]], pool: ThreadPoolExecutor
+) -> None:
     """Raise an `InputError` if the server's greedy answers are not those of `model`."""
     asked = prompts[:COMPARED_ROWS]
-    answers = await asyncio.gather(*(served.answer(prompt, COMPARED_TOKENS, 0.0) for prompt in asked))
+    answers = list(pool.map(lambda prompt: served.answer(prompt, COMPARED_TOKENS, 0.0), asked))
     items = [{"input_ids": torch.tensor([*pair[0], *pair[1]])} for pair in zip(asked, answers, strict=True)]
     batch = {name: tensor.to(model.device) for name, tensor in pad_batch(items).items()}
     with evaluating(model):
