@@ -89,7 +89,7 @@ def cell(counts: Counter) -> str:
     """Return the outcomes of a feature in one version for the table."""
     failed = counts["failure"] + counts["error"]
     extra = {"failed": failed, "expected to fail": counts["expected"], "skipped": counts["skipped"]}
-    return ", ".join([str(counts["passed"]), *(f"{number} {name}" for name, number in extra.items() if number)])
+    return ", ".join([f"{counts['passed']}", *(f"{number} {name}" for name, number in extra.items() if number)])
 
 
 def exchange(versions: list[str]) -> dict[str, str]:
@@ -109,7 +109,10 @@ def exchange(versions: list[str]) -> dict[str, str]:
 
 def main() -> None:
     versions = sys.argv[1:] or list(VERSIONS)
-    counts = {version: run_tests(version) for version in versions}
+    counts = {}
+    for version in versions:
+        counts[version] = run_tests(version)
+        print(f"{version}: {cell(sum(counts[version].values(), Counter()))}", flush=True)
     exchanged = exchange(versions)
     print("\n| tests passed | " + " | ".join(versions) + " |\n|---|" + "---|" * len(versions))
     for feature in FEATURES:
