@@ -97,12 +97,12 @@ def exchange(versions: list[str]) -> dict[str, str]:
     outcomes = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
-        exchange = ["-m", "tests.exchange"]
+        module = ["-m", "tests.exchange"]
         for version in versions:
-            command = [python_of(version), *exchange, "save", folder]
+            command = [python_of(version), *module, "save", folder]
             subprocess.run(command, cwd=ROOT, env=environment, check=True)
         for version in versions:
-            run = subprocess.run([python_of(version), *exchange, "load", folder], cwd=ROOT, env=environment)
+            run = subprocess.run([python_of(version), *module, "load", folder], cwd=ROOT, env=environment)
             outcomes[version] = "failed" if run.returncode else "the same logits"
     return outcomes
 

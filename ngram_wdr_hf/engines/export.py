@@ -24,7 +24,8 @@ from ..backbones.stock_tasks import stock_config
 from ..data.errors import InputError
 from ..method.configuration import NgramConfigMixin
 from ..method.logits import LogitLayer
-from .head_drafts import FIELDS, HeadDrafts
+from ..modeling.checkpoint import FIELDS_OF_WEIGHTS
+from .head_drafts import HeadDrafts
 from .vllm_plugin import ARCHITECTURES
 
 
@@ -89,7 +90,7 @@ def write_drafts(model: PreTrainedModel, destination: Path, method: str) -> None
     if vocabulary is not None:
         layer = layer.select(vocabulary)
     num_tokens, width = layer.weight.shape
-    fields = {name: getattr(config, name) for name in FIELDS}
+    fields = {name: getattr(config, name) for name in FIELDS_OF_WEIGHTS}
     drafts = HeadDrafts(fields, width, num_tokens, layer.bias is not None)
     drafts.heads.load_state_dict(model.ngram_heads.state_dict())
     drafts.shortlist.weight.data = layer.weight.data

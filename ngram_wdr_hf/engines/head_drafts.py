@@ -8,9 +8,6 @@ from torch import nn
 
 from ..method.heads import NgramHeads
 
-# The fields of a configuration that heads are made of.
-FIELDS = ("ngram_size", "ngram_target", "ngram_head_activation", "ngram_head_expansion", "ngram_head_reads")
-
 
 class HeadDrafts(nn.Module):
     """
@@ -18,7 +15,7 @@ class HeadDrafts(nn.Module):
     the next token, which the model has chosen already, is then the most likely one of the draft tokens.
 
     Args:
-        fields (`dict`): The [`FIELDS`] of the configuration.
+        fields (`dict`): The fields of the configuration that heads are made of.
         width (`int`): The width of the output embedding.
         num_tokens (`int`): The number of draft tokens.
         has_bias (`bool`): Whether the output embedding has a bias.

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import DynamicCache, StaticCache
 
 from tests.support import reference
 from tests.support.batches import TOLERANCE, batches_of, expected_loss, expected_nll, text_of
@@ -184,7 +184,8 @@ def test_cross_attention(chunks, target):
     model = tiny_model(torch.float64, ngram_target=target, ensemble_lambda=0.4, add_cross_attention=True)
     ids, encoder = random_ids(2, 12), torch.randn(2, 5, 16, dtype=torch.float64)
     uncached = model(ids, encoder_hidden_states=encoder, use_cache=False).logits
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache = model(ids[:, :1], encoder_hidden_states=encoder).past_key_values
+    cache.reset()
     torch.testing.assert_close(cached_logits(model, ids, chunks, cache, encoder_hidden_states=encoder), uncached)
 
 

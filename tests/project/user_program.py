@@ -22,6 +22,7 @@ from ngram_wdr_hf import (
 )
 from ngram_wdr_hf.data.token_stream import EvaluationWindows
 from ngram_wdr_hf.evaluation.ensemble_fit import EnsembleFit
+from ngram_wdr_hf.method.heads import NgramHeads
 from ngram_wdr_hf.modeling.causal import NgramMixin
 
 
@@ -39,7 +40,7 @@ def use_named_classes(prompt: torch.Tensor, embeddings: torch.Tensor) -> None:
     assert_type(model.config, WDRNgramConfig)
     # Fields of the backbone and of the heads.
     assert_type(model.config.n_embd, int)
-    assert_type(len(model.ngram_heads), int)
+    assert_type(model.ngram_heads, NgramHeads)
     assert_type(model.config.draft_vocab_size, int | None)
     model.generate(prompt, use_mtp=True, ensemble_lambda=0.4, max_new_tokens=8)
     NgramEnsembleLogitsProcessor(model, 0.4)
