@@ -39,7 +39,8 @@ def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def read_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """
     Return the tokens of each prompt in a file: one prompt per line, or JSON lines with `{"prompt": ...}` or
-    `{"messages": [...]}`. Messages get the tokenizer's chat template. Empty lines are skipped.
+    `{"messages": [...]}`. Messages get the tokenizer's chat template, and so do lines if it has one. Empty lines are
+    skipped.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -59,12 +60,15 @@ def read_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[list[in
 
 def _tokens_of(line: str, is_json: bool, place: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the tokens of one line; `place` names it in errors."""
-    if not is_json:
-        return tokenizer(line.strip()).input_ids
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{place} is not JSON, but the first line is: write all lines alike.") from error
+    if is_json:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{place} is not JSON, but the first line is: write all lines alike.") from error
+    elif tokenizer.chat_template is None:
+        record = {"prompt": line.strip()}
+    else:
+        record = {"messages": [{"role": "user", "content": line.strip()}]}
     prompt, messages = (record.get(name) if isinstance(record, dict) else None for name in ("prompt", "messages"))
     if isinstance(prompt, str):
         return tokenizer(prompt).input_ids

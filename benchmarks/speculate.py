@@ -7,8 +7,8 @@ prompt lookup, and a small draft model of the same family.
     python benchmarks/speculate.py --model DIR --prompts FILE
 
 `--model` is any checkpoint with heads. `--prompts` is a text file with one prompt per line, or JSON lines with
-`{"prompt": ...}` or `{"messages": [...]}`; messages get the tokenizer's chat template. The number of tokens per
-forward pass is also the ratio that would be reached if drafting and checking were free.
+`{"prompt": ...}` or `{"messages": [...]}`; lines and messages get the tokenizer's chat template, if it has one. The
+number of tokens per forward pass is also the ratio that would be reached if drafting and checking were free.
 
 Without `--model`, the models are the defaults of `train_clm.py`, with WDR and with simple heads; the prompts come from
 its validation text. In every round all decoding methods take turns on the same prompts, and each is compared with
@@ -93,6 +93,7 @@ def ways_of_checkpoint(ours: PreTrainedModel, batch_size: int, new_tokens: int, 
         ways["stock, prompt lookup"] = Way(stock_model, {"prompt_lookup_num_tokens": 8}, "stock")
     plain = {"ensemble_lambda": 0.0}
     ways["heads"] = Way(ours, {**HEADS_ONLY, **plain}, "stock")
+    ways["heads, always"] = Way(ours, {**HEADS_ONLY, "draft_threshold": 0.0, **plain}, "stock")
     ways["prompt lookup"] = Way(ours, {**LOOKUP_ONLY, **plain}, "stock")
     ways["heads and prompt lookup"] = Way(ours, {"use_mtp": True, **plain}, "stock")
     ways["untrained heads"] = Way(with_fresh_heads(ours), {**HEADS_ONLY, **plain}, "stock")

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from prompt_file import read_prompts
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 from transformers import AutoTokenizer
@@ -59,7 +60,7 @@ def worker(pipe: Connection, model: str, dtype: str, new_tokens: int, options: d
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model, dtype=dtype, max_model_len=1024, enforce_eager=True, disable_log_stats=False, **options)
+    llm = LLM(model, dtype=dtype, max_model_len=1024, disable_log_stats=False, **options)
     sampling = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
 
     def counts() -> list:
@@ -141,20 +142,11 @@ def main() -> None:
     parser.add_argument("--depth", type=int, nargs="+", default=[1, 2, 3], help="numbers of drafts")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    lines = [line for line in arguments.prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
-    prompts = [encode(tokenizer, line) for line in lines[: arguments.num_prompts]]
+    prompts = read_prompts(arguments.prompts, tokenizer)[: arguments.num_prompts]
     with tempfile.TemporaryDirectory() as folder:
         write_useless_drafts(arguments.drafts, Path(folder))
         for dtype in arguments.dtype:
             measure(arguments, dtype, prompts, Path(folder))
-
-
-def encode(tokenizer, line: str) -> list[int]:
-    """Return the tokens of a prompt."""
-    if tokenizer.chat_template is None:
-        return tokenizer(line)["input_ids"]
-    message = [{"role": "user", "content": line}]
-    return tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
 
 
 if __name__ == "__main__":

@@ -131,7 +131,10 @@ def chunk_rows(weight: torch.Tensor) -> int:
 
 def product_dtype(weight: torch.Tensor) -> torch.dtype:
     """Return the dtype to multiply with the output embedding in: float32 if a CPU would emulate half precision."""
-    return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+    has_bfloat16 = weight.dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("avx512_bf16", False)
+    if weight.device.type != "cpu" or has_bfloat16:
+        return weight.dtype
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 class _ChunkedLoss(torch.autograd.Function):

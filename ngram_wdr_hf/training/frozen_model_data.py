@@ -158,20 +158,22 @@ class CachedRows(Dataset):
     def _fill(self, model: PreTrainedModel, training: TrainingArguments) -> None:
         """Compute what is missing. An interrupted call is continued by the next one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        progress = self.folder / "num_rows.json"
+        progress = self.folder / "num_rows_by_length.json"
         done = json.loads(progress.read_text()) if progress.exists() else 0
         states, tokens = self._open("r+" if done else "w+")
-        rest = Subset(self.rows, range(done, len(self.rows)))
-        loader = DataLoader(rest, training.eval_batch_size, collate_fn=pad_batch)
+        # Rows of similar lengths need little padding.
+        order = np.argsort(np.diff(self.ends), kind="stable")
+        loader = DataLoader(Subset(self.rows, order[done:]), training.eval_batch_size, collate_fn=pad_batch)
         is_silent = training.disable_tqdm or training.process_index > 0
-        with evaluating(model):
+        autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=training.bf16)
+        with evaluating(model), autocast:
             for batch in tqdm(loader, desc="Hidden states", unit=" batches", disable=is_silent):
                 inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
                 main = model.ngram_predictions(**inputs).main[inputs["attention_mask"].bool()]
                 begin, done = done, done + len(batch["input_ids"])
-                span = slice(self.ends[begin], self.ends[done])
-                states[span] = main.float().cpu().numpy()
-                tokens[span] = best_tokens(LogitLayer.of(model), main).cpu().numpy()
+                spans = np.concatenate([np.arange(self.ends[i], self.ends[i + 1]) for i in order[begin:done]])
+                states[spans] = main.float().cpu().numpy()
+                tokens[spans] = best_tokens(LogitLayer.of(model), main).cpu().numpy()
                 states.flush()
                 tokens.flush()
                 # Renamed when complete, so that an interruption leaves no damaged file.

@@ -24,6 +24,7 @@ READS = ("hidden", "hidden+tokens", "previous+token")
 def vllm_is_elsewhere(monkeypatch):
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)
     monkeypatch.setattr(vllm_plugin, "unused_attention", lambda _: torch.nn.Module())
+    monkeypatch.setattr(vllm_plugin, "use_kernels_of_vllm", lambda drafts: None)
 
 
 def saved(model, folder) -> str:
