@@ -6,9 +6,10 @@ prompt lookup, and a small draft model of the same family.
     python benchmarks/speculate.py --batch-size 8 --num-prompts 32
     python benchmarks/speculate.py --model DIR --prompts FILE
 
-`--model` is any checkpoint with heads. `--prompts` is a text file with one prompt per line, or JSON lines with
-`{"prompt": ...}` or `{"messages": [...]}`; lines and messages get the tokenizer's chat template, if it has one. The
-number of tokens per forward pass is also the ratio that would be reached if drafting and checking were free.
+`--model` is any checkpoint with heads, or several with heads on the same model. `--prompts` is a text file with one
+prompt per line, or JSON lines with `{"prompt": ...}` or `{"messages": [...]}`; lines and messages get the tokenizer's
+chat template, if it has one. The number of tokens per forward pass is also the ratio that would be reached if drafting
+and checking were free.
 
 Without `--model`, the models are the defaults of `train_clm.py`, with WDR and with simple heads; the prompts come from
 its validation text. In every round all decoding methods take turns on the same prompts, and each is compared with
@@ -85,34 +86,40 @@ def ways_of(folder: Path, batch_size: int, sampling: dict) -> dict[str, Way]:
     return ways
 
 
-def ways_of_checkpoint(ours: PreTrainedModel, batch_size: int, new_tokens: int, sampling: dict) -> dict[str, Way]:
-    """The decoding methods of one checkpoint: without the ensemble, so that all have the same distribution."""
-    stock_model = stock_of(ours)
+def ways_of_checkpoints(
+    models: dict[str, PreTrainedModel], batch_size: int, new_tokens: int, sampling: dict
+) -> dict[str, Way]:
+    """The decoding methods of checkpoints of one model: without ensemble, so that all have the same distribution."""
+    first, plain = next(iter(models.values())), {"ensemble_lambda": 0.0}
+    stock_model = stock_of(first)
     ways = {"stock": Way(stock_model)}
     if batch_size == 1:
         ways["stock, prompt lookup"] = Way(stock_model, {"prompt_lookup_num_tokens": 8}, "stock")
-    plain = {"ensemble_lambda": 0.0}
-    ways["heads"] = Way(ours, {**HEADS_ONLY, **plain}, "stock")
-    ways["heads, always"] = Way(ours, {**HEADS_ONLY, "draft_threshold": 0.0, **plain}, "stock")
-    ways["prompt lookup"] = Way(ours, {**LOOKUP_ONLY, **plain}, "stock")
-    ways["heads and prompt lookup"] = Way(ours, {"use_mtp": True, **plain}, "stock")
-    ways["untrained heads"] = Way(with_fresh_heads(ours), {**HEADS_ONLY, **plain}, "stock")
+    for name, ours in models.items():
+        suffix = f" of {name}" if len(models) > 1 else ""
+        ways[f"heads{suffix}"] = Way(ours, {**HEADS_ONLY, **plain}, "stock")
+        ways[f"heads{suffix}, always"] = Way(ours, {**HEADS_ONLY, "draft_threshold": 0.0, **plain}, "stock")
+        ways[f"heads{suffix} and prompt lookup"] = Way(ours, {"use_mtp": True, **plain}, "stock")
+    ways["prompt lookup"] = Way(first, {**LOOKUP_ONLY, **plain}, "stock")
+    ways["untrained heads"] = Way(with_fresh_heads(first), {**HEADS_ONLY, **plain}, "stock")
     for way in ways.values():
         way.options = {**way.options, **(sampling or {"do_sample": False})}
         way.new_tokens = new_tokens
     return ways
 
 
-def run_checkpoint(arguments: argparse.Namespace) -> bool:
+def run_checkpoints(arguments: argparse.Namespace) -> bool:
     """Compare the decoding methods of `--model` on `--prompts`; return whether all greedy outputs are the same."""
-    model, tokenizer = load_model(arguments.model)
+    loaded = {Path(name).name: load_model(name) for name in arguments.model}
+    models, tokenizer = {name: model for name, (model, _) in loaded.items()}, next(iter(loaded.values()))[1]
     prompts = read_prompts(arguments.prompts, tokenizer)[: arguments.num_prompts]
-    check_lengths(prompts, model, arguments.new_tokens)
+    for model in models.values():
+        check_lengths(prompts, model, arguments.new_tokens)
     is_within = True
     for batch_size in arguments.batch_size or (1, 8):
         batches = batches_of(prompts, batch_size)
         for name, sampling in {"greedy": {}, "sampling, temperature 0.7, top-p 0.9": NUCLEUS}.items():
-            ways = ways_of_checkpoint(model, batch_size, arguments.new_tokens, sampling)
+            ways = ways_of_checkpoints(models, batch_size, arguments.new_tokens, sampling)
             is_within &= report(f"{name}, batch size {batch_size}", ways, batches, arguments.rounds)
     return is_within
 
@@ -147,7 +154,7 @@ def run_default(arguments: argparse.Namespace) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="checkpoint with heads (default: train two small models)")
+    parser.add_argument("--model", nargs="+", help="checkpoints with heads on one model (default: train two models)")
     parser.add_argument("--prompts", type=Path, help="file of prompts for `--model`")
     parser.add_argument("--runs", type=Path, default=Path("runs/speculate"), help="folder of the small models")
     parser.add_argument("--batch-size", type=int, action="append", help="batch rows (default: 1 and 8)")
@@ -166,7 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        is_within = run_default(options) if options.model is None else run_checkpoint(options)
+        is_within = run_default(options) if options.model is None else run_checkpoints(options)
     except InputError as error:
         parser.error(str(error))
     print("\nWithin the limits." if is_within else "\nNOT within the limits.")

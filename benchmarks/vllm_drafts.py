@@ -30,13 +30,13 @@ from transformers import AutoTokenizer
 COUNTERS = ("vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens_per_pos")
 
 
-def ways_of(drafts: Path, useless: Path, depths: list[int]) -> dict[str, dict]:
+def ways_of(drafts: Path, useless: Path, depths: list[int], useless_depths: list[int]) -> dict[str, dict]:
     """Return the arguments of vLLM by way. The first is what the others are compared with."""
     ways: dict[str, dict] = {"vLLM": {}, "vLLM, no async scheduling": {"async_scheduling": False}}
     architecture = json.loads((drafts / "config.json").read_text())["architectures"][0]
     method = "eagle" if architecture.startswith("Eagle") else "medusa"
-    for folder, name in ((drafts, "heads"), (useless, "useless heads")):
-        for depth in depths:
+    for folder, name, numbers in ((drafts, "heads", depths), (useless, "useless heads", useless_depths)):
+        for depth in numbers:
             speculation = {"method": method, "model": str(folder), "num_speculative_tokens": depth}
             ways[f"{name}, {depth}"] = {"speculative_config": speculation}
     lookup = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -80,7 +80,7 @@ def worker(pipe: Connection, model: str, dtype: str, new_tokens: int, options: d
 def measure(arguments: argparse.Namespace, dtype: str, prompts: list[list[int]], useless: Path) -> None:
     """Start vLLM in every way, let all take turns, and print a table per number of requests at a time."""
     context, pipes, processes = multiprocessing.get_context("spawn"), {}, []
-    for name, options in ways_of(arguments.drafts, useless, arguments.depth).items():
+    for name, options in ways_of(arguments.drafts, useless, arguments.depth, arguments.useless_depth).items():
         pipes[name], other = context.Pipe()
         process = context.Process(
             target=worker, args=(other, arguments.model, dtype, arguments.new_tokens, options), daemon=True
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 8], help="requests at a time")
     parser.add_argument("--depth", type=int, nargs="+", default=[1, 2, 3], help="numbers of drafts")
+    parser.add_argument("--useless-depth", type=int, nargs="+", default=[1, 3], help="numbers of useless drafts")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     prompts = read_prompts(arguments.prompts, tokenizer)[: arguments.num_prompts]

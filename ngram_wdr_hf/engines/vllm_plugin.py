@@ -3,6 +3,7 @@ Drafts by our heads in vLLM. vLLM finds `register` by the entry point `vllm.gene
 classes for a folder that `ngram-wdr export` wrote.
 """
 
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -55,6 +56,7 @@ class NgramHeadDrafts(nn.Module):
         if most < self.depth:
             raise ValueError(f"`num_speculative_tokens` is {self.depth}, and there are {most} heads: reduce it.")
         use_kernels_of_vllm(self.drafts)
+        warn_of_sampling()
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return hidden_states
@@ -105,6 +107,22 @@ def use_kernels_of_vllm(drafts: nn.Module) -> None:
         if isinstance(layer, nn.Linear):
             layer.quant_method = method
             layer.forward = lambda x, layer=layer: method.apply(layer, x, layer.bias)
+
+
+def warn_of_sampling() -> None:
+    """Warn of a fault of vLLM's CPU builds: with any drafts, they sample at a temperature that was never set."""
+    from vllm.platforms import current_platform
+    from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+
+    if not current_platform.is_cpu():
+        return
+    temperatures = expand_batch_to_tokens(torch.tensor([0.5]), torch.tensor([2], dtype=torch.int32), 2)
+    if temperatures.tolist() != [0.5, 0.5]:
+        warnings.warn(
+            "This build of vLLM samples wrong text with any drafts, as it loses the temperature: send requests with "
+            "`temperature` 0, or serve without drafts.",
+            stacklevel=2,
+        )
 
 
 def unused_attention(vllm_config) -> nn.Module:

@@ -169,7 +169,9 @@ class CachedRows(Dataset):
         with evaluating(model), autocast:
             for batch in tqdm(loader, desc="Hidden states", unit=" batches", disable=is_silent):
                 inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-                main = model.ngram_predictions(**inputs).main[inputs["attention_mask"].bool()]
+                # Without the heads.
+                predictions, _ = model._ngram_predict({**inputs, "use_cache": False}, None, uses_ensemble=False)
+                main = predictions.main[inputs["attention_mask"].bool()]
                 begin, done = done, done + len(batch["input_ids"])
                 spans = np.concatenate([np.arange(self.ends[i], self.ends[i + 1]) for i in order[begin:done]])
                 states[spans] = main.float().cpu().numpy()

@@ -25,6 +25,7 @@ def vllm_is_elsewhere(monkeypatch):
     monkeypatch.setattr(export_module, "find_spec", lambda name: None)
     monkeypatch.setattr(vllm_plugin, "unused_attention", lambda _: torch.nn.Module())
     monkeypatch.setattr(vllm_plugin, "use_kernels_of_vllm", lambda drafts: None)
+    monkeypatch.setattr(vllm_plugin, "warn_of_sampling", lambda: None)
 
 
 def saved(model, folder) -> str:
