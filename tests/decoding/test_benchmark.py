@@ -36,10 +36,15 @@ def test_report(benchmark, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "greedy, batch size 2" in printed and "sampling, temperature 0.7, top-p 0.9, batch size 1" in printed
     # Stock prompt lookup supports one row.
-    for way, count in {"stock, prompt lookup": 2, "heads and prompt lookup": 4, "untrained heads": 4}.items():
+    for way, count in {
+        "stock, prompt lookup": 2,
+        "heads, always": 4,
+        "heads and prompt lookup": 4,
+        "untrained heads": 4,
+    }.items():
         assert sum(line.startswith(way) for line in printed.splitlines()) == count
-    assert printed.count("2 of 2 outputs are the same") == 5
-    assert printed.count("1 of 1 outputs are the same") == 4
+    assert printed.count("2 of 2 outputs are the same") == 6
+    assert printed.count("1 of 1 outputs are the same") == 5
 
 
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
